@@ -135,10 +135,10 @@ static void on_run_scrubbed(void *ctx, const struct store_place *place, struct h
     store_drop_run(ctx, place, hash, why);
 }
 
-static enum err store_open_parts(struct store *store, const struct store_options *options)
+static void store_open_parts(struct store *store, const struct store_options *options)
 {
-    enum err err = segment_log_open(
-        &store->log, &(struct segment_log_options){.disk = &store->disk,
+    segment_log_open(&store->log,
+                     &(struct segment_log_options){.disk = &store->disk,
                                                    .host = store_segment_host(store),
                                                    .worker_count = store->worker_count,
                                                    .descriptors_max = store->descriptors_max});
@@ -159,7 +159,6 @@ static enum err store_open_parts(struct store *store, const struct store_options
                                                       .host = store_index_host(store),
                                                       .worker_count = store->worker_count});
     disk_room_set_step(&store->disk, store->index.step_bytes);
-    return err;
 }
 
 static enum err store_begin(struct store *store, const struct store_options *options, uint64_t ours,
@@ -172,10 +171,10 @@ static enum err store_begin(struct store *store, const struct store_options *opt
     }
     disk_space_begin(&store->disk, store_dir_other_bytes(&store->disk.dir));
     state_pins_open(&store->pins);
-    err = store_open_parts(store, options);
+    store_open_parts(store, options);
     store_enter_workers(store);
     index_guard_install(&store->index, store->disk.dir.index_fd);
-    err = err != ERR_OK ? err : recovery_open_index(&store->recovery);
+    err = recovery_open_index(&store->recovery);
     if (err == ERR_OK) {
         recovery_adopt_clean(&store->recovery);
         err = state_condemned_load(&store->condemned);

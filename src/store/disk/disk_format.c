@@ -2,6 +2,7 @@
 // Code that all files of the cache directory share; see disk_format.h.
 #include "store/disk/disk_format.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 #include <isa-l/crc.h>
@@ -23,6 +24,9 @@ uint32_t disk_segment_size_fixed(void)
     return (uint32_t)size;
 }
 #endif
+
+static_assert((SEGMENT_SIZE_MIN & (SEGMENT_SIZE_MIN - 1)) == 0, "sizes are powers of two");
+static_assert((SEGMENT_SIZE_MAX & (SEGMENT_SIZE_MAX - 1)) == 0, "sizes are powers of two");
 
 uint32_t disk_crc32c_more(uint32_t crc, const void *bytes, size_t len)
 {

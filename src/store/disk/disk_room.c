@@ -92,6 +92,7 @@ enum disk_room_answer disk_room_look(struct store_disk *disk, uint64_t segment_c
     struct disk_room *room = &disk->room;
     uint64_t excess = disk_excess(disk);
     check(segment_cost_bytes > 0 && room->index_step_bytes > 0);
+    check((room->refusals > 0) == (room->refused_us != 0));
     struct store_space space;
     unsigned index = atomic_exchange(&room->index_answer, ANSWER_NONE);
     if (index == ANSWER_REFUSED) {
@@ -123,6 +124,7 @@ enum disk_room_answer disk_room_look(struct store_disk *disk, uint64_t segment_c
     }
     bool in_vain = room->given_in_vain >= VAIN_MAX;
     if (has_inodes && (room->refusals < REFUSALS_MAX || room->has_given || in_vain)) {
+        check(space.free_bytes >= least);
         room->free_bytes = space.free_bytes - least;
         return DISK_ROOM_AMPLE;
     }

@@ -100,10 +100,13 @@ void disk_fall_short(struct store_disk *disk, enum err err)
 
 enum err disk_shortage(const struct store_disk *disk)
 {
-    uint64_t until_us = atomic_load_explicit(&disk->short_until_us, memory_order_relaxed);
-    return until_us != 0 && clock_monotonic_us() < until_us
-               ? (enum err)atomic_load_explicit(&disk->short_err, memory_order_relaxed)
-               : ERR_OK;
+    uint64_t until_us = atomic_load(&disk->short_until_us);
+    if (until_us == 0 || clock_monotonic_us() >= until_us) {
+        return ERR_OK;
+    }
+    enum err err = (enum err)atomic_load(&disk->short_err);
+    check(err != ERR_OK); // it is set before the time
+    return err;
 }
 
 void disk_set_make_err(struct store_disk *disk, enum err err)

@@ -46,6 +46,7 @@
 // place is refused at the next start.
 #include "store/disk/store_dir.h"
 
+#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -67,12 +68,19 @@
 
 // --- format
 
+static_assert(STORE_FORMAT_VERSION_MIN < STORE_FORMAT_VERSION_MAX, "an earlier program refuses it");
+// The longest line of a row has a name of 9 bytes, and that of an append six numbers of 10 digits.
+static_assert(1024 + STATE_ROWS * (9 + 33 + 21 + 3) + STORE_APPEND_MAX * (6 + 66 + 1) <=
+                  FORMAT_BYTES_MAX,
+              "the longest text fits");
+
 void store_format_render(const struct store_format *format, struct buf *out)
 {
     char id[2 * CACHE_ID_LEN + 1];
     hex_encode(format->cache_id, CACHE_ID_LEN, id);
     size_t begin = out->len;
     check(format->append_count <= STORE_APPEND_MAX);
+    check(memchr(format->boot_id, 0, sizeof(format->boot_id)) != NULL);
     check(format->segment_size_bytes > 0 && format->segment_size_bytes <= SEGMENT_SIZE_MAX);
     bool has_condemned = state_table_has(&format->state, STATE_CONDEMNED);
     buf_printf(out, "forebay-cache %u\n",
@@ -215,6 +223,7 @@ void store_boot_id(char ret_boot_id[STORE_BOOT_ID_MAX + 1])
     if (len == 0) {
         memcpy(ret_boot_id, "unknown", sizeof("unknown"));
     }
+    check(ret_boot_id[0] != 0 && ret_boot_id[STORE_BOOT_ID_MAX] == 0);
 }
 
 static enum err dir_refused(struct store_dir *dir, int errno_value)
@@ -277,6 +286,7 @@ static uint64_t format_version(struct span text)
 // 0 or an errno value.
 static int format_read(int dir_fd, char *ret_text, size_t *ret_len, bool *ret_is_there)
 {
+    check(dir_fd >= 0);
     int fd = openat(dir_fd, "format", O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     *ret_is_there = fd >= 0;
     if (fd < 0) {
@@ -286,6 +296,7 @@ static int format_read(int dir_fd, char *ret_text, size_t *ret_len, bool *ret_is
     int errno_value = len < 0 ? errno : 0;
     (void)close(fd); // nothing was written to it
     *ret_len = len < 0 ? 0 : (size_t)len;
+    check(*ret_len <= FORMAT_BYTES_MAX);
     return errno_value;
 }
 
@@ -301,6 +312,7 @@ unsigned store_dir_version(int fd)
 
 static enum err dir_read_format(struct store_dir *dir, struct buf *ret_why)
 {
+    check(dir->lock_fd >= 0); // so it does not change
     char text[FORMAT_BYTES_MAX];
     size_t len = 0;
     int errno_value = format_read(dir->fd, text, &len, &dir->was_used);
@@ -362,6 +374,7 @@ bool store_dir_is_foreign(int fd, char ret_name[NAME_MAX + 1])
 // Called before anything is created in it. Looks for `format` last, because that is created first.
 static enum err dir_refuse_foreign(const struct store_dir *dir, struct buf *ret_why)
 {
+    check(dir->lock_fd < 0 && dir->index_fd < 0);
     struct stat st;
     char name[NAME_MAX + 1];
     bool has_folders = fstatat(dir->fd, "segments", &st, AT_SYMLINK_NOFOLLOW) == 0 ||
@@ -441,6 +454,7 @@ static enum err dir_make_private(struct store_dir *dir, const struct stat *outer
 // Enters the private folder if the directory needs one, or has one from an earlier start.
 static enum err dir_enter_private(struct store_dir *dir, struct buf *ret_why)
 {
+    check(dir->fd >= 0 && dir->lock_fd < 0);
     struct stat outer, inner, format;
     if (fstat(dir->fd, &outer) != 0) {
         return dir_refused(dir, errno);
@@ -567,6 +581,7 @@ out:
                    dir->failed_errno != 0 ? strerrordesc_np(dir->failed_errno)
                                           : error_row(err)->text);
     }
+    check(err == ERR_OK || ret_why->len > 0 || !buf_ok(ret_why));
     return err;
 }
 
@@ -589,6 +604,7 @@ static void dir_unlock(struct store_dir *dir)
 
 void store_dir_give_up(struct store_dir *dir)
 {
+    check(dir->segments_fd < 0 || dir->index_fd >= 0); // `index` is opened first
     if (dir->index_fd < 0) {
         dir_unlock(dir);
     }
@@ -635,6 +651,7 @@ void store_dir_index_path(const struct store_dir *dir, struct buf *out)
 static uint64_t folder_bytes(int at_fd, const char *name, bool (*skip)(const char *name),
                              unsigned *budget)
 {
+    check(skip != NULL && *budget <= OTHER_ENTRIES_MAX);
     int fd = openat(at_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
     DIR *folder = fd >= 0 ? fdopendir(fd) : NULL;
     if (folder == NULL) {

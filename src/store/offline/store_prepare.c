@@ -74,6 +74,7 @@ static void locks_give_back(int fd, int lock)
 
 static void look_at(int fd, struct store_look *look)
 {
+    check(fd >= 0 && !look->is_in_use);
     struct stat st;
     char name[NAME_MAX + 1];
     int lock;
@@ -244,6 +245,7 @@ static enum err give_file(int at_fd, const char *name, const struct store_prepar
 // Gives the entries of a folder to the new owner, but nothing below them.
 static enum err give_entries(int fd, const struct store_prepare_options *options)
 {
+    check(fd >= 0 && options->has_owner);
     int again = openat(fd, ".", FOLDER);
     DIR *folder = again >= 0 ? fdopendir(again) : NULL;
     if (folder == NULL) {
@@ -284,6 +286,7 @@ static enum err give_cache(int fd, const struct store_prepare_options *options)
 // then uses a private folder in it.
 static enum err give_directory(int fd, const struct store_prepare_options *options)
 {
+    check(fd >= 0);
     struct stat st;
     if (fstat(fd, &st) != 0) {
         return error_from_errno(errno);
@@ -361,6 +364,7 @@ static enum err wipe(int fd, const char *path, struct buf *ret_what)
 static enum err refuse(const struct store_prepare_options *options, const struct store_look *look,
                        struct buf *ret_what)
 {
+    check(ret_what->len == 0);
     if (look->is_in_use) {
         buf_printf(ret_what, "%s is in use by another process: stop it first", options->dir);
         return ERR_IN_USE;

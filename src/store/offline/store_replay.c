@@ -121,6 +121,7 @@ static struct segment *segment_with_room(struct store_replay *r, struct segment 
         }
         *open = segment_begin(r);
     }
+    check(*open == NULL || segment_takes(r, *open, len));
     return *open;
 }
 
@@ -324,6 +325,7 @@ void store_replay_figures(struct store_replay *r, struct store_replay_figures *r
 
 void store_replay_free(struct store_replay *r)
 {
+    check(r->event_count < r->batch && r->live < r->table_size);
     policy_free(r->policy);
     for (uint32_t i = 0; i < r->table_size; i++) {
         free(r->table[i].blocks);

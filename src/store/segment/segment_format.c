@@ -61,8 +61,8 @@
 // generation only orders it against others when the index is rebuilt. Checksum units are numbered
 // through a segment, so that the marks of verified units in memory are dense.
 //
-// To mark a run as bad, segment_mark_bad() rewrites its header with a hash that is not that of its
-// key. The run's row in the table is marked, too.
+// To mark a run as bad, segment_list_mark_bad() rewrites its header with a hash that is not that of
+// its key. The run's row in the table is marked, too.
 //
 // A reader accepts a header if
 //

@@ -297,30 +297,15 @@ void segment_free_seal_all(struct segment_log *log)
 
 // --- the thread
 
-static struct timespec tick_after_now(void)
-{
-    struct timespec until;
-    check(clock_gettime(CLOCK_MONOTONIC, &until) == 0);
-    until.tv_sec += TICK_MS / 1000;
-    return until;
-}
-
-static bool tick_is_over(const struct timespec *tick)
-{
-    struct timespec now;
-    check(clock_gettime(CLOCK_MONOTONIC, &now) == 0);
-    return now.tv_sec > tick->tv_sec ||
-           (now.tv_sec == tick->tv_sec && now.tv_nsec >= tick->tv_nsec);
-}
-
 static void *free_main(void *ctx)
 {
     struct segment_log *log = ctx;
     thread_begin("store-free", THREAD_BEHIND);
-    struct timespec tick = tick_after_now();
+    uint64_t tick_us = disk_real_us() + TICK_MS * 1000;
     pthread_mutex_lock(&log->guarded.lock);
     while (log->guarded.freer_phase == SEGMENT_THREAD_RUNS) {
         int rc = 0;
+        struct timespec tick = disk_timespec_of_us(tick_us);
         while (log->guarded.freer_phase == SEGMENT_THREAD_RUNS && !log->guarded.free_wanted &&
                rc == 0) {
             rc = pthread_cond_timedwait(&log->guarded.free_wake, &log->guarded.lock, &tick);
@@ -328,13 +313,13 @@ static void *free_main(void *ctx)
         log->guarded.free_wanted = false;
         pthread_mutex_unlock(&log->guarded.lock);
         free_all(log);
-        if (rc != 0 || tick_is_over(&tick)) {
+        if (rc != 0 || disk_real_us() >= tick_us) {
             for (uint32_t i = 0; i <= log->table_mask; i++) {
                 if (seal_due(log, &log->table[i])) {
                     free_all(log); // evictions must not wait until all full segments are sealed
                 }
             }
-            tick = tick_after_now();
+            tick_us = disk_real_us() + TICK_MS * 1000;
         }
         pthread_mutex_lock(&log->guarded.lock);
     }

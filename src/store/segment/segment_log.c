@@ -203,7 +203,7 @@ void segment_log_limit(struct segment_log *log)
     atomic_store(&log->slot_count, (unsigned)min_u64(max_u64(1, segments / 8), log->slot_max));
 }
 
-enum err segment_log_open(struct segment_log *log, const struct segment_log_options *options)
+void segment_log_open(struct segment_log *log, const struct segment_log_options *options)
 {
     struct store_disk *disk = options->disk;
     check(options->worker_count > 0 && options->descriptors_max > 0);
@@ -242,7 +242,6 @@ enum err segment_log_open(struct segment_log *log, const struct segment_log_opti
     for (unsigned i = 0; i < log->slot_max + SEGMENT_SLOTS_APART; i++) {
         pthread_mutex_init(&log->slots[i].guarded.lock, NULL);
     }
-    return ERR_OK;
 }
 
 struct segment *segment_log_entry(struct segment_log *log, uint32_t number)

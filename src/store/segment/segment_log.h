@@ -207,8 +207,7 @@ uint64_t segment_cost_bytes(uint32_t segment_size_bytes);
 uint32_t segment_size_for(uint64_t capacity_bytes, uint64_t block_size_bytes_max);
 
 // Opens the log and lists the existing files. The caller has set the sizes and limits of the disk.
-enum err segment_log_open(struct segment_log *log,
-                          const struct segment_log_options *options) MUST_USE;
+void segment_log_open(struct segment_log *log, const struct segment_log_options *options);
 // Fills dir.format.append, closes all segments and frees the log. Called when the workers have
 // stopped.
 void segment_log_close(struct segment_log *log);

@@ -203,8 +203,7 @@ static int pool_open(struct segment_pool *pool, struct segment *segment)
 // Waits until the count of returns exceeds `returns`. Returns false if `until_us` passes first.
 static bool wait_for_return(struct segment_pool *pool, uint64_t returns, uint64_t until_us)
 {
-    struct timespec until = {.tv_sec = (time_t)(until_us / 1000000),
-                             .tv_nsec = (long)(until_us % 1000000 * 1000)};
+    struct timespec until = disk_timespec_of_us(until_us);
     int rc = 0;
     pthread_mutex_lock(&pool->queue.lock);
     while (pool->queue.returns == returns && !pool->queue.stop && rc == 0) {

@@ -465,9 +465,7 @@ static void *supply_main(void *ctx)
         log->host.turn(log->host.ctx);
         slots_retire(log, log->slot_count);
         supply_make_room(log, evict);
-        struct timespec until;
-        check(clock_gettime(CLOCK_MONOTONIC, &until) == 0);
-        until.tv_sec += TICK_MS / 1000;
+        struct timespec until = disk_timespec_of_us(disk_real_us() + TICK_MS * 1000);
         pthread_mutex_lock(&log->guarded.lock);
         while (log->guarded.supply_phase == SEGMENT_THREAD_RUNS &&
                log->guarded.wish == SEGMENT_WISH_NOTHING &&

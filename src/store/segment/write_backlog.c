@@ -72,11 +72,6 @@ void write_backlog_ends(struct write_backlog *backlog, uint64_t now_us, uint64_t
     atomic_store(&backlog->stalled, false);
 }
 
-static void add(_Atomic uint64_t *counter, uint64_t bytes)
-{
-    atomic_fetch_add(counter, bytes);
-}
-
 static void take(_Atomic uint64_t *counter, uint64_t bytes)
 {
     check(atomic_fetch_sub(counter, bytes) >= bytes);
@@ -84,7 +79,7 @@ static void take(_Atomic uint64_t *counter, uint64_t bytes)
 
 void write_backlog_promise(struct write_backlog *backlog, uint64_t bytes)
 {
-    add(&backlog->promised_bytes, bytes);
+    atomic_fetch_add(&backlog->promised_bytes, bytes);
 }
 
 void write_backlog_forget(struct write_backlog *backlog, uint64_t bytes)
@@ -95,7 +90,7 @@ void write_backlog_forget(struct write_backlog *backlog, uint64_t bytes)
 void write_backlog_append(struct write_backlog *backlog, uint64_t bytes)
 {
     take(&backlog->promised_bytes, bytes);
-    add(&backlog->queued_bytes, bytes);
+    atomic_fetch_add(&backlog->queued_bytes, bytes);
     stats_add(COUNTER_write_backlog, bytes);
 }
 
@@ -107,7 +102,7 @@ void write_backlog_written(struct write_backlog *backlog, uint64_t bytes)
 
 void write_backlog_push(struct write_backlog *backlog, uint64_t bytes)
 {
-    add(&backlog->dirty_bytes, bytes);
+    atomic_fetch_add(&backlog->dirty_bytes, bytes);
     stats_add(COUNTER_write_backlog, bytes);
 }
 

@@ -153,6 +153,7 @@ static void slot_load(struct store_doubts *doubts, struct store_doubt_slot *slot
 void state_doubts_load(struct store_doubts *doubts)
 {
     unsigned count = doubts->disk->dir.format.state.count[STATE_DOUBTS];
+    check(atomic_load(&doubts->count) == 0 && count <= STATE_DOUBTS_MAX);
     slot_load(doubts, &doubts->others);
     for (unsigned i = 0; i < count; i++) {
         slot_load(doubts, &doubts->slots[i]);

@@ -234,6 +234,7 @@ void state_epochs_load(struct store_epochs *epochs)
     struct state_table *state = &epochs->disk->dir.format.state;
     unsigned count = state->count[STATE_EPOCHS];
     uint64_t others = state->others[STATE_EPOCHS].number;
+    check(!atomic_load(&epochs->any) && count <= STATE_EPOCHS_MAX);
     for (unsigned i = 0; i < count; i++) {
         (void)epoch_add(epochs, &state_table_rows(state, STATE_EPOCHS)[i], i);
     }

@@ -44,6 +44,7 @@ static void holder_enter(const struct store_disk *disk, struct state_table *stat
 void state_holders_load(struct store_disk *disk, struct store_holder *holders, unsigned count)
 {
     struct state_table *state = &disk->dir.format.state;
+    check(holders != NULL || count == 0);
     struct state_table *before = malloc(sizeof(*before));
     check(before != NULL);
     *before = *state;
