@@ -16,7 +16,6 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/human.h"
 #include "base/log.h"
 #include "base/version.h"
 #include "cli/client/command_client.h"
@@ -444,18 +443,16 @@ static bool find_object(struct bench *b)
 static void row(struct bench *b, const char *name, double bytes_per_s, double of,
                 const char *verdict)
 {
-    char text[HUMAN_BYTES_MAX], share[16] = "-";
-    human_bytes((uint64_t)bytes_per_s, text);
+    char share[16] = "-";
     if (of > 0) {
         (void)snprintf(share, sizeof(share), "%.0f %%", 100 * bytes_per_s / of);
     }
-    buf_printf(&b->out, "%-32s %10s/s %10s   %s\n", name, text, share, verdict);
+    buf_printf(&b->out, "%-32s %10s/s %10s   %s\n", name, command_bytes(bytes_per_s), share,
+               verdict);
 }
 
 static void render_verdict(struct bench *b)
 {
-    char one[HUMAN_BYTES_MAX];
-    human_bytes((uint64_t)b->one, one);
     bool by_connection = b->many > 0.7 * b->one * b->direct;
     if (b->object_bytes < PIECE) {
         buf_printf(&b->out, "The object is small, so this tells little of throughput: name one of "
@@ -471,7 +468,7 @@ static void render_verdict(struct bench *b)
         buf_printf(&b->out,
                    "Cold reads are limited by the origin's speed for each connection (%s/s x %u): "
                    "origin.connections may be raised.\n",
-                   one, b->direct);
+                   command_bytes(b->one), b->direct);
     } else {
         buf_append_cstr(&b->out, "Cold reads are limited by the origin, or the network to it.\n");
     }
@@ -508,7 +505,7 @@ static void render_head(struct bench *b)
 
 static void render(struct bench *b)
 {
-    char text[HUMAN_BYTES_MAX], name[64];
+    char name[64];
     render_head(b);
     if (b->disk > 0) {
         row(b, "disk read ceiling, 1 MiB", b->disk, 0, "-");
@@ -526,9 +523,8 @@ static void render(struct bench *b)
                    "-", "-");
         (void)snprintf(name, sizeof(name), "%.2f / %.2f ms", b->first_p50_ms, b->first_p99_ms);
         buf_printf(&b->out, "%-32s %13s %9s   -\n", "first byte of these, p50 / p99", name, "-");
-        human_bytes(b->data_bytes, text);
-        buf_printf(&b->out, "%s of s3://%s/%s by %u connections.\n", text, b->bucket, b->key,
-                   READERS);
+        buf_printf(&b->out, "%s of s3://%s/%s by %u connections.\n",
+                   command_bytes((double)b->data_bytes), b->bucket, b->key, READERS);
     }
     if (b->many > 0 && b->cold > 0) {
         render_verdict(b);
@@ -640,12 +636,11 @@ static int measure(struct bench *b, bool only_disk, int argc, char **argv)
 
 int command_bench(int argc, char **argv)
 {
-    bool bad = false;
     struct bench *b = calloc(1, sizeof(*b));
     check(b != NULL);
     bool only_disk = commands_argument_take(&argc, argv, "--disk");
     b->round_ms = commands_argument_take(&argc, argv, "--quick") ? QUICK_MS : ROUND_MS;
-    const char *uri = commands_argument_take_value(&argc, argv, "--origin", &bad);
+    const char *uri = commands_argument_take_value(&argc, argv, "--origin");
     int code = EXIT_CODE_USAGE;
     buf_init(&b->out, OUTPUT_MAX_BYTES);
     if (uri != NULL && !split_uri(b, uri)) {

@@ -19,12 +19,12 @@
 
 #define OUTPUT_MAX_BYTES (1u << 20)
 
-static int check_live(const char *address, const struct config *config)
+static int check_live(const struct config *config)
 {
     struct buf body;
     unsigned status = 0;
     buf_init(&body, OUTPUT_MAX_BYTES);
-    enum err err = commands_ask_server(address, config, "/livez", &status, &body);
+    enum err err = commands_ask_server(config, "/livez", &status, &body);
     int code = err != ERR_OK   ? EXIT_CODE_UNREACHABLE
                : status == 200 ? EXIT_CODE_OK
                                : EXIT_CODE_FAILED;
@@ -291,21 +291,16 @@ static int check_token(const struct config *config)
 
 int command_check(int argc, char **argv)
 {
-    bool bad = false;
     bool values = commands_argument_take(&argc, argv, "-T");
     bool live = commands_argument_take(&argc, argv, "--live");
-    const char *address = commands_argument_take_value(&argc, argv, "--admin", &bad);
-    const char *object = commands_argument_take_value(&argc, argv, "--explain", &bad);
-    if (bad) {
-        return commands_usage_error("check", "--admin and --explain need a value");
-    }
+    const char *object = commands_argument_take_value(&argc, argv, "--explain");
     struct config *config = commands_load_config(argc, argv);
     if (config == NULL) {
         return commands_result(EXIT_CODE_CONFIGURATION, NULL);
     }
     int code = EXIT_CODE_OK;
     if (live) {
-        code = check_live(address, config);
+        code = check_live(config);
     } else if ((code = check_keys(config)) != EXIT_CODE_OK ||
                (code = check_token(config)) != EXIT_CODE_OK) {
         // already reported

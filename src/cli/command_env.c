@@ -136,14 +136,14 @@ static void read_version(const char *body, struct answer *answer)
     json_decref(json);
 }
 
-static struct answer ask_server(const char *admin, const struct config *config)
+static struct answer ask_server(const struct config *config)
 {
     struct buf body;
     struct answer answer = {.has_server = false};
     unsigned status = 0;
     buf_init(&body, OUTPUT_MAX_BYTES);
     answer.has_server =
-        commands_ask_server(admin, config, "/version", &status, &body) == ERR_OK && status == 200;
+        commands_ask_server(config, "/version", &status, &body) == ERR_OK && status == 200;
     if (answer.has_server) {
         read_version(buf_cstr(&body), &answer);
     }
@@ -338,13 +338,13 @@ static bool has_client_keys(void)
 }
 
 // Asks the running server. An exit code other than OK says why there is nothing to print.
-static int find_endpoint(int argc, char **argv, const char *admin, struct answer *ret_answer)
+static int find_endpoint(int argc, char **argv, struct answer *ret_answer)
 {
     struct config *config = commands_load_config(argc, argv);
     if (config == NULL) {
         return EXIT_CODE_CONFIGURATION;
     }
-    *ret_answer = ask_server(admin, config);
+    *ret_answer = ask_server(config);
     config_free(config);
     if (!ret_answer->has_server) {
         (void)fprintf(stderr,
@@ -363,18 +363,14 @@ static int find_endpoint(int argc, char **argv, const char *admin, struct answer
 
 int command_env(int argc, char **argv)
 {
-    bool bad = false, global = commands_argument_take(&argc, argv, "--global");
+    bool global = commands_argument_take(&argc, argv, "--global");
     bool any_keys = commands_argument_take(&argc, argv, "--any-keys");
-    const char *shell = commands_argument_take_value(&argc, argv, "--shell", &bad);
-    const char *url = commands_argument_take_value(&argc, argv, "--endpoint", &bad);
-    const char *admin = commands_argument_take_value(&argc, argv, "--admin", &bad);
+    const char *shell = commands_argument_take_value(&argc, argv, "--shell");
+    const char *url = commands_argument_take_value(&argc, argv, "--endpoint");
     struct printer p = {.shell = default_shell()};
     struct answer answer = {.has_server = false};
-    if (bad) {
-        return commands_usage_error("env", "a flag has no value");
-    }
-    if (shell != NULL && !parse_shell(shell, &p.shell)) {
-        return commands_usage_error("env", "--shell is bash, fish, dotenv, k8s or docker");
+    if (shell != NULL) {
+        check(parse_shell(shell, &p.shell)); // commands.def has the same words
     }
     struct buf why;
     buf_init(&why, 2048);
@@ -386,7 +382,7 @@ int command_env(int argc, char **argv)
     if (url != NULL && argc > 0) {
         return commands_usage_error("env", "unexpected argument");
     }
-    int code = url == NULL ? find_endpoint(argc, argv, admin, &answer) : EXIT_CODE_OK;
+    int code = url == NULL ? find_endpoint(argc, argv, &answer) : EXIT_CODE_OK;
     if (code != EXIT_CODE_OK) {
         return code;
     }

@@ -159,9 +159,8 @@ int command_keys(int argc, char **argv)
 {
     struct key key = {.name = NULL};
     struct allow ignored;
-    bool bad = false;
     const char *allow;
-    while ((allow = commands_argument_take_value(&argc, argv, "--allow", &bad)) != NULL) {
+    while ((allow = commands_argument_take_value(&argc, argv, "--allow")) != NULL) {
         if (!allow_parse(allow, &ignored)) {
             return commands_usage_error(
                 "keys", "--allow is BUCKET[/PREFIX][:OPS], OPS some of read,list,write,delete,any");

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/human.h"
+#include "cli/client/command_client.h"
 #include "config/config.h"
 #include "store/offline/offline.h"
 #include "store/store.h"
@@ -106,8 +106,7 @@ static json_t *json_of(const struct plan *p, double hit_ratio, double bytes)
 
 static void render_text(struct plan *p, double hit_ratio, double bytes)
 {
-    char text[HUMAN_BYTES_MAX];
-    buf_printf(&p->out, "   %5.1f %% %11s %10.2f", 100 * hit_ratio, human_bytes(bytes, text),
+    buf_printf(&p->out, "   %5.1f %% %11s %10.2f", 100 * hit_ratio, command_bytes(bytes),
                cost_of(p, bytes));
 }
 
@@ -119,7 +118,6 @@ static void render_row(struct plan *p, double factor)
     double all = hit_ratio(p, share, 1),
            parts = p->nodes > 1 ? hit_ratio(p, share, 1 / nodes) : all;
     double gateway = p->nodes > 1 ? hit_ratio(p, share * nodes, 1) : all;
-    char size[HUMAN_BYTES_MAX];
     if (commands_common()->is_json) {
         commands_line("item",
                       json_pack("{s:I, s:o, s:o, s:o}", "cache", (json_int_t)cache,
@@ -128,7 +126,7 @@ static void render_row(struct plan *p, double factor)
                                 json_of(p, gateway, dataset * (1 - gateway))));
         return;
     }
-    buf_printf(&p->out, "%12s", human_bytes(cache, size));
+    buf_printf(&p->out, "%12s", command_bytes(cache));
     render_text(p, all, nodes * dataset * (1 - all));
     if (p->nodes > 1) {
         render_text(p, parts, dataset * (1 - parts));
@@ -139,7 +137,6 @@ static void render_row(struct plan *p, double factor)
 
 static void render_end(struct plan *p)
 {
-    char needed[HUMAN_BYTES_MAX];
     double dataset = (double)p->dataset_bytes, holds_all = dataset / HEADROOM;
     double uncached = cost_of(p, (double)p->nodes * dataset);
     buf_printf(
@@ -147,7 +144,7 @@ static void render_end(struct plan *p)
         "\n%s hold all of it (a tenth is cache.headroom). Without a cache an epoch costs "
         "%.2f%s, by %g a GB and %g for 1000 requests%s.\n`forebay profile` tells the same of "
         "an access log.\n",
-        human_bytes(holds_all, needed), uncached, p->nodes > 1 ? " where each node reads all" : "",
+        command_bytes(holds_all), uncached, p->nodes > 1 ? " where each node reads all" : "",
         p->price_gb, p->price_requests,
         p->has_prices ? ""
                       : "\n(US dollars, AWS us-east-1 to the internet, list prices of 2025; "
@@ -157,15 +154,13 @@ static void render_end(struct plan *p)
 static void render(struct plan *p)
 {
     static const double factors[] = {0.25, 0.5, 0.75, 1, 1.5, 2};
-    char dataset[HUMAN_BYTES_MAX];
-    human_bytes((double)p->dataset_bytes, dataset);
     if (!commands_common()->is_json) {
         buf_printf(
             &p->out,
             "%s of data, %llu node%s, %llu epochs; hits, origin bytes and what they cost, of an "
             "epoch after the first\n\n",
-            dataset, (unsigned long long)p->nodes, p->nodes > 1 ? "s" : "",
-            (unsigned long long)p->epochs);
+            command_bytes((double)p->dataset_bytes), (unsigned long long)p->nodes,
+            p->nodes > 1 ? "s" : "", (unsigned long long)p->epochs);
         buf_printf(&p->out, "%12s   each node reads all%s\n", "cache.size",
                    p->nodes > 1
                        ? "              nodes share the data             one cache of all nodes"
@@ -195,12 +190,6 @@ static bool bytes_of(const char *text, uint64_t least, uint64_t *ret_bytes)
            *ret_bytes >= least && *ret_bytes <= 1ull << 60;
 }
 
-static bool number_of(const char *text, uint64_t most, uint64_t *number)
-{
-    return text == NULL ||
-           (span_to_u64(span_from_cstr(text), number) && *number >= 1 && *number <= most);
-}
-
 // Parses a plain number. Refuses the other forms that strtod() accepts.
 static bool price_of(struct plan *p, const char *text, double *price)
 {
@@ -215,7 +204,6 @@ static bool price_of(struct plan *p, const char *text, double *price)
 
 int command_plan(int argc, char **argv)
 {
-    bool bad = false;
     struct plan *p = calloc(1, sizeof(*p));
     check(p != NULL);
     p->nodes = 1;
@@ -223,22 +211,19 @@ int command_plan(int argc, char **argv)
     p->request_bytes = REQUEST_BYTES_MAX;
     p->price_gb = PRICE_GB;
     p->price_requests = PRICE_REQUESTS;
-    const char *dataset = commands_argument_take_value(&argc, argv, "--dataset", &bad);
-    const char *cache = commands_argument_take_value(&argc, argv, "--cache", &bad);
-    const char *nodes = commands_argument_take_value(&argc, argv, "--nodes", &bad);
-    const char *epochs = commands_argument_take_value(&argc, argv, "--epochs", &bad);
-    const char *object = commands_argument_take_value(&argc, argv, "--object", &bad);
-    const char *price_gb = commands_argument_take_value(&argc, argv, "--price-gb", &bad);
-    const char *price_requests =
-        commands_argument_take_value(&argc, argv, "--price-requests", &bad);
+    const char *dataset = commands_argument_take_value(&argc, argv, "--dataset");
+    const char *cache = commands_argument_take_value(&argc, argv, "--cache");
+    const char *object = commands_argument_take_value(&argc, argv, "--object");
+    const char *price_gb = commands_argument_take_value(&argc, argv, "--price-gb");
+    const char *price_requests = commands_argument_take_value(&argc, argv, "--price-requests");
     int code = EXIT_CODE_USAGE;
     buf_init(&p->out, OUTPUT_MAX_BYTES);
     if (!bytes_of(dataset, BLOCK_BYTES, &p->dataset_bytes) ||
         !bytes_of(cache, BLOCK_BYTES, &p->cache_bytes)) {
         (void)commands_usage_error(
             "plan", "--dataset and --cache are sizes such as 2TB and 500GiB, at least 64KiB");
-    } else if (!number_of(nodes, NODES_MAX, &p->nodes) ||
-               !number_of(epochs, EPOCHS_MAX, &p->epochs) || p->epochs < 2) {
+    } else if (!commands_argument_take_number(&argc, argv, "--nodes", 1, NODES_MAX, &p->nodes) ||
+               !commands_argument_take_number(&argc, argv, "--epochs", 2, EPOCHS_MAX, &p->epochs)) {
         (void)commands_usage_error("plan", "--nodes is 1 to 100000, --epochs 2 to 1000");
     } else if (object != NULL && !bytes_of(object, 1, &p->request_bytes)) {
         (void)commands_usage_error("plan", "--object is a size such as 100KiB");

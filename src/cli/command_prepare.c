@@ -27,10 +27,9 @@ static bool owner_parse(const char *text, struct store_prepare_options *options)
 
 int command_prepare(int argc, char **argv)
 {
-    bool bad = false;
     struct store_prepare_options options = {
         .wipe_older = commands_argument_take(&argc, argv, "--wipe-older")};
-    const char *owner = commands_argument_take_value(&argc, argv, "--owner", &bad);
+    const char *owner = commands_argument_take_value(&argc, argv, "--owner");
     struct buf what;
     if (owner != NULL && !owner_parse(owner, &options)) {
         return commands_usage_error("prepare",

@@ -11,7 +11,6 @@
 #include <string.h>
 
 #include "base/hash.h"
-#include "base/human.h"
 #include "cli/client/command_client.h"
 #include "store/offline/offline.h"
 #include "store/store.h"
@@ -179,7 +178,6 @@ static void read_lines(struct profile *p, FILE *file)
 static void render_size(struct profile *p, double share)
 {
     uint64_t capacity = (uint64_t)(share * (double)p->held_bytes), hits = 0, hit_bytes = 0;
-    char size[HUMAN_BYTES_MAX], origin[HUMAN_BYTES_MAX];
     struct store_replay_options options = {.policy = STORE_POLICY_EPOCH,
                                            .capacity_bytes = max_u64(capacity, BLOCK_BYTES),
                                            .lens = p->lens,
@@ -208,10 +206,9 @@ static void render_size(struct profile *p, double share)
                                         "origin_bytes", (json_int_t)(p->read_bytes - hit_bytes)));
         return;
     }
-    human_bytes((uint64_t)cache, size);
-    human_bytes(p->read_bytes - hit_bytes, origin);
-    buf_printf(&p->out, "%12s   %5.1f %%   %5.1f %%   %12s%s\n", size, 100 * ratio,
-               100 * byte_ratio, origin, share >= 1 ? "   <- holds all that was read" : "");
+    buf_printf(&p->out, "%12s   %5.1f %%   %5.1f %%   %12s%s\n", command_bytes(cache), 100 * ratio,
+               100 * byte_ratio, command_bytes((double)(p->read_bytes - hit_bytes)),
+               share >= 1 ? "   <- holds all that was read" : "");
 }
 
 static int compare_prefixes(const void *a, const void *b)
@@ -228,15 +225,13 @@ static void render_prefixes(struct profile *p)
     }
     for (unsigned i = 0; i < p->prefix_count && i < PREFIXES_SHOWN; i++) {
         const struct prefix *prefix = &p->prefixes[i];
-        char bytes[HUMAN_BYTES_MAX];
-        human_bytes(prefix->bytes, bytes);
         if (commands_common()->is_json) {
             commands_line("item",
                           json_pack("{s:o, s:I, s:I}", "prefix",
                                     control_text(span_from_cstr(prefix->name)), "bytes",
                                     (json_int_t)prefix->bytes, "reads", (json_int_t)prefix->reads));
         } else {
-            buf_printf(&p->out, "%12s in %llu reads of %s\n", bytes,
+            buf_printf(&p->out, "%12s in %llu reads of %s\n", command_bytes((double)prefix->bytes),
                        (unsigned long long)prefix->reads, command_client_visible(prefix->name));
         }
     }
@@ -246,14 +241,12 @@ static int render(struct profile *p)
 {
     static const double shares[] = {0.1, 0.25, 0.5, 0.75, 1};
     int code = p->bad_lines > 0 || p->left_out > 0 ? EXIT_CODE_PARTLY : EXIT_CODE_OK;
-    char held[HUMAN_BYTES_MAX], read[HUMAN_BYTES_MAX];
-    human_bytes(p->held_bytes, held);
-    human_bytes(p->read_bytes, read);
     if (!commands_common()->is_json) {
         buf_printf(&p->out,
                    "%llu lines: %u reads of blocks, %s in all, of %s that differ; %.1f %% of them "
                    "not the first\n\n%12s   %7s   %7s   %12s\n",
-                   (unsigned long long)p->lines, p->read_count, read, held,
+                   (unsigned long long)p->lines, p->read_count,
+                   command_bytes((double)p->read_bytes), command_bytes((double)p->held_bytes),
                    100.0 * p->again_count / p->read_count, "cache.size", "hits", "bytes",
                    "from origin");
     }

@@ -25,10 +25,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/human.h"
 #include "cli/client/command_client.h"
 #include "cli/client/command_server.h"
 #include "config/config.h"
+#include "stats/stats.h"
 #include "store/offline/offline.h"
 
 #define EXIT_NOT_STARTED 125
@@ -43,6 +43,9 @@
 #define SETTLE_MS 20
 #define SETTLE_TRIES 50u
 #define FLAG_MAX (PATH_MAX + 64)
+// The value of a counters.def row in a summary.
+#define VALUE(summary, name)                                                                       \
+    command_client_double(json_object_get(summary, "counters"), stats_name(COUNTER_##name))
 
 struct run {
     struct command_server server;
@@ -306,53 +309,55 @@ static double share(double part, double whole)
     return whole > 0 ? 100 * part / whole : 0;
 }
 
-// Waits until the metrics settle. The server counts bytes a moment after CMD has read them, and a
-// child of CMD may continue reading.
-static bool read_settled_metrics(struct run *run, struct buf *metrics)
+// Waits until the counters settle. The server counts bytes a moment after CMD has read them, and a
+// child of CMD may continue reading. Returns NULL if the server does not answer.
+static json_t *settled_summary(struct run *run)
 {
-    bool is_read, is_busy;
-    unsigned tries = 0;
-    do {
-        metrics->len = 0;
-        is_read = command_server_metrics(&run->server, metrics);
-        is_busy = is_read && command_server_metric(buf_span(metrics), "forebay_http_connections",
-                                                   "state=\"active\"") > 0;
-        if (is_busy) {
-            (void)poll(NULL, 0, SETTLE_MS); // a signal may shorten it
-        }
-    } while (is_busy && ++tries < SETTLE_TRIES);
-    return is_read;
+    json_t *summary = command_server_summary(&run->server);
+    for (unsigned tries = 1; tries < SETTLE_TRIES && VALUE(summary, http_connections_active) > 0;
+         tries++) {
+        (void)poll(NULL, 0, SETTLE_MS); // a signal may shorten it
+        json_decref(summary);
+        summary = command_server_summary(&run->server);
+    }
+    return summary;
+}
+
+// Returns the number of requests in a histogram, and the seconds that they took together.
+static double requests_of(const json_t *summary, enum histogram h, double *ret_seconds)
+{
+    const json_t *row =
+        json_object_get(json_object_get(summary, "histograms"), stats_histogram_name(h));
+    const json_t *counts = json_object_get(row, "counts");
+    double count = 0;
+    for (size_t i = 0; i < json_array_size(counts); i++) {
+        count += json_number_value(json_array_get(counts, i));
+    }
+    *ret_seconds = command_client_double(row, "sum_us") / 1e6;
+    return count;
+}
+
+static double sum_of(const json_t *summary, const char *table)
+{
+    return (double)command_client_sum(json_object_get(summary, table));
 }
 
 static void summarize(struct run *run)
 {
-    struct buf metrics, log;
-    struct span text, last = {NULL, 0};
-    char served[HUMAN_BYTES_MAX], saved[HUMAN_BYTES_MAX], fetched[HUMAN_BYTES_MAX];
-    buf_init(&metrics, TEXT_MAX_BYTES);
+    struct buf log;
+    struct span last = {NULL, 0};
+    json_t *summary = run->is_quiet ? NULL : settled_summary(run);
     buf_init(&log, TEXT_MAX_BYTES);
     command_server_log(&run->server, &log);
-    if (!run->is_quiet && read_settled_metrics(run, &metrics)) {
-        text = buf_span(&metrics);
-        static const char bytes_name[] = "forebay_http_response_bytes_total";
-        double all = command_server_metric(text, bytes_name, NULL);
-        double hits = all - command_server_metric(text, bytes_name, "source=\"origin\"");
-        double from_origin =
-            command_server_metric(text, "forebay_origin_received_bytes_total", NULL);
-        double requests = command_server_metric(text, "forebay_cache_requests_total", NULL);
-        double asked = command_server_metric(text, "forebay_origin_requests_total", NULL);
-        double hit_s = command_server_metric(text, "forebay_http_request_duration_seconds_sum",
-                                             "result=\"hit\"");
-        double hit_count = command_server_metric(
-            text, "forebay_http_request_duration_seconds_count", "result=\"hit\"");
-        double miss_s = command_server_metric(text, "forebay_http_request_duration_seconds_sum",
-                                              "result=\"miss\"");
-        double miss_count = command_server_metric(
-            text, "forebay_http_request_duration_seconds_count", "result=\"miss\"");
+    if (summary != NULL) {
+        double hits = VALUE(summary, response_bytes_memory) + VALUE(summary, response_bytes_disk);
+        double all = hits + VALUE(summary, response_bytes_origin);
+        double from_origin = VALUE(summary, origin_received_bytes);
+        double requests = sum_of(summary, "results"), asked = sum_of(summary, "origin");
+        double hit_s, miss_s;
+        double hit_count = requests_of(summary, HISTOGRAM_request_hit, &hit_s);
+        double miss_count = requests_of(summary, HISTOGRAM_request_miss, &miss_s);
         double wait_s = miss_count > 0 ? hit_count * miss_s / miss_count - hit_s : 0;
-        human_bytes((uint64_t)all, served);
-        human_bytes((uint64_t)(all > from_origin ? all - from_origin : 0), saved);
-        human_bytes((uint64_t)from_origin, fetched);
         unsigned warnings = count_warnings(buf_span(&log), &last);
         (void)fprintf(stderr,
                       "forebay: served    %s in %.0f requests\n"
@@ -360,12 +365,13 @@ static void summarize(struct run *run)
                       "         saved     %s and %.0f requests of the origin, which gave %s\n"
                       "         waited    %.1f s less than at the speed of misses\n"
                       "         warnings  %u%s%.*s\n",
-                      served, requests, share(hits, all), run->dir, saved,
-                      requests > asked ? requests - asked : 0, fetched, wait_s > 0 ? wait_s : 0,
-                      warnings, warnings > 0 ? ", the last: " : "", (int)min_u64(last.len, 500),
-                      last.len > 0 ? last.ptr : "");
+                      command_bytes(all), requests, share(hits, all), run->dir,
+                      command_bytes(all > from_origin ? all - from_origin : 0),
+                      requests > asked ? requests - asked : 0, command_bytes(from_origin),
+                      wait_s > 0 ? wait_s : 0, warnings, warnings > 0 ? ", the last: " : "",
+                      (int)min_u64(last.len, 500), last.len > 0 ? last.ptr : "");
     }
-    buf_done(&metrics);
+    json_decref(summary);
     buf_done(&log);
 }
 

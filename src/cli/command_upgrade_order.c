@@ -44,9 +44,8 @@ int command_upgrade(int argc, char **argv)
 {
     struct command_client client;
     json_t *answer = NULL;
-    bool bad = false;
     uint64_t wait_s = 0;
-    const char *wait = commands_argument_take_value(&argc, argv, "--wait", &bad);
+    const char *wait = commands_argument_take_value(&argc, argv, "--wait");
     (void)!span_to_u64(span_from_cstr(wait),
                        &wait_s); // commands.def has checked that it is a number
     int code = command_client_open(&client, "upgrade");

@@ -55,7 +55,7 @@ bool commands_argument_take(int *argc, char **argv, const char *flag)
     return false;
 }
 
-const char *commands_argument_take_value(int *argc, char **argv, const char *flag, bool *ret_bad)
+const char *commands_argument_take_value(int *argc, char **argv, const char *flag)
 {
     size_t len = strlen(flag);
     for (int i = (int)common.operand_count; i < *argc; i++) {
@@ -65,13 +65,21 @@ const char *commands_argument_take_value(int *argc, char **argv, const char *fla
             return value;
         }
         if (strcmp(argv[i], flag) == 0) {
-            const char *value = i + 1 < *argc ? argv[i + 1] : NULL;
-            *ret_bad |= value == NULL;
-            remove_arguments(argc, argv, i, value != NULL ? 2 : 1);
+            check(i + 1 < *argc); // command_line_check() refuses an option without its value
+            const char *value = argv[i + 1];
+            remove_arguments(argc, argv, i, 2);
             return value;
         }
     }
     return NULL;
+}
+
+bool commands_argument_take_number(int *argc, char **argv, const char *flag, uint64_t least,
+                                   uint64_t most, uint64_t *number)
+{
+    const char *text = commands_argument_take_value(argc, argv, flag);
+    return text == NULL ||
+           (span_to_u64(span_from_cstr(text), number) && *number >= least && *number <= most);
 }
 
 // Removes a flag of the command line. It skips values of other options that look the same.
@@ -89,12 +97,11 @@ static bool take_flag(const struct command *command, int *argc, char **argv, con
 void commands_common_take(const struct command *command, unsigned operand_count, int *argc,
                           char **argv)
 {
-    bool bad = false;
-    uint64_t seconds;
+    uint64_t seconds = 0;
     common = (struct commands_common){.timeout_ms = ASK_TIMEOUT_MS, .operand_count = operand_count};
     if ((command->takes & TAKES_SERVER) != 0) {
-        const char *text = commands_argument_take_value(argc, argv, "--timeout", &bad);
-        common.admin = commands_argument_take_value(argc, argv, "--admin", &bad);
+        const char *text = commands_argument_take_value(argc, argv, "--timeout");
+        common.admin = commands_argument_take_value(argc, argv, "--admin");
         if (text != NULL && span_to_u64(span_from_cstr(text), &seconds)) {
             common.timeout_ms = (unsigned)(1000 * min_u64(seconds, ASK_TIMEOUT_MAX_S));
         }
@@ -251,21 +258,19 @@ enum err commands_ask(const struct config *config, struct admin_client_request *
     return err;
 }
 
-bool commands_address(const char *named, char ret_address[COMMANDS_ADDRESS_MAX])
+bool commands_address(char ret_address[COMMANDS_ADDRESS_MAX])
 {
-    const char *address = named != NULL ? named : common.admin;
-    address = address != NULL ? address : getenv("FOREBAY_ADMIN");
+    const char *address = common.admin != NULL ? common.admin : getenv("FOREBAY_ADMIN");
     return snprintf(ret_address, COMMANDS_ADDRESS_MAX, "%s", address != NULL ? address : "") <
            COMMANDS_ADDRESS_MAX;
 }
 
-enum err commands_ask_server(const char *named, const struct config *config, const char *path,
-                             unsigned *ret_status, struct buf *ret_body)
+enum err commands_ask_server(const struct config *config, const char *path, unsigned *ret_status,
+                             struct buf *ret_body)
 {
     char address[COMMANDS_ADDRESS_MAX];
     struct admin_client_request request = {
         .method = "GET", .path = path, .timeout_ms = common.timeout_ms};
-    return commands_address(named, address)
-               ? commands_ask(config, &request, address, ret_status, ret_body)
-               : ERR_ORIGIN_CONNECT;
+    return commands_address(address) ? commands_ask(config, &request, address, ret_status, ret_body)
+                                     : ERR_ORIGIN_CONNECT;
 }

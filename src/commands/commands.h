@@ -42,8 +42,11 @@
 // missing.
 bool commands_argument_take(int *argc, char **argv, const char *flag);
 // The same for `flag VALUE` and `flag=VALUE`. Returns the value, or NULL if the flag is missing.
-// Sets *ret_bad to true if the value is missing.
-const char *commands_argument_take_value(int *argc, char **argv, const char *flag, bool *ret_bad);
+const char *commands_argument_take_value(int *argc, char **argv, const char *flag);
+// The same for a number. Leaves *number alone if the flag is missing. Returns false if the value is
+// no number from `least` to `most`.
+bool commands_argument_take_number(int *argc, char **argv, const char *flag, uint64_t least,
+                                   uint64_t most, uint64_t *number) MUST_USE;
 // Options that several commands share. They are removed from argv before the command runs.
 struct commands_common {
     const char *admin; // NULL: not given
@@ -109,9 +112,9 @@ bool commands_advertise(const char *listen, char *ret_url, size_t size);
 
 #define COMMANDS_ADDRESS_MAX 512
 
-// Finds the server's address in `named` (NULL: not given), --admin or FOREBAY_ADMIN, in this order.
-// The result is "" if none of them has an address. Returns false if it is too long.
-bool commands_address(const char *named, char ret_address[COMMANDS_ADDRESS_MAX]);
+// Finds the server's address in --admin or FOREBAY_ADMIN, in this order. The result is "" if none
+// of them has an address. Returns false if it is too long.
+bool commands_address(char ret_address[COMMANDS_ADDRESS_MAX]);
 // Sends a request to a running server. If `address` is "", tries the configured socket, then the
 // configured address, and sets `address` to the one that answered. Sets request->address. Returns
 // ERR_ORIGIN_CONNECT if no server answers.
@@ -119,7 +122,7 @@ enum err commands_ask(const struct config *config, struct admin_client_request *
                       char address[COMMANDS_ADDRESS_MAX], unsigned *ret_status,
                       struct buf *ret_body) MUST_USE;
 // Sends a GET to the server at commands_address().
-enum err commands_ask_server(const char *named, const struct config *config, const char *path,
-                             unsigned *ret_status, struct buf *ret_body) MUST_USE;
+enum err commands_ask_server(const struct config *config, const char *path, unsigned *ret_status,
+                             struct buf *ret_body) MUST_USE;
 
 #endif

@@ -21,7 +21,7 @@ int command_client_open(struct command_client *client, const char *name)
     if (client->token != NULL && client->token[0] == '\0') {
         client->token = NULL;
     }
-    if (!commands_address(NULL, client->address)) {
+    if (!commands_address(client->address)) {
         command_client_error(client, "the address of the server is too long");
         return commands_result(EXIT_CODE_USAGE, NULL);
     }
@@ -321,18 +321,31 @@ const char *command_client_shown(const json_t *json, const char *name)
     return text != NULL ? commands_visible(text, json_string_length(member)) : "";
 }
 
-const char *command_client_time(double seconds, char ret_text[HUMAN_BYTES_MAX])
+static char *next_text(void)
 {
+    static char texts[8][HUMAN_BYTES_MAX];
+    static unsigned turn;
+    return texts[turn++ % ARRAY_LEN(texts)];
+}
+
+const char *command_bytes(double bytes)
+{
+    return human_bytes(bytes, next_text());
+}
+
+const char *command_time(double seconds)
+{
+    char *text = next_text();
     uint64_t s = seconds > 0 ? (uint64_t)seconds : 0;
     unsigned long d = s / 86400, h = s / 3600 % 24, m = s / 60 % 60;
     if (d > 0) {
-        (void)snprintf(ret_text, HUMAN_BYTES_MAX, "%lu d %lu h", d, h);
+        (void)snprintf(text, HUMAN_BYTES_MAX, "%lu d %lu h", d, h);
     } else if (h > 0) {
-        (void)snprintf(ret_text, HUMAN_BYTES_MAX, "%lu h %lu min", h, m);
+        (void)snprintf(text, HUMAN_BYTES_MAX, "%lu h %lu min", h, m);
     } else if (m > 0) {
-        (void)snprintf(ret_text, HUMAN_BYTES_MAX, "%lu min %lu s", m, (unsigned long)s % 60);
+        (void)snprintf(text, HUMAN_BYTES_MAX, "%lu min %lu s", m, (unsigned long)s % 60);
     } else {
-        (void)snprintf(ret_text, HUMAN_BYTES_MAX, "%lu s", (unsigned long)s);
+        (void)snprintf(text, HUMAN_BYTES_MAX, "%lu s", (unsigned long)s);
     }
-    return ret_text;
+    return text;
 }

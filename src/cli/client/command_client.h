@@ -8,7 +8,6 @@
 
 #include <jansson.h>
 
-#include "base/human.h"
 #include "commands/commands.h"
 #include "s3/s3.h"
 
@@ -68,7 +67,8 @@ bool command_client_bool(const json_t *json, const char *name);
 const char *command_client_visible(const char *text);
 // Does the same for a text in an answer, which may contain NUL.
 const char *command_client_shown(const json_t *json, const char *name);
-// "2 d 3 h", "3 min 4 s", "12 s"
-const char *command_client_time(double seconds, char ret_text[HUMAN_BYTES_MAX]);
+// Both results are valid until the eighth call after this one.
+const char *command_bytes(double bytes);  // "1.5 GiB"
+const char *command_time(double seconds); // "2 d 3 h", "3 min 4 s", "12 s"
 
 #endif

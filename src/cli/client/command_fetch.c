@@ -11,7 +11,6 @@
 #include <time.h>
 
 #include "base/headers.h"
-#include "base/human.h"
 #include "s3/s3.h"
 
 #define URL_MAX_BYTES 16384u
@@ -268,11 +267,9 @@ int command_fetch(struct command_client *client, struct command_fetch *fetch)
 
 void command_fetch_tell(const struct command_client *client, const struct command_fetch *fetch)
 {
-    char bytes[HUMAN_BYTES_MAX], rate[HUMAN_BYTES_MAX];
     double speed = fetch->total_s > 0 ? (double)fetch->bytes / fetch->total_s : 0;
-    (void)fprintf(stderr,
-                  "forebay %s: %s, first byte after %.1f ms, all after %.1f ms (%s/s); %s\n",
-                  client->name, human_bytes((double)fetch->bytes, bytes), fetch->first_s * 1e3,
-                  fetch->total_s * 1e3, human_bytes(speed, rate),
-                  command_client_visible(fetch->cache_status));
+    (void)fprintf(
+        stderr, "forebay %s: %s, first byte after %.1f ms, all after %.1f ms (%s/s); %s\n",
+        client->name, command_bytes((double)fetch->bytes), fetch->first_s * 1e3,
+        fetch->total_s * 1e3, command_bytes(speed), command_client_visible(fetch->cache_status));
 }

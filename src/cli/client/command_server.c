@@ -29,7 +29,7 @@
 #define BACKLOG 1024
 #define HANDED_OVER 3 // first descriptor of LISTEN_FDS
 #define HIGH_FD 10    // lowest number of descriptors that must not collide with those
-#define METRICS_TIMEOUT_MS 5000u
+#define SUMMARY_TIMEOUT_MS 5000u
 #define LOG_SHOWN_BYTES 8192
 #define LOG_MAX_BYTES (1 << 20)
 
@@ -231,34 +231,18 @@ void command_server_log(struct command_server *s, struct buf *ret_text)
     }
 }
 
-bool command_server_metrics(struct command_server *s, struct buf *ret_text)
+json_t *command_server_summary(struct command_server *s)
 {
+    struct buf text;
     unsigned status = 0;
-    return s->pid > 0 &&
-           admin_client_get(s->admin, "/metrics", METRICS_TIMEOUT_MS, &status, ret_text) ==
-               ERR_OK &&
-           status == 200;
-}
-
-double command_server_metric(struct span text, const char *name, const char *label)
-{
-    struct span rest = text, line, name_span = span_from_cstr(name);
-    double sum = 0;
-    while (span_split(&rest, '\n', &line)) {
-        char row[512];
-        if (!span_starts_with(line, name_span) || line.len >= sizeof(row) ||
-            line.len == name_span.len) {
-            continue;
-        }
-        memcpy(row, line.ptr, line.len);
-        row[line.len] = '\0';
-        const char *value = strrchr(row, ' ');
-        bool is_it = row[name_span.len] == '{' || row[name_span.len] == ' ';
-        if (is_it && value != NULL && (label == NULL || strstr(row, label) != NULL)) {
-            sum += strtod(value, NULL);
-        }
-    }
-    return sum;
+    buf_init(&text, ADMIN_ANSWER_MAX);
+    bool is_read = s->pid > 0 &&
+                   admin_client_get(s->admin, "/api/v1/summary", SUMMARY_TIMEOUT_MS, &status,
+                                    &text) == ERR_OK &&
+                   status == 200;
+    json_t *summary = is_read ? json_loadb(text.ptr, text.len, 0, NULL) : NULL;
+    buf_done(&text);
+    return summary;
 }
 
 void command_server_stop(struct command_server *s, uint64_t grace_ms)

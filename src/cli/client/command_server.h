@@ -6,6 +6,8 @@
 
 #include <sys/types.h>
 
+#include <jansson.h>
+
 #include "base/bytes.h"
 
 #define COMMAND_SERVER_WORDS_MAX 512u
@@ -35,10 +37,9 @@ void command_server_settings(struct command_server *server, int argc, char **arg
 // same call may restart it on the same port. On failure returns false, and the server's output in
 // *ret_why.
 bool command_server_start(struct command_server *server, uint64_t timeout_ms, struct buf *ret_why);
-// Reads its metrics. Returns false if it does not answer.
-bool command_server_metrics(struct command_server *server, struct buf *ret_text);
-// Returns the sum of a metric's rows whose labels contain `label` (NULL: all rows).
-double command_server_metric(struct span text, const char *name, const char *label);
+// Returns what the server has counted, as `/api/v1/summary` has it, or NULL if it does not answer.
+// The caller owns it.
+json_t *command_server_summary(struct command_server *server);
 // Call it when waitpid() has reaped the server.
 void command_server_ended(struct command_server *server);
 // Returns the end of its log.

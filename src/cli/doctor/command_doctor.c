@@ -73,11 +73,8 @@ static struct config *check_configuration(struct doctor *doctor, int argc, char 
 int command_doctor(int argc, char **argv)
 {
     struct doctor doctor = {.buckets = (const char *const *)argv};
-    bool bad = false;
-    const char *timeout = commands_argument_take_value(&argc, argv, "--timeout", &bad);
     uint64_t seconds = TIMEOUT_S;
-    if (timeout != NULL && (!span_to_u64(span_from_cstr(timeout), &seconds) || seconds == 0 ||
-                            seconds > TIMEOUT_MAX_S)) {
+    if (!commands_argument_take_number(&argc, argv, "--timeout", 1, TIMEOUT_MAX_S, &seconds)) {
         return commands_usage_error("doctor", "--timeout is 1 to 60 seconds");
     }
     doctor.timeout_ms = 1000 * seconds;

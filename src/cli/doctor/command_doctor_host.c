@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/human.h"
+#include "cli/client/command_client.h"
 #include "cli/doctor/command_doctor.h"
 #include "commands/commands.h"
 #include "loop/loop.h"
@@ -126,21 +126,20 @@ static void check_size(struct doctor *d, const char *above)
     }
     uint64_t unit = fs.f_frsize, total = fs.f_blocks * unit, free_bytes = fs.f_bavail * unit;
     uint64_t wanted = d->config->cache_size.bytes;
-    char total_text[32], free_text[32];
-    human_bytes(total, total_text);
-    human_bytes(free_bytes, free_text);
     bool has_cache = d->look.found == STORE_FOUND_CACHE;
     if (wanted > total) {
-        command_doctor_find(
-            d, DOCTOR_RED, "size", "make cache.size smaller, or a share such as 80%",
-            "cache.size is %s, the file system has %s",
-            config_value_text(d->config, commands_setting("cache.size")), total_text);
+        command_doctor_find(d, DOCTOR_RED, "size",
+                            "make cache.size smaller, or a share such as 80%",
+                            "cache.size is %s, the file system has %s",
+                            config_value_text(d->config, commands_setting("cache.size")),
+                            command_bytes((double)total));
     } else if (wanted > free_bytes && !has_cache) {
         command_doctor_find(
             d, DOCTOR_YELLOW, "size",
             "make cache.size smaller, or free space: it holds what there is room for",
             "cache.size is %s, %s are free",
-            config_value_text(d->config, commands_setting("cache.size")), free_text);
+            config_value_text(d->config, commands_setting("cache.size")),
+            command_bytes((double)free_bytes));
     } else if (fs.f_files > 0 && fs.f_favail < FREE_INODES_MIN) {
         command_doctor_find(d, DOCTOR_YELLOW, "size",
                             "remove small files: a cache has one file for 4 to 256 MiB",
@@ -151,11 +150,12 @@ static void check_size(struct doctor *d, const char *above)
         command_doctor_find(
             d, DOCTOR_YELLOW, "size",
             "free space, or make cache.min_free smaller: nothing is stored until then",
-            "%s of %s are free, less than cache.min_free wants", free_text, total_text);
+            "%s of %s are free, less than cache.min_free wants", command_bytes((double)free_bytes),
+            command_bytes((double)total));
     } else {
         command_doctor_find(d, DOCTOR_GREEN, "size", NULL, "cache.size %s; %s of %s are free",
-                            config_value_text(d->config, commands_setting("cache.size")), free_text,
-                            total_text);
+                            config_value_text(d->config, commands_setting("cache.size")),
+                            command_bytes((double)free_bytes), command_bytes((double)total));
     }
 }
 
@@ -253,7 +253,6 @@ static void check_limits(struct doctor *d)
     const struct config *c = d->config;
     struct rlimit files;
     cpu_set_t cpus;
-    char buffer[32], limit[32];
     bool is_good = true;
     struct command_limits_plan plan = command_limits_plan(c);
     if (plan.descriptors < plan.least) {
@@ -273,14 +272,14 @@ static void check_limits(struct doctor *d)
             (unsigned long long)plan.descriptors, plan.clients, c->limits_max_connections,
             plan.origin_connections, c->origin_connections);
     }
-    human_bytes(c->limits_max_buffer_bytes, buffer);
-    human_bytes(c->memory_limit_bytes, limit);
     if (c->memory_limit_bytes > 0 && c->limits_max_buffer_bytes > c->memory_limit_bytes / 2) {
         is_good = false;
         command_doctor_find(
             d, DOCTOR_YELLOW, "limits",
             "make limits.max_buffer a quarter of it (auto), or raise the memory limit",
-            "limits.max_buffer is %s of a memory limit of %s", buffer, limit);
+            "limits.max_buffer is %s of a memory limit of %s",
+            command_bytes((double)c->limits_max_buffer_bytes),
+            command_bytes((double)c->memory_limit_bytes));
     }
     if (sched_getaffinity(0, sizeof(cpus), &cpus) == 0 &&
         c->workers > 2u * (unsigned)CPU_COUNT(&cpus)) {
@@ -289,11 +288,12 @@ static void check_limits(struct doctor *d)
                             "%u workers on %d CPUs", c->workers, CPU_COUNT(&cpus));
     }
     if (is_good && getrlimit(RLIMIT_NOFILE, &files) == 0) {
-        command_doctor_find(d, DOCTOR_GREEN, "limits", NULL,
-                            "%llu open files, %u workers, buffers of %s%s%s",
-                            (unsigned long long)files.rlim_max, c->workers, buffer,
-                            c->memory_limit_bytes > 0 ? " in a memory limit of " : "",
-                            c->memory_limit_bytes > 0 ? limit : "");
+        command_doctor_find(
+            d, DOCTOR_GREEN, "limits", NULL, "%llu open files, %u workers, buffers of %s%s%s",
+            (unsigned long long)files.rlim_max, c->workers,
+            command_bytes((double)c->limits_max_buffer_bytes),
+            c->memory_limit_bytes > 0 ? " in a memory limit of " : "",
+            c->memory_limit_bytes > 0 ? command_bytes((double)c->memory_limit_bytes) : "");
     }
 }
 

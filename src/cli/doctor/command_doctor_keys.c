@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/human.h"
 #include "cli/client/command_client.h"
 #include "cli/doctor/command_doctor.h"
 #include "origin/origin.h"
@@ -14,7 +13,6 @@
 void command_doctor_expiry(struct doctor *d, const struct origin *origin)
 {
     struct origin_times times;
-    char text[HUMAN_BYTES_MAX];
     origin_times(origin, &times);
     if (times.credentials_expire_s == 0) {
         return;
@@ -28,10 +26,10 @@ void command_doctor_expiry(struct doctor *d, const struct origin *origin)
         command_doctor_find(d, DOCTOR_YELLOW, "expiry",
                             "see that their source gives newer ones by then: it is asked for them",
                             "%s: the credentials expire in %s", origin_describe(origin),
-                            command_client_time((double)left_s, text));
+                            command_time((double)left_s));
     } else {
         command_doctor_find(d, DOCTOR_GREEN, "expiry", NULL, "%s: the credentials last %s",
-                            origin_describe(origin), command_client_time((double)left_s, text));
+                            origin_describe(origin), command_time((double)left_s));
     }
 }
 

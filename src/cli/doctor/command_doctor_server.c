@@ -8,7 +8,6 @@
 
 #include <jansson.h>
 
-#include "base/human.h"
 #include "cli/client/command_client.h"
 #include "cli/doctor/command_doctor.h"
 #include "control/control.h"
@@ -70,24 +69,23 @@ static void check_stores(struct doctor *d, const json_t *summary)
 
 static void check_index(struct doctor *d, const json_t *counters)
 {
-    char index[HUMAN_BYTES_MAX], size[HUMAN_BYTES_MAX];
     uint64_t bytes = VALUE(counters, index_bytes), all = VALUE(counters, cache_capacity_bytes);
     unsigned long long dropped = VALUE(counters, index_full);
     unsigned share = all > 0 ? (unsigned)(100 * (double)bytes / (double)all) : 0;
-    human_bytes((double)bytes, index);
-    human_bytes((double)all, size);
     if (dropped > 0) {
         command_doctor_find(d, DOCTOR_YELLOW, "index", refusal_text(REFUSAL_index_full)->remedy,
                             "it takes %s of %s (%u %%), and dropped %llu batches since the start: "
                             "cache.size had no room for them",
-                            index, size, share, dropped);
+                            command_bytes((double)bytes), command_bytes((double)all), share,
+                            dropped);
     } else {
         bool is_large = share > INDEX_SHARE_MAX;
         command_doctor_find(d, is_large ? DOCTOR_YELLOW : DOCTOR_GREEN, "index",
                             is_large ? "raise cache.size: the objects are tiny, and the index "
                                        "takes the room of their data"
                                      : NULL,
-                            "it takes %s of %s (%u %%)", index, size, share);
+                            "it takes %s of %s (%u %%)", command_bytes((double)bytes),
+                            command_bytes((double)all), share);
     }
 }
 

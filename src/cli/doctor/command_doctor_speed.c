@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/human.h"
 #include "cli/client/command_probe.h"
+#include "cli/client/command_client.h"
 #include "cli/doctor/command_doctor.h"
 #include "commands/commands.h"
 
@@ -33,7 +33,6 @@ void command_doctor_speed(struct doctor *d, struct command_probe *probe,
 {
     struct command_probe_ask asks[MANY];
     struct command_probe_answer answers[MANY];
-    char one_text[HUMAN_BYTES_MAX], many_text[HUMAN_BYTES_MAX];
     bool is_directory = strncmp(origin_describe(ask->origin), "dir:", 4) == 0;
     if (d->has_speed || is_directory || size_bytes < SIZE_MIN) {
         return;
@@ -59,6 +58,6 @@ void command_doctor_speed(struct doctor *d, struct command_probe *probe,
                         is_slow ? "look at what is in between (region, NAT gateway, VPC endpoint, "
                                   "proxy); `forebay bench` measures more"
                                 : NULL,
-                        "%s: %s/s by one connection, %s/s by %u", ask->bucket,
-                        human_bytes(one, one_text), human_bytes(all, many_text), many);
+                        "%s: %s/s by one connection, %s/s by %u", ask->bucket, command_bytes(one),
+                        command_bytes(all), many);
 }

@@ -20,11 +20,8 @@ static bool on_bytes(void *ctx, struct span bytes)
 int command_cat(int argc, char **argv)
 {
     struct command_client client;
-    bool bad = false, is_told = commands_common()->is_verbose;
-    const char *range = commands_argument_take_value(&argc, argv, "--range", &bad);
-    if (bad) {
-        return commands_usage_error("cat", "--range is FIRST-LAST or FIRST-, in bytes");
-    }
+    bool is_told = commands_common()->is_verbose;
+    const char *range = commands_argument_take_value(&argc, argv, "--range");
     int code = command_client_open(&client, "cat");
     if (code == EXIT_CODE_OK) {
         struct command_fetch fetch = {

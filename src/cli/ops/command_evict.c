@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/human.h"
 #include "s3/s3.h"
 
 #define BATCH_MAX 500u           // objects in one call
@@ -28,13 +27,12 @@ struct evict {
 
 static void tell(struct evict *e, const char *uri, uint64_t bytes, bool ok, const char *why)
 {
-    char size[HUMAN_BYTES_MAX];
     if (!e->client.is_json) {
         printf("%s %10s  %s\n",
                !ok          ? "FAILED "
                : e->dry_run ? "would  "
                             : "evicted",
-               human_bytes((double)bytes, size), command_client_visible(uri));
+               command_bytes((double)bytes), command_client_visible(uri));
     }
     json_t *item =
         json_pack("{s:s, s:b, s:I}", "uri", uri, "ok", ok, "cached_bytes", (json_int_t)bytes);
@@ -179,7 +177,6 @@ static int evict_uri(struct evict *e, const char *text)
 int command_evict(int argc, char **argv)
 {
     struct evict e = {.dry_run = commands_argument_take(&argc, argv, "--dry-run")};
-    char size[HUMAN_BYTES_MAX];
     int code = command_client_open(&e.client, "evict");
     if (code != EXIT_CODE_OK) {
         return code;
@@ -197,7 +194,7 @@ int command_evict(int argc, char **argv)
     }
     if (!e.client.is_json && code != EXIT_CODE_USAGE) {
         printf("%s%llu objects, %s%s%s\n", e.dry_run ? "would evict " : "evicted ",
-               (unsigned long long)e.objects, human_bytes((double)e.bytes, size),
+               (unsigned long long)e.objects, command_bytes((double)e.bytes),
                e.buckets > 0 ? ", and whole buckets" : "",
                e.dry_run || e.objects + e.buckets == 0
                    ? ""

@@ -6,13 +6,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/human.h"
-
 #define PATH_MAX_BYTES 16384u
 
 static void print_rule(const json_t *rule)
 {
-    char ttl[HUMAN_BYTES_MAX], block[HUMAN_BYTES_MAX];
     const char *freshness = command_client_text(rule, "freshness");
     bool is_ttl = strcmp(freshness, "ttl") == 0;
     printf("rule     %s (%s): ", command_client_visible(command_client_text(rule, "match")),
@@ -22,8 +19,8 @@ static void print_rule(const json_t *rule)
         return;
     }
     printf("%s%s%s, blocks of %s\n", freshness, is_ttl ? " " : "",
-           is_ttl ? command_client_time(command_client_double(rule, "ttl_s"), ttl) : "",
-           human_bytes(command_client_double(rule, "block_size"), block));
+           is_ttl ? command_time(command_client_double(rule, "ttl_s")) : "",
+           command_bytes(command_client_double(rule, "block_size")));
 }
 
 // Prints each cell of the map as cached in full, in part, or not at all.
@@ -69,13 +66,12 @@ static void print_policy(const json_t *policy)
 // Prints how much all objects of the rule use together, if the rule limits that.
 static void print_group(const json_t *rule, const json_t *policy)
 {
-    char held[HUMAN_BYTES_MAX], most[HUMAN_BYTES_MAX];
     bool pin = command_client_bool(rule, "pin");
     if (command_client_bool(policy, "learns") &&
         (pin || command_client_u64(rule, "share_percent") > 0)) {
         printf("%s %s, %s at most\n", pin ? "pins    " : "share   ",
-               human_bytes(command_client_double(policy, "group_bytes"), held),
-               human_bytes(command_client_double(policy, "group_max_bytes"), most));
+               command_bytes(command_client_double(policy, "group_bytes")),
+               command_bytes(command_client_double(policy, "group_max_bytes")));
     }
 }
 
@@ -101,12 +97,11 @@ static void print_oddities(const json_t *oddities)
 
 static void print_explanation(const json_t *e)
 {
-    char size[HUMAN_BYTES_MAX], cached[HUMAN_BYTES_MAX], age[HUMAN_BYTES_MAX];
     const json_t *range = json_object_get(e, "range"), *verdict = json_object_get(e, "verdict");
     bool is_known = command_client_bool(e, "known");
     const char *etag = command_client_text(e, "etag");
     if (is_known) {
-        printf("object   %s%s%s, from %s\n", human_bytes(command_client_double(e, "size"), size),
+        printf("object   %s%s%s, from %s\n", command_bytes(command_client_double(e, "size")),
                etag[0] != '\0' ? ", etag " : "", command_client_visible(etag),
                command_client_text(e, "origin"));
     } else {
@@ -120,12 +115,12 @@ static void print_explanation(const json_t *e)
                (unsigned long long)command_client_u64(range, "blocks"),
                (unsigned long long)command_client_u64(e, "cached_blocks"),
                (unsigned long long)command_client_u64(e, "blocks"),
-               human_bytes(command_client_double(e, "cached_bytes"), cached));
+               command_bytes(command_client_double(e, "cached_bytes")));
         print_map(range);
         bool has_age = !json_is_null(json_object_get(e, "age_s"));
         printf("fresh    %s, %s%s%s\n", command_client_bool(e, "fresh") ? "yes" : "no",
                has_age ? "confirmed " : "not confirmed yet",
-               has_age ? command_client_time(command_client_double(e, "age_s"), age) : "",
+               has_age ? command_time(command_client_double(e, "age_s")) : "",
                has_age ? " ago" : "");
         print_checksums(command_client_text(e, "checksums"));
     }
@@ -142,11 +137,8 @@ int command_explain(int argc, char **argv)
 {
     struct command_client client;
     struct buf path;
-    bool bad = false;
-    const char *range = commands_argument_take_value(&argc, argv, "--range", &bad);
-    if (bad || argc != 1) {
-        return commands_usage_error("explain", "one URI is wanted: s3://BUCKET/KEY");
-    }
+    const char *range = commands_argument_take_value(&argc, argv, "--range");
+    check(argc == 1); // commands.def
     int code = command_client_open(&client, "explain");
     if (code != EXIT_CODE_OK) {
         return code;

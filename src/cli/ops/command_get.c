@@ -91,11 +91,8 @@ int command_get(int argc, char **argv)
 {
     struct get g = {.fd = -1};
     unsigned operands = commands_common()->operand_count;
-    bool bad = false, is_told = commands_common()->is_verbose;
-    const char *range = commands_argument_take_value(&argc, argv, "--range", &bad);
-    if (bad) {
-        return commands_usage_error("get", "--range is FIRST-LAST or FIRST-, in bytes");
-    }
+    bool is_told = commands_common()->is_verbose;
+    const char *range = commands_argument_take_value(&argc, argv, "--range");
     if (!name_file(&g, argv[0], operands > 1 ? argv[1] : NULL)) {
         return commands_usage_error("get", "name a FILE: the key has no name for one");
     }

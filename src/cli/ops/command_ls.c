@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/human.h"
 #include "s3/s3.h"
 
 #define URI_MAX_BYTES 4096u
@@ -40,9 +39,8 @@ static json_t *sums_json(const struct sums *sums)
 
 static void print_sums(const struct sums *sums, const char *uri)
 {
-    char cached[HUMAN_BYTES_MAX], size[HUMAN_BYTES_MAX];
     printf("%10s of %10s  %5.1f %%  %llu of %llu objects  %s\n",
-           human_bytes((double)sums->cached_bytes, cached), human_bytes((double)sums->bytes, size),
+           command_bytes((double)sums->cached_bytes), command_bytes((double)sums->bytes),
            sums->bytes > 0 ? 100 * (double)sums->cached_bytes / (double)sums->bytes : 0,
            (unsigned long long)sums->cached_objects, (unsigned long long)sums->objects,
            command_client_visible(uri));
@@ -61,7 +59,6 @@ struct ls {
 static int on_listed(void *ctx, const json_t *object)
 {
     struct ls *ls = ctx;
-    char cached[HUMAN_BYTES_MAX], size[HUMAN_BYTES_MAX];
     sums_add(&ls->sums, object);
     if (!ls->all && command_client_u64(object, "cached_bytes") == 0 &&
         !command_client_bool(object, "known")) {
@@ -71,8 +68,8 @@ static int on_listed(void *ctx, const json_t *object)
     if (!ls->client.is_json) {
         bool is_known = command_client_bool(object, "known");
         printf("%10s of %10s  %-7s %s\n",
-               human_bytes(command_client_double(object, "cached_bytes"), cached),
-               human_bytes(command_client_double(object, "size"), size),
+               command_bytes(command_client_double(object, "cached_bytes")),
+               command_bytes(command_client_double(object, "size")),
                !is_known                                ? "-"
                : command_client_bool(object, "changed") ? "changed"
                : command_client_bool(object, "fresh")   ? "fresh"
@@ -88,9 +85,7 @@ static int on_listed(void *ctx, const json_t *object)
 int command_ls(int argc, char **argv)
 {
     struct ls ls = {.all = commands_argument_take(&argc, argv, "--all")};
-    if (argc != 1) {
-        return commands_usage_error("ls", "one URI is wanted: s3://BUCKET/PREFIX");
-    }
+    check(argc == 1); // commands.def
     int code = command_client_open(&ls.client, "ls");
     if (code != EXIT_CODE_OK) {
         return code;

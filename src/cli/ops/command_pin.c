@@ -5,17 +5,15 @@
 
 #include <stdio.h>
 
-#include "base/human.h"
 #include "config/config.h"
 #include "s3/s3.h"
 
 static void print_item(const json_t *item, const char *what)
 {
-    char left[HUMAN_BYTES_MAX];
     const json_t *ends = json_object_get(item, "ends_in_s");
     printf("%s%s", what, command_client_visible(command_client_text(item, "uri")));
     if (json_is_integer(ends)) {
-        printf("  for %s", command_client_time((double)json_integer_value(ends), left));
+        printf("  for %s", command_time((double)json_integer_value(ends)));
     }
     printf("\n");
 }
@@ -23,7 +21,6 @@ static void print_item(const json_t *item, const char *what)
 // Prints the result of all three commands.
 static int end(struct command_client *client, int code, const char *what, json_t *answer)
 {
-    char bytes[HUMAN_BYTES_MAX], most[HUMAN_BYTES_MAX];
     json_t *items = json_object_get(answer, "pins");
     for (size_t i = 0; i < json_array_size(items); i++) {
         json_t *item = json_array_get(items, i);
@@ -42,8 +39,8 @@ static int end(struct command_client *client, int code, const char *what, json_t
                 client->name);
         }
         printf("pins hold %s of %s that they may%s\n",
-               human_bytes((double)command_client_u64(answer, "pinned_bytes"), bytes),
-               human_bytes((double)command_client_u64(answer, "pinned_max_bytes"), most),
+               command_bytes((double)command_client_u64(answer, "pinned_bytes")),
+               command_bytes((double)command_client_u64(answer, "pinned_max_bytes")),
                command_client_bool(answer, "looking") ? "; what is cached is being looked through"
                                                       : "");
     }
@@ -102,12 +99,10 @@ static int change(const char *name, int argc, char **argv, uint64_t ttl_ms)
 
 int command_pin(int argc, char **argv)
 {
-    bool bad = false;
     char why[CONFIG_WHY_MAX];
     uint64_t ttl_ms = 0;
-    const char *ttl = commands_argument_take_value(&argc, argv, "--ttl", &bad);
-    if (bad || (ttl != NULL &&
-                (!config_value_parse_ms(span_from_cstr(ttl), &ttl_ms, why) || ttl_ms == 0))) {
+    const char *ttl = commands_argument_take_value(&argc, argv, "--ttl");
+    if (ttl != NULL && (!config_value_parse_ms(span_from_cstr(ttl), &ttl_ms, why) || ttl_ms == 0)) {
         return commands_usage_error("pin", "--ttl is a time, as 12h or 7d");
     }
     return change("pin", argc, argv, ttl_ms);

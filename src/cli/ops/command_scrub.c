@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/human.h"
 #include "config/config.h"
 
 static bool is_state(const json_t *scrub, const char *state)
@@ -30,25 +29,23 @@ static double seconds_left(const json_t *scrub)
 
 static void describe(const json_t *scrub, char *ret_text, size_t size)
 {
-    char bytes[HUMAN_BYTES_MAX], rate[HUMAN_BYTES_MAX];
     double elapsed_s = command_client_double(scrub, "elapsed_s");
     double read = command_client_double(scrub, "bytes");
     (void)snprintf(ret_text, size, "%llu of %llu segments, %s read at %s/s, %llu runs, %llu bad",
                    (unsigned long long)command_client_u64(scrub, "segments_done"),
-                   (unsigned long long)command_client_u64(scrub, "segments"),
-                   human_bytes(read, bytes),
-                   human_bytes(elapsed_s > 0 ? read / elapsed_s : 0, rate),
+                   (unsigned long long)command_client_u64(scrub, "segments"), command_bytes(read),
+                   command_bytes(elapsed_s > 0 ? read / elapsed_s : 0),
                    (unsigned long long)command_client_u64(scrub, "runs"),
                    (unsigned long long)command_client_u64(scrub, "bad_runs"));
 }
 
 static json_t *describe_progress(const json_t *scrub, char *ret_text, size_t size)
 {
-    char text[256], left[HUMAN_BYTES_MAX] = "";
+    char text[256];
     double left_s = seconds_left(scrub), elapsed_s = command_client_double(scrub, "elapsed_s");
     describe(scrub, text, sizeof(text));
     (void)snprintf(ret_text, size, "%s%s%s", text, left_s >= 0 ? ", left " : "",
-                   left_s >= 0 ? command_client_time(left_s, left) : "");
+                   left_s >= 0 ? command_time(left_s) : "");
     return json_pack("{s:I, s:I, s:I, s:f, s:o}", "done",
                      (json_int_t)command_client_u64(scrub, "segments_done"), "total",
                      (json_int_t)command_client_u64(scrub, "segments"), "bytes",
@@ -128,13 +125,12 @@ static int run(struct command_client *client, const struct order *order)
 int command_scrub(int argc, char **argv)
 {
     struct command_client client;
-    bool bad = false;
     char why[CONFIG_WHY_MAX];
     struct order order = {.is_status = commands_argument_take(&argc, argv, "--status"),
                           .is_cancel = commands_argument_take(&argc, argv, "--cancel")};
-    const char *rate = commands_argument_take_value(&argc, argv, "--rate", &bad);
-    if (bad || (rate != NULL && (!config_value_parse_rate(span_from_cstr(rate), &order.rate, why) ||
-                                 order.rate == 0))) {
+    const char *rate = commands_argument_take_value(&argc, argv, "--rate");
+    if (rate != NULL &&
+        (!config_value_parse_rate(span_from_cstr(rate), &order.rate, why) || order.rate == 0)) {
         return commands_usage_error("scrub", "--rate is bytes a second, as 200MiB/s");
     }
     if (order.is_status && order.is_cancel) {

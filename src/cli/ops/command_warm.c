@@ -14,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/human.h"
 #include "cli/ops/command_warm.h"
 #include "config/config.h"
 #include "s3/s3.h"
@@ -69,13 +68,12 @@ static int send_batch(struct warm *w, bool more)
 // Reports a missing part. `bytes` is UINT64_MAX if its size is unknown.
 static void tell_missing(struct warm *w, const char *uri, const char *range, uint64_t bytes)
 {
-    char size[HUMAN_BYTES_MAX];
     if (!w->is_dry_run) {
         return;
     }
     if (!w->client.is_json) {
         printf("would fetch %10s  %s%s%s\n",
-               bytes == UINT64_MAX ? "?" : human_bytes((double)bytes, size),
+               bytes == UINT64_MAX ? "?" : command_bytes((double)bytes),
                command_client_visible(uri), range != NULL ? " " : "", range != NULL ? range : "");
     }
     json_t *item = json_pack("{s:s, s:s*, s:o}", "uri", uri, "range", range, "missing_bytes",
@@ -267,20 +265,19 @@ static int pin_all(struct warm *w, int argc, char **argv, uint64_t ttl_ms)
 
 static int end_check(struct warm *w)
 {
-    char cached[HUMAN_BYTES_MAX], size[HUMAN_BYTES_MAX];
     const struct command_warm_count *count = &w->count;
     double part = command_warm_share(count);
     if (!w->client.is_json && w->is_dry_run) {
         uint64_t missing = count->bytes - min_u64(count->bytes, count->bytes_done);
-        printf("would fetch %s of %s, of %llu of %llu objects\n",
-               human_bytes((double)missing, cached), human_bytes((double)count->bytes, size),
+        printf("would fetch %s of %s, of %llu of %llu objects\n", command_bytes((double)missing),
+               command_bytes((double)count->bytes),
                (unsigned long long)(count->objects - count->objects_done),
                (unsigned long long)count->objects);
     } else if (!w->client.is_json) {
         printf("%s of %s are cached (%.1f %%), %llu of %llu objects as a whole\n",
-               human_bytes((double)count->bytes_done, cached),
-               human_bytes((double)count->bytes, size), 100 * part,
-               (unsigned long long)count->objects_done, (unsigned long long)count->objects);
+               command_bytes((double)count->bytes_done), command_bytes((double)count->bytes),
+               100 * part, (unsigned long long)count->objects_done,
+               (unsigned long long)count->objects);
     }
     int code = !w->is_dry_run && part + 1e-9 < w->least ? EXIT_CODE_PARTLY : EXIT_CODE_OK;
     return commands_result(
@@ -396,26 +393,23 @@ static const char *take_features(const struct warm *w, const char *every, const 
 int command_warm(int argc, char **argv)
 {
     struct warm w = {.least = 1, .concurrency = 64};
-    bool bad = false;
     char why[CONFIG_WHY_MAX];
     bool waits = commands_argument_take(&argc, argv, "--wait");
     w.is_dry_run = commands_argument_take(&argc, argv, "--dry-run");
     w.is_check = commands_argument_take(&argc, argv, "--check") || w.is_dry_run;
     w.pins = commands_argument_take(&argc, argv, "--pin");
     w.is_fluid = commands_argument_take(&argc, argv, "--fluid");
-    const char *list = commands_argument_take_value(&argc, argv, "-f", &bad);
-    const char *least = commands_argument_take_value(&argc, argv, "--min", &bad);
-    const char *concurrency = commands_argument_take_value(&argc, argv, "--jobs", &bad);
-    const char *rate = commands_argument_take_value(&argc, argv, "--rate", &bad);
-    const char *ttl = commands_argument_take_value(&argc, argv, "--ttl", &bad);
-    const char *every = commands_argument_take_value(&argc, argv, "--every", &bad);
+    const char *list = commands_argument_take_value(&argc, argv, "-f");
+    const char *least = commands_argument_take_value(&argc, argv, "--min");
+    const char *rate = commands_argument_take_value(&argc, argv, "--rate");
+    const char *ttl = commands_argument_take_value(&argc, argv, "--ttl");
+    const char *every = commands_argument_take_value(&argc, argv, "--every");
     struct command_warm_features features = {
-        .file = commands_argument_take_value(&argc, argv, "--node-features", &bad)};
-    if (bad || (least != NULL && !read_share(least, &w.least))) {
+        .file = commands_argument_take_value(&argc, argv, "--node-features")};
+    if (least != NULL && !read_share(least, &w.least)) {
         return commands_usage_error("warm", "--min is a share, as 90%");
     }
-    if (concurrency != NULL && (!span_to_u64(span_from_cstr(concurrency), &w.concurrency) ||
-                                w.concurrency == 0 || w.concurrency > 1024)) {
+    if (!commands_argument_take_number(&argc, argv, "--jobs", 1, 1024, &w.concurrency)) {
         return commands_usage_error("warm", "--jobs is a number from 1 to 1024");
     }
     if (rate != NULL && !config_value_parse_rate(span_from_cstr(rate), &w.rate, why)) {

@@ -23,7 +23,6 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/human.h"
 
 #define DATA_SETS_MAX 256u
 #define NAME_BYTES_MAX 58u         // "warm-" uses five of a label's 63 bytes
@@ -259,14 +258,12 @@ static int write_file(const struct features *f)
 static void tell_set(const struct features *f, const struct data_set *set,
                      const struct command_warm_count *count)
 {
-    char cached[HUMAN_BYTES_MAX], size[HUMAN_BYTES_MAX];
     const struct command_client *client = f->options->client;
     double part = command_warm_share(count);
     if (!client->is_json) {
         printf("%.*s: %s of %s are cached (%.1f %%), %s\n", (int)set->name.len, set->name.ptr,
-               human_bytes((double)count->bytes_done, cached),
-               human_bytes((double)count->bytes, size), 100 * part,
-               set->is_warm ? "labelled" : "not labelled");
+               command_bytes((double)count->bytes_done), command_bytes((double)count->bytes),
+               100 * part, set->is_warm ? "labelled" : "not labelled");
     }
     json_t *item =
         json_pack("{s:s%, s:b, s:f, s:I, s:I, s:I, s:I}", "name", set->name.ptr, set->name.len,

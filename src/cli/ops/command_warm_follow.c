@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/human.h"
 #include "cli/ops/command_progress.h"
 
 static double share_of(const json_t *job)
@@ -31,19 +30,17 @@ double command_warm_share(const struct command_warm_count *count)
 
 void command_warm_line(const json_t *job, char *ret_text, size_t size)
 {
-    char done[HUMAN_BYTES_MAX], all[HUMAN_BYTES_MAX], rate[HUMAN_BYTES_MAX];
-    char eta[HUMAN_BYTES_MAX] = "";
     const char *waits = command_client_text(job, "waits_text"); // "": it does not wait
     bool has_eta =
         command_client_bool(job, "counted") && json_is_number(json_object_get(job, "eta_s"));
     (void)snprintf(ret_text, size, "%5.1f %%  %s of %s%s, %llu of %llu objects, %s/s%s%s%s%s",
-                   100 * share_of(job), human_bytes(command_client_double(job, "bytes_done"), done),
-                   human_bytes(command_client_double(job, "bytes"), all),
+                   100 * share_of(job), command_bytes(command_client_double(job, "bytes_done")),
+                   command_bytes(command_client_double(job, "bytes")),
                    command_client_bool(job, "counted") ? "" : " so far",
                    (unsigned long long)command_client_u64(job, "objects_done"),
                    (unsigned long long)command_client_u64(job, "objects"),
-                   human_bytes(command_client_double(job, "rate"), rate), has_eta ? ", left " : "",
-                   has_eta ? command_client_time(command_client_double(job, "eta_s"), eta) : "",
+                   command_bytes(command_client_double(job, "rate")), has_eta ? ", left " : "",
+                   has_eta ? command_time(command_client_double(job, "eta_s")) : "",
                    waits[0] != '\0' ? ", waits: " : "", waits);
 }
 

@@ -7,8 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/human.h"
-
 #define FIELDS_MAX 64u
 #define FIELD_NAME_MAX 64u
 
@@ -51,13 +49,12 @@ static void print_word(const char *before, const char *shown)
 // Prints an entry in the form of access_log.format: text.
 static void print_entry(const json_t *entry)
 {
-    char size[HUMAN_BYTES_MAX];
     const char *ts = command_client_text(entry, "ts"),
                *result = command_client_text(entry, "result");
     printf("%.8s %3llu %-11s %10s %8.1f ms %8.1f ms", strlen(ts) > 19 ? ts + 11 : "-",
            (unsigned long long)command_client_u64(entry, "status"),
            result[0] != '\0' ? command_client_visible(result) : "-",
-           human_bytes(command_client_double(entry, "bytes"), size),
+           command_bytes(command_client_double(entry, "bytes")),
            command_client_double(entry, "ttfb_ms"), command_client_double(entry, "total_ms"));
     print_word(" ", command_client_shown(entry, "op"));
     print_word(" ", command_client_shown(entry, "bucket"));
@@ -97,12 +94,9 @@ int command_log(int argc, char **argv)
         .entries = {.dropped_text = "lines were dropped: they came faster than they were read",
                     .print = print,
                     .ctx = &log}};
-    bool bad = false;
-    const char *where = commands_argument_take_value(&argc, argv, "--where", &bad);
-    const char *fields = commands_argument_take_value(&argc, argv, "--fields", &bad);
-    const char *count = commands_argument_take_value(&argc, argv, "-n", &bad);
-    uint64_t *max = &log.entries.max;
-    if (bad || (count != NULL && (!span_to_u64(span_from_cstr(count), max) || *max == 0))) {
+    const char *where = commands_argument_take_value(&argc, argv, "--where");
+    const char *fields = commands_argument_take_value(&argc, argv, "--fields");
+    if (!commands_argument_take_number(&argc, argv, "-n", 1, UINT64_MAX, &log.entries.max)) {
         return commands_usage_error("log", "-n is a number above 0");
     }
     if (fields != NULL && !read_fields(fields, &log)) {

@@ -11,41 +11,7 @@
 
 #define INTERVAL_MAX_S 86400u
 #define HEAD_EVERY 20u // lines
-
-struct column {
-    const char *title, *field;
-    double scale; // for people
-    double (*of)(const struct command_sample *from, const struct command_sample *to,
-                 double seconds);
-};
-
-// --- columns -------------------------------------------------------------------------------------
-
-#define RATE(name, counter)                                                                        \
-    static double name(const struct command_sample *from, const struct command_sample *to,         \
-                       double seconds)                                                             \
-    {                                                                                              \
-        return (to->value[counter] - from->value[counter]) / seconds;                              \
-    }
-RATE(memory_rate, COUNTER_response_bytes_memory)
-RATE(disk_rate, COUNTER_response_bytes_disk)
-RATE(origin_rate, COUNTER_response_bytes_origin)
-RATE(fetch_rate, COUNTER_origin_received_bytes)
-RATE(eviction_rate, COUNTER_evicted_blocks_capacity)
-
-static double request_rate(const struct command_sample *from, const struct command_sample *to,
-                           double seconds)
-{
-    return (to->requests - from->requests) / seconds;
-}
-
-static double hit_share(const struct command_sample *from, const struct command_sample *to,
-                        double seconds)
-{
-    double reads = to->reads - from->reads;
-    (void)seconds;
-    return reads > 0 ? (to->hits - from->hits) / reads : 0;
-}
+#define MIB (1.0 / 1048576)
 
 // Returns the upper bound of the bucket, because the position inside it is unknown.
 static double quantile(const struct command_sample *from, const struct command_sample *to, double q)
@@ -66,41 +32,31 @@ static double quantile(const struct command_sample *from, const struct command_s
                : 0;
 }
 
-static double median(const struct command_sample *from, const struct command_sample *to,
-                     double seconds)
+static double share(double part, double whole)
 {
-    (void)seconds;
-    return quantile(from, to, 0.5);
+    return whole > 0 ? part / whole : 0;
 }
 
-static double p99(const struct command_sample *from, const struct command_sample *to,
-                  double seconds)
+void command_stats_figures(const struct command_sample *from, const struct command_sample *to,
+                           struct command_figure ret_figures[COMMAND_FIGURES])
 {
-    (void)seconds;
-    return quantile(from, to, 0.99);
+    double seconds = to->time > from->time ? to->time - from->time : 1;
+#define RATE(row) ((to->value[COUNTER_##row] - from->value[COUNTER_##row]) / seconds)
+    const struct command_figure figures[COMMAND_FIGURES] = {
+        {"req/s", "requests_per_s", (to->requests - from->requests) / seconds, 1},
+        {"hit%", "hit_ratio", share(to->hits - from->hits, to->reads - from->reads), 100},
+        {"mem MiB/s", "memory_bytes_per_s", RATE(response_bytes_memory), MIB},
+        {"disk MiB/s", "disk_bytes_per_s", RATE(response_bytes_disk), MIB},
+        {"origin MiB/s", "origin_bytes_per_s", RATE(response_bytes_origin), MIB},
+        {"fetch MiB/s", "fetched_bytes_per_s", RATE(origin_received_bytes), MIB},
+        {"p50 ms", "first_byte_p50_s", quantile(from, to, 0.5), 1000},
+        {"p99 ms", "first_byte_p99_s", quantile(from, to, 0.99), 1000},
+        {"evict/s", "evicted_blocks_per_s", RATE(evicted_blocks_capacity), 1},
+        {"inflight", "requests_inflight", to->value[COUNTER_http_inflight], 1},
+    };
+#undef RATE
+    memcpy(ret_figures, figures, sizeof(figures));
 }
-
-static double inflight(const struct command_sample *from, const struct command_sample *to,
-                       double seconds)
-{
-    (void)from;
-    (void)seconds;
-    return to->value[COUNTER_http_inflight];
-}
-
-#define MIB (1.0 / 1048576)
-static const struct column columns[] = {
-    {"req/s", "requests_per_s", 1, request_rate},
-    {"hit%", "hit_ratio", 100, hit_share},
-    {"mem MiB/s", "memory_bytes_per_s", MIB, memory_rate},
-    {"disk MiB/s", "disk_bytes_per_s", MIB, disk_rate},
-    {"origin MiB/s", "origin_bytes_per_s", MIB, origin_rate},
-    {"fetch MiB/s", "fetched_bytes_per_s", MIB, fetch_rate},
-    {"p50 ms", "first_byte_p50_s", 1000, median},
-    {"p99 ms", "first_byte_p99_s", 1000, p99},
-    {"evict/s", "evicted_blocks_per_s", 1, eviction_rate},
-    {"inflight", "requests_inflight", 1, inflight},
-};
 
 // --- a sample ------------------------------------------------------------------------------------
 
@@ -145,71 +101,46 @@ int command_stats_take(struct command_client *client, struct command_sample *ret
     return EXIT_CODE_OK;
 }
 
-bool command_stats_column(unsigned i, const struct command_sample *from,
-                          const struct command_sample *to, struct command_figure *ret_figure)
-{
-    if (i >= ARRAY_LEN(columns)) {
-        return false;
-    }
-    double seconds = to->time > from->time ? to->time - from->time : 1;
-    *ret_figure = (struct command_figure){.title = columns[i].title,
-                                          .field = columns[i].field,
-                                          .value = columns[i].of(from, to, seconds),
-                                          .scale = columns[i].scale};
-    return true;
-}
-
 // --- lines ---------------------------------------------------------------------------------------
 
-static void print_head(void)
-{
-    for (size_t i = 0; i < ARRAY_LEN(columns); i++) {
-        printf("%*s%s", (int)strlen(columns[i].title) + 1, columns[i].title,
-               i + 1 < ARRAY_LEN(columns) ? " " : "\n");
-    }
-}
-
 static void print_sample(const struct command_client *client, const struct command_sample *from,
-                         const struct command_sample *to)
+                         const struct command_sample *to, bool has_head)
 {
+    struct command_figure figures[COMMAND_FIGURES];
     double seconds = to->time > from->time ? to->time - from->time : 1;
     json_t *json = json_pack("{s:f, s:f}", "time", to->time, "interval_s", seconds);
     check(json != NULL);
-    for (size_t i = 0; i < ARRAY_LEN(columns); i++) {
-        const struct column *column = &columns[i];
-        double value = column->of(from, to, seconds);
+    command_stats_figures(from, to, figures);
+    for (size_t i = 0; i < COMMAND_FIGURES && !client->is_json && has_head; i++) {
+        printf("%*s%s", (int)strlen(figures[i].title) + 1, figures[i].title,
+               i + 1 < COMMAND_FIGURES ? " " : "\n");
+    }
+    for (size_t i = 0; i < COMMAND_FIGURES; i++) {
+        const struct command_figure *f = &figures[i];
         if (!client->is_json) {
-            printf("%*.1f%s", (int)strlen(column->title) + 1, value * column->scale,
-                   i + 1 < ARRAY_LEN(columns) ? " " : "\n");
+            printf("%*.1f%s", (int)strlen(f->title) + 1, f->value * f->scale,
+                   i + 1 < COMMAND_FIGURES ? " " : "\n");
         }
-        check(json_object_set_new(json, column->field, json_real(value)) == 0);
+        check(json_object_set_new(json, f->field, json_real(f->value)) == 0);
     }
     commands_line("item", json);
     (void)fflush(stdout); // readers want each line at once; the result reports failures
-}
-
-static bool read_number(const char *text, uint64_t *ret_value)
-{
-    return text == NULL || (span_to_u64(span_from_cstr(text), ret_value) && *ret_value > 0 &&
-                            *ret_value <= INTERVAL_MAX_S);
 }
 
 int command_stats(int argc, char **argv)
 {
     struct command_client client;
     struct command_sample before, now;
-    bool bad = false;
-    uint64_t interval_s = 1, count = 0;
-    const char *interval_text = commands_argument_take_value(&argc, argv, "-i", &bad);
-    const char *count_text = commands_argument_take_value(&argc, argv, "-n", &bad);
-    const char *long_text = commands_argument_take_value(&argc, argv, "--count", &bad);
-    if (count_text != NULL && long_text != NULL) {
-        return commands_usage_error("stats", "-n and --count are the same: one of them");
-    }
-    count_text = count_text != NULL ? count_text : long_text;
-    if (bad || !read_number(interval_text, &interval_s) || !read_number(count_text, &count)) {
+    uint64_t interval_s = 1, count = 0, same = 0;
+    if (!commands_argument_take_number(&argc, argv, "-i", 1, INTERVAL_MAX_S, &interval_s) ||
+        !commands_argument_take_number(&argc, argv, "-n", 1, INTERVAL_MAX_S, &count) ||
+        !commands_argument_take_number(&argc, argv, "--count", 1, INTERVAL_MAX_S, &same)) {
         return commands_usage_error("stats", "-i and -n, or --count, are numbers above 0");
     }
+    if (count > 0 && same > 0) {
+        return commands_usage_error("stats", "-n and --count are the same: one of them");
+    }
+    count = max_u64(count, same);
     int code = command_client_open(&client, "stats");
     if (code != EXIT_CODE_OK) {
         return code;
@@ -222,10 +153,7 @@ int command_stats(int argc, char **argv)
         if (code != EXIT_CODE_OK) {
             break;
         }
-        if (!client.is_json && lines % HEAD_EVERY == 0) {
-            print_head();
-        }
-        print_sample(&client, &before, &now);
+        print_sample(&client, &before, &now, lines % HEAD_EVERY == 0);
         before = now;
     }
     return command_client_end(&client, code, json_pack("{s:I}", "lines", (json_int_t)lines));

@@ -18,12 +18,12 @@ struct command_sample {
 int command_stats_take(struct command_client *client, struct command_sample *ret_sample,
                        json_t **ret_summary);
 
+#define COMMAND_FIGURES 10u
 struct command_figure {
     const char *title, *field;
     double value, scale; // scale: for people
 };
-// Returns false if there are at most `i` columns.
-bool command_stats_column(unsigned i, const struct command_sample *from,
-                          const struct command_sample *to, struct command_figure *ret_figure);
+void command_stats_figures(const struct command_sample *from, const struct command_sample *to,
+                           struct command_figure ret_figures[COMMAND_FIGURES]);
 
 #endif

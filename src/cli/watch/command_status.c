@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/human.h"
 #include "stats/stats.h"
 
 // The value of a counters.def row in a summary.
@@ -114,28 +113,27 @@ static void print_refusals(const json_t *f)
 
 static void print_screen(const struct command_client *client, const json_t *f)
 {
-    char a[HUMAN_BYTES_MAX], b[HUMAN_BYTES_MAX], c[HUMAN_BYTES_MAX];
     const json_t *degraded = json_object_get(f, "degraded");
     printf("forebay %s at %s\n", command_client_text(f, "version"), client->address);
     printf("  state    %s, up %s\n", command_client_text(f, "reason"),
-           command_client_time(command_client_double(f, "uptime_s"), a));
+           command_time(command_client_double(f, "uptime_s")));
     printf("  hits     %.1f %% of bytes, %.1f %% of reads\n",
            100 * command_client_double(f, "byte_hit_ratio"),
            100 * command_client_double(f, "request_hit_ratio"));
     printf("  cache    %s held of %s (%s reserved), %llu objects, %llu blocks\n",
-           human_bytes(command_client_double(f, "cache_held_bytes"), a),
-           human_bytes(command_client_double(f, "cache_capacity_bytes"), b),
-           human_bytes(command_client_double(f, "cache_reserved_bytes"), c),
+           command_bytes(command_client_double(f, "cache_held_bytes")),
+           command_bytes(command_client_double(f, "cache_capacity_bytes")),
+           command_bytes(command_client_double(f, "cache_reserved_bytes")),
            (unsigned long long)command_client_u64(f, "cache_objects"),
            (unsigned long long)command_client_u64(f, "cache_blocks"));
     printf("  served   %s from memory, %s from disk, %s from the origin; %llu requests\n",
-           human_bytes(command_client_double(f, "served_memory_bytes"), a),
-           human_bytes(command_client_double(f, "served_disk_bytes"), b),
-           human_bytes(command_client_double(f, "served_origin_bytes"), c),
+           command_bytes(command_client_double(f, "served_memory_bytes")),
+           command_bytes(command_client_double(f, "served_disk_bytes")),
+           command_bytes(command_client_double(f, "served_origin_bytes")),
            (unsigned long long)command_client_u64(f, "requests"));
     printf("  origin   %llu requests, %s\n",
            (unsigned long long)command_client_u64(f, "origin_requests"),
-           human_bytes(command_client_double(f, "origin_received_bytes"), a));
+           command_bytes(command_client_double(f, "origin_received_bytes")));
     printf("  now      %llu requests, %llu fills\n",
            (unsigned long long)command_client_u64(f, "requests_inflight"),
            (unsigned long long)command_client_u64(f, "fills_inflight"));

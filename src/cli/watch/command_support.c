@@ -90,7 +90,7 @@ static bool ask(struct buf *out, const struct config *config, const char *path)
 {
     unsigned status = 0;
     title(out, path);
-    enum err err = commands_ask_server(NULL, config, path, &status, out);
+    enum err err = commands_ask_server(config, path, &status, out);
     if (err != ERR_OK) {
         buf_printf(out, "no server answers: %s\n", error_row(err)->text);
         return false;
@@ -197,13 +197,10 @@ static void name_by_time(char ret_path[64])
 
 int command_support(int argc, char **argv)
 {
-    bool bad = false;
     char path[64];
     uint64_t interval_s = 5;
-    const char *file = commands_argument_take_value(&argc, argv, "-o", &bad);
-    const char *interval = commands_argument_take_value(&argc, argv, "--interval", &bad);
-    if (interval != NULL &&
-        (!span_to_u64(span_from_cstr(interval), &interval_s) || interval_s > INTERVAL_MAX_S)) {
+    const char *file = commands_argument_take_value(&argc, argv, "-o");
+    if (!commands_argument_take_number(&argc, argv, "--interval", 0, INTERVAL_MAX_S, &interval_s)) {
         return commands_usage_error("support", "--interval is 0 to 3600 seconds");
     }
     struct config *config = commands_load_config(argc, argv);

@@ -10,8 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/human.h"
-
 #define INTERVAL_MAX_S 86400u
 #define RANK_INTERVAL_MAX_S 3600u // maximum of a server
 #define FRAME_MAX_BYTES (256u << 10)
@@ -42,11 +40,9 @@ static int by_rate(const void *a, const void *b)
 
 static void render_head(const struct top *top, struct buf *out)
 {
-    char up[HUMAN_BYTES_MAX];
     const json_t *degraded = json_object_get(top->summary, "degraded");
     buf_printf(out, "forebay %s at %s, up %s: %s", command_client_text(top->summary, "version"),
-               top->client.address,
-               command_client_time(command_client_double(top->summary, "uptime_s"), up),
+               top->client.address, command_time(command_client_double(top->summary, "uptime_s")),
                command_client_visible(command_client_text(top->summary, "reason")));
     for (size_t i = 0; i < json_array_size(degraded); i++) {
         buf_printf(out, "%s%s", i == 0 ? "; DEGRADED " : ", ",
@@ -57,9 +53,11 @@ static void render_head(const struct top *top, struct buf *out)
 
 static void render_figures(const struct top *top, struct buf *out)
 {
-    struct command_figure f;
-    for (unsigned i = 0; command_stats_column(i, &top->from, &top->to, &f); i++) {
-        buf_printf(out, "%-11s %9.1f%s", f.title, f.value * f.scale, i % 4 == 3 ? "\n" : "   ");
+    struct command_figure f[COMMAND_FIGURES];
+    command_stats_figures(&top->from, &top->to, f);
+    for (unsigned i = 0; i < COMMAND_FIGURES; i++) {
+        buf_printf(out, "%-11s %9.1f%s", f[i].title, f[i].value * f[i].scale,
+                   i % 4 == 3 ? "\n" : "   ");
     }
     buf_append_cstr(out, "\n");
 }
@@ -67,8 +65,7 @@ static void render_figures(const struct top *top, struct buf *out)
 // Shows space with data, reserved space and free space.
 static void render_space(const struct top *top, struct buf *out)
 {
-    char held_text[HUMAN_BYTES_MAX], reserved_text[HUMAN_BYTES_MAX];
-    char size[HUMAN_BYTES_MAX], bar[BAR_CELLS + 1];
+    char bar[BAR_CELLS + 1];
     double used = top->to.value[COUNTER_cache_bytes];
     double held = top->to.value[COUNTER_cache_held_bytes] < used
                       ? top->to.value[COUNTER_cache_held_bytes]
@@ -80,8 +77,8 @@ static void render_space(const struct top *top, struct buf *out)
     memset(bar, '#', min_u64((uint64_t)(held * cells), BAR_CELLS));
     bar[BAR_CELLS] = '\0';
     buf_printf(out, "cache [%s] %s held of %s (%s reserved), %.0f objects\n", bar,
-               human_bytes(held, held_text), human_bytes(capacity, size),
-               human_bytes(used - held, reserved_text), top->to.value[COUNTER_cache_objects]);
+               command_bytes(held), command_bytes(capacity), command_bytes(used - held),
+               top->to.value[COUNTER_cache_objects]);
 }
 
 // Lists the reasons since the start, the most frequent first.
@@ -180,11 +177,12 @@ static int follow(struct top *top)
 
 static json_t *frame_json(const struct top *top)
 {
-    struct command_figure f;
+    struct command_figure f[COMMAND_FIGURES];
     json_t *json = json_object(), *changes = json_object();
     double seconds = top->to.time > top->from.time ? top->to.time - top->from.time : 1;
-    for (unsigned i = 0; command_stats_column(i, &top->from, &top->to, &f); i++) {
-        check(json_object_set_new(json, f.field, json_real(f.value)) == 0);
+    command_stats_figures(&top->from, &top->to, f);
+    for (unsigned i = 0; i < COMMAND_FIGURES; i++) {
+        check(json_object_set_new(json, f[i].field, json_real(f[i].value)) == 0);
     }
     for (int c = 0; c < COUNTER_COUNT_; c++) {
         double change = top->to.value[c] - top->from.value[c];
@@ -217,12 +215,10 @@ static int run(struct top *top)
 int command_top(int argc, char **argv)
 {
     struct top top = {.is_screen = false};
-    bool bad = false, is_once = commands_argument_take(&argc, argv, "--once");
+    bool is_once = commands_argument_take(&argc, argv, "--once");
     uint64_t seconds = 1;
-    const char *interval = commands_argument_take_value(&argc, argv, "-i", &bad);
-    const char *where = commands_argument_take_value(&argc, argv, "--where", &bad);
-    if (bad || (interval != NULL && (!span_to_u64(span_from_cstr(interval), &seconds) ||
-                                     seconds == 0 || seconds > INTERVAL_MAX_S))) {
+    const char *where = commands_argument_take_value(&argc, argv, "--where");
+    if (!commands_argument_take_number(&argc, argv, "-i", 1, INTERVAL_MAX_S, &seconds)) {
         return commands_usage_error("top", "-i is a number above 0");
     }
     if (argc == 1) {

@@ -4,7 +4,6 @@
 // prints. On a terminal it shows a screen that follows the server, otherwise one result after one
 // interval.
 #include "cli/watch/command_top_rank.h"
-#include "base/human.h"
 #include "cli/watch/command_screen.h"
 #include "cli/watch/command_stats.h"
 
@@ -60,13 +59,12 @@ static const char *remedy_of(const char *reason)
 
 static void render_row(const struct rank *rank, const json_t *row, struct buf *out)
 {
-    char bytes[HUMAN_BYTES_MAX];
     const char *name = command_client_text(row, "name");
     double requests = command_client_double(row, "requests");
-    buf_printf(
-        out, "%10.0f %9.1f %6.1f %11s  %s", requests, command_client_double(row, "requests_per_s"),
-        requests > 0 ? 100 * command_client_double(row, "hits") / requests : 0.0,
-        human_bytes(command_client_double(row, "bytes"), bytes), command_client_visible(name));
+    buf_printf(out, "%10.0f %9.1f %6.1f %11s  %s", requests,
+               command_client_double(row, "requests_per_s"),
+               requests > 0 ? 100 * command_client_double(row, "hits") / requests : 0.0,
+               command_bytes(command_client_double(row, "bytes")), command_client_visible(name));
     if (strcmp(rank->by, "reasons") == 0) {
         buf_printf(out, ": %s", remedy_of(name));
     }

@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/human.h"
 #include "s3/s3.h"
 
 #define WHERE_MAX_BYTES 8192u
@@ -31,7 +30,7 @@ static void print_checksums(const char *checksums)
 static void print_trace(void *ctx, const json_t *entry)
 {
     (void)ctx;
-    char note[256], bytes[HUMAN_BYTES_MAX], rate[HUMAN_BYTES_MAX];
+    char note[256];
     double first_ms = command_client_double(entry, "ttfb_ms");
     double total_ms = command_client_double(entry, "total_ms");
     double body_ms = total_ms > first_ms && first_ms > 0 ? total_ms - first_ms : 0;
@@ -52,9 +51,9 @@ static void print_trace(void *ctx, const json_t *entry)
                    command_client_visible(command_client_text(entry, "origin_id")));
     print_phase("waited for the origin", command_client_double(entry, "origin_ms"), note);
     print_phase("first byte", first_ms, "");
-    (void)snprintf(note, sizeof(note), "%s from %s at %s/s", human_bytes(size, bytes),
+    (void)snprintf(note, sizeof(note), "%s from %s at %s/s", command_bytes(size),
                    command_client_text(entry, "source"),
-                   human_bytes(body_ms > 0 ? size / body_ms * 1e3 : 0, rate));
+                   command_bytes(body_ms > 0 ? size / body_ms * 1e3 : 0));
     print_phase("body", body_ms, size > 0 ? note : "");
     (void)snprintf(note, sizeof(note), "%llu of %llu blocks were cached",
                    (unsigned long long)command_client_u64(entry, "blocks_hit"),
@@ -117,10 +116,7 @@ static int run(struct command_entries *trace, const char *operand)
 int command_trace(int argc, char **argv)
 {
     struct command_entries trace = {.dropped_text = "requests were missed", .print = print_trace};
-    bool bad = false;
-    const char *count = commands_argument_take_value(&argc, argv, "-n", &bad);
-    if (bad ||
-        (count != NULL && (!span_to_u64(span_from_cstr(count), &trace.max) || trace.max == 0))) {
+    if (!commands_argument_take_number(&argc, argv, "-n", 1, UINT64_MAX, &trace.max)) {
         return commands_usage_error("trace", "-n is a number above 0");
     }
     int code = command_client_open(&trace.client, "trace");

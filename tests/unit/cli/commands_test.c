@@ -23,19 +23,29 @@ Test(commands, arguments_are_taken_out)
 {
     char *argv[] = {word("a"), word("-T"), word("--x"), word("1"), word("--y=2"), word("b"), NULL};
     int argc = 6;
-    bool bad = false;
     cr_assert(commands_argument_take(&argc, argv, "-T"));
     cr_assert_not(commands_argument_take(&argc, argv, "-T"));
-    cr_assert_str_eq(commands_argument_take_value(&argc, argv, "--x", &bad), "1");
-    cr_assert_str_eq(commands_argument_take_value(&argc, argv, "--y", &bad), "2");
-    cr_assert_null(commands_argument_take_value(&argc, argv, "--z", &bad));
-    cr_assert_not(bad);
+    cr_assert_str_eq(commands_argument_take_value(&argc, argv, "--x"), "1");
+    cr_assert_str_eq(commands_argument_take_value(&argc, argv, "--y"), "2");
+    cr_assert_null(commands_argument_take_value(&argc, argv, "--z"));
     cr_assert_eq(argc, 2);
     cr_assert_str_eq(argv[0], "a");
     cr_assert_str_eq(argv[1], "b");
     cr_assert_null(argv[2]);
-    cr_assert_null(commands_argument_take_value(&argc, argv, "b", &bad));
-    cr_assert(bad);
+}
+
+Test(commands, number_is_taken_only_within_its_bounds)
+{
+    char *argv[] = {word("-n=3"), word("-i"), word("9"), word("--jobs=none"), NULL};
+    int argc = 4;
+    uint64_t number = 7;
+    cr_assert(commands_argument_take_number(&argc, argv, "--other", 1, 5, &number));
+    cr_assert_eq(number, 7u); // as it was
+    cr_assert(commands_argument_take_number(&argc, argv, "-n", 3, 3, &number));
+    cr_assert_eq(number, 3u);
+    cr_assert_not(commands_argument_take_number(&argc, argv, "-i", 1, 8, &number));
+    cr_assert_not(commands_argument_take_number(&argc, argv, "--jobs", 0, UINT64_MAX, &number));
+    cr_assert_eq(argc, 0);
 }
 
 static int run(const char *a, const char *b)
