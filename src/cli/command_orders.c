@@ -51,37 +51,38 @@ int command_reload(int argc, char **argv)
     return command_client_end(&client, code, answer);
 }
 
-int command_drain(int argc, char **argv)
+// Sends an order and prints `done` when the server has taken it.
+static int order(const char *name, const char *path, json_t *body, const char *done)
 {
     struct command_client client;
     json_t *answer = NULL;
-    (void)argc, (void)argv; // it has no options of its own
-    int code = command_client_open(&client, "drain");
+    int code = command_client_open(&client, name);
     if (code != EXIT_CODE_OK) {
+        json_decref(body);
         return code;
     }
-    code = command_client_post(&client, "/api/v1/drain", json_object(), &answer);
+    code = command_client_post(&client, path, body, &answer);
     if (code == EXIT_CODE_OK && !client.is_json) {
-        printf("draining: it ends when nothing is in flight, after shutdown.grace at the latest\n");
+        printf("%s\n", done);
     }
     return command_client_end(&client, code, answer);
 }
 
+int command_drain(int argc, char **argv)
+{
+    (void)argc, (void)argv; // it has no options of its own
+    return order("drain", "/api/v1/drain", json_object(),
+                 "draining: it ends when nothing is in flight, after shutdown.grace at the latest");
+}
+
 int command_loglevel(int argc, char **argv)
 {
-    struct command_client client;
-    json_t *answer = NULL;
+    char done[256];
     check(argc == 1); // commands.def
-    int code = command_client_open(&client, "loglevel");
-    if (code != EXIT_CODE_OK) {
-        return code;
-    }
-    code = command_client_post(&client, "/api/v1/loglevel", json_pack("{s:s}", "level", argv[0]),
-                               &answer);
-    if (code == EXIT_CODE_OK && !client.is_json) {
-        printf("the server logs %s and above, until it is restarted, or a reload brings another "
-               "log.level\n",
-               argv[0]);
-    }
-    return command_client_end(&client, code, answer);
+    (void)snprintf(
+        done, sizeof(done),
+        "the server logs %s and above, until it is restarted, or a reload brings another "
+        "log.level",
+        argv[0]);
+    return order("loglevel", "/api/v1/loglevel", json_pack("{s:s}", "level", argv[0]), done);
 }

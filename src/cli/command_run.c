@@ -137,6 +137,13 @@ static bool start_server(struct run *run, unsigned *from, struct buf *ret_why)
 static void tell_server(struct run *run, int argc, char **argv)
 {
     static const char *const ours[] = {"--cache.dir", "--admin.socket", NULL};
+    static const struct {
+        const char *key, *flag;
+    } defaults[] = {{"admin.listen", "--admin.listen=off"},
+                    {"access_log.path", "--access_log.path=off"},
+                    {"log.level", "--log.level=warn"},
+                    {"log.format", "--log.format=text"},
+                    {"shutdown.grace", "--shutdown.grace=5s"}};
     const char *endpoint = getenv("AWS_ENDPOINT_URL_S3");
     endpoint = endpoint != NULL && endpoint[0] != '\0' ? endpoint : getenv("AWS_ENDPOINT_URL");
     command_server_settings(&run->server, argc, argv, ours);
@@ -144,20 +151,10 @@ static void tell_server(struct run *run, int argc, char **argv)
                    run->server.admin + strlen("unix:"));
     command_server_word(&run->server, run->dir_flag);
     command_server_word(&run->server, run->socket_flag);
-    if (is_default(run->config, "admin.listen")) {
-        command_server_word(&run->server, "--admin.listen=off");
-    }
-    if (is_default(run->config, "access_log.path")) {
-        command_server_word(&run->server, "--access_log.path=off");
-    }
-    if (is_default(run->config, "log.level")) {
-        command_server_word(&run->server, "--log.level=warn");
-    }
-    if (is_default(run->config, "log.format")) {
-        command_server_word(&run->server, "--log.format=text");
-    }
-    if (is_default(run->config, "shutdown.grace")) {
-        command_server_word(&run->server, "--shutdown.grace=5s");
+    for (size_t i = 0; i < ARRAY_LEN(defaults); i++) {
+        if (is_default(run->config, defaults[i].key)) {
+            command_server_word(&run->server, defaults[i].flag);
+        }
     }
     // Clients of this environment already use another endpoint, so it becomes the origin.
     if (is_default(run->config, "origin.endpoint") && endpoint != NULL && endpoint[0] != '\0') {

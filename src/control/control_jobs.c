@@ -176,29 +176,17 @@ void control_jobs(void *ctx, struct admin_call *call)
     admin_call_answer(&call, 200, json_pack("{s:o}", "jobs", all));
 }
 
-void control_job(void *ctx, struct admin_call *call)
+// Answers with the job of the id in the path, after it has cancelled it if `cancels`.
+static void answer_job(struct command_jobs *jobs, struct admin_call *call, bool cancels)
 {
-    struct command_jobs *jobs = ((struct control *)ctx)->jobs;
-    pthread_mutex_lock(&jobs->guarded.lock);
-    const struct job *job = job_find_locked(jobs, call_id(call));
-    json_t *json = job != NULL ? job_json(job) : NULL;
-    pthread_mutex_unlock(&jobs->guarded.lock);
-    if (json != NULL) {
-        admin_call_answer(&call, 200, json);
-    } else {
-        admin_call_refuse(&call, 404, "there is no such job");
-    }
-}
-
-void control_job_cancel(void *ctx, struct admin_call *call)
-{
-    struct command_jobs *jobs = ((struct control *)ctx)->jobs;
+    json_t *json = NULL;
     pthread_mutex_lock(&jobs->guarded.lock);
     struct job *job = job_find_locked(jobs, call_id(call));
-    json_t *json = NULL;
-    if (job != NULL) {
+    if (job != NULL && cancels) {
         job->is_closed = true;
         proxy_warm_cancel(job->warm);
+    }
+    if (job != NULL) {
         json = job_json(job);
     }
     pthread_mutex_unlock(&jobs->guarded.lock);
@@ -207,6 +195,16 @@ void control_job_cancel(void *ctx, struct admin_call *call)
     } else {
         admin_call_refuse(&call, 404, "there is no such job");
     }
+}
+
+void control_job(void *ctx, struct admin_call *call)
+{
+    answer_job(((struct control *)ctx)->jobs, call, false);
+}
+
+void control_job_cancel(void *ctx, struct admin_call *call)
+{
+    answer_job(((struct control *)ctx)->jobs, call, true);
 }
 
 // --- warm ----------------------------------------------------------------------------------------
