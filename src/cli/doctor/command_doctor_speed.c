@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/client/command_probe.h"
 #include "cli/client/command_client.h"
+#include "cli/client/command_probe.h"
 #include "cli/doctor/command_doctor.h"
 #include "commands/commands.h"
 
