@@ -322,10 +322,6 @@ void request_header(struct request *r, struct headers *headers, const char *name
 struct object_key *request_object_key(struct request *r);
 // The same for another key of the request's bucket, by the same rule.
 struct object_key *request_object_key_beside(struct request *r, struct span key);
-// The same for any key of a bucket of an origin, as the principals of one realm see it.
-struct object_key *request_object_key_in(struct request *r, struct origin *origin,
-                                         struct span realm, struct span bucket, struct span key,
-                                         const struct proxy_rule *rule);
 // The epoch of the request's bucket now; what is remembered of the bucket is named by it.
 uint64_t request_epoch(const struct request *r);
 // Does the client want what is true now, and do we listen?

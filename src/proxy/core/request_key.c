@@ -15,33 +15,22 @@ struct span request_realm(const struct request *r)
     return p != NULL && p->realm.len > 0 ? p->realm : r->pw->proxy->realm;
 }
 
-struct object_key *request_object_key_beside(struct request *r, struct span key)
-{
-    return request_object_key_in(r, r->origin, request_realm(r), r->origin_bucket, key, r->rule);
-}
-
-struct object_key *request_object_key(struct request *r)
-{
-    return request_object_key_beside(r, r->s3.key);
-}
-
 uint64_t request_epoch(const struct request *r)
 {
     return fill_epoch(r->pw->store, r->origin, r->origin_bucket);
 }
 
-struct object_key *request_object_key_in(struct request *r, struct origin *origin,
-                                         struct span realm, struct span bucket, struct span key,
-                                         const struct proxy_rule *rule)
+struct object_key *request_object_key_beside(struct request *r, struct span key)
 {
-    check(origin != NULL && rule != NULL);
-    check(rule->block_size_bytes > 0 && bucket.len > 0);
+    const struct proxy_rule *rule = r->rule;
+    check(r->origin != NULL && rule != NULL);
+    check(rule->block_size_bytes > 0 && r->origin_bucket.len > 0);
     struct object_key from = {
-        .realm = realm,
-        .bucket = bucket,
+        .realm = request_realm(r),
+        .bucket = r->origin_bucket,
         .key = key,
-        .epoch = fill_epoch(r->pw->store, origin, bucket),
-        .origin = origin,
+        .epoch = request_epoch(r),
+        .origin = r->origin,
         .limits = {.cache = rule->cache,
                    .max_object_size_bytes = rule->max_object_size_bytes,
                    .block_size_bytes = rule->block_size_bytes,
@@ -50,4 +39,9 @@ struct object_key *request_object_key_in(struct request *r, struct origin *origi
     from.table = from.credentials != NULL ? r->principal.table : NULL;
     check(from.credentials == NULL || from.table != NULL); // the table owns the credentials
     return object_key_new_in(&r->spare_key, r->pw->store, &from);
+}
+
+struct object_key *request_object_key(struct request *r)
+{
+    return request_object_key_beside(r, r->s3.key);
 }

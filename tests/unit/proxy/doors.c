@@ -138,14 +138,6 @@ static struct object_key *key_new(struct span realm, struct span key)
     return k;
 }
 
-struct object_key *request_object_key_in(struct request *r, struct origin *origin,
-                                         struct span realm, struct span bucket, struct span key,
-                                         const struct proxy_rule *rule)
-{
-    (void)r, (void)origin, (void)rule, (void)bucket;
-    return key_new(realm, key);
-}
-
 struct object_key *request_object_key(struct request *r)
 {
     return key_new((struct span){NULL, 0}, r->s3.key);
