@@ -175,6 +175,7 @@ struct subscription {
     void (*on_change)(void *ctx, struct subscription *subscription); // NULL: the reader has left
     void *ctx;
     struct fill_worker *at, *owner;
+    struct list_node held_node; // in a list of the home that has the ask, like `ask` the home's
     // Token of the first request that was in flight when the home got this ask. 0: none was.
     uint64_t met_token;
     struct attachment *attachment;

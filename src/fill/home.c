@@ -106,27 +106,6 @@ void home_maybe_free(struct home_key *h)
     }
 }
 
-void home_hold(struct list *list, struct subscription *sub)
-{
-    struct held *held = calloc(1, sizeof(*held));
-    check(held != NULL && sub != NULL);
-    list_node_init(&held->node);
-    held->subscription = sub;
-    list_push_back(list, &held->node);
-}
-
-struct subscription *home_unhold(struct list *list)
-{
-    struct list_node *node = list_pop_front(list);
-    if (node == NULL) {
-        return NULL;
-    }
-    struct held *held = container_of(node, struct held, node);
-    struct subscription *sub = held->subscription;
-    free(held);
-    return sub;
-}
-
 struct home_visible home_look_up(struct home_key *h)
 {
     static _Thread_local struct store_view view;

@@ -17,11 +17,6 @@ enum home_state {
 #include "fill/phases.def"
 };
 
-struct held { // a subscription that waits at the home
-    struct list_node node;
-    struct subscription *subscription;
-};
-
 struct held_publish { // a PUBLISH that came while the version was being decided
     struct list_node node;
     struct publish_message message;
@@ -131,8 +126,15 @@ void fill_home_enter(struct home_key *h, enum home_state to);
 struct home_key *home_find(struct fill_worker *fw, struct hash128 hash); // NULL: there is none
 struct home_key *home_get(struct fill_worker *fw, struct object_key *key);
 void home_maybe_free(struct home_key *h); // frees it if nothing of the key is undecided
-void home_hold(struct list *list, struct subscription *sub);
-struct subscription *home_unhold(struct list *list); // the oldest; NULL: none
+static inline void home_hold(struct list *list, struct subscription *sub)
+{
+    list_push_back(list, &sub->held_node);
+}
+static inline struct subscription *home_unhold(struct list *list) // the oldest; NULL: none
+{
+    struct list_node *node = list_pop_front(list);
+    return node != NULL ? container_of(node, struct subscription, held_node) : NULL;
+}
 struct home_visible home_look_up(struct home_key *h);
 // Rule 31. Returns true if a crash now could bring back a version older than the one that a reader
 // is about to get. It cannot if the bucket is noted as written to, because the next process

@@ -75,7 +75,7 @@ static const struct store_object *revalidation_visible(const struct revalidation
     }
     list_for_each(node, &c->waiters)
     {
-        const struct subscription *sub = container_of(node, struct held, node)->subscription;
+        const struct subscription *sub = container_of(node, struct subscription, held_node);
         if (sub->ask.object != NULL && sub->ask.object->generation == v->generation) {
             return sub->ask.object;
         }
@@ -276,7 +276,7 @@ static void on_revalidation_end(struct origin_fetch *f, enum err err)
     }
     if (!list_empty(&h->next_revalidation)) {
         struct list_node *first = list_first(&h->next_revalidation);
-        revalidation_start(h, container_of(first, struct held, node)->subscription, false);
+        revalidation_start(h, container_of(first, struct subscription, held_node), false);
         list_append_all(&h->revalidation->waiters, &h->next_revalidation);
     }
     home_settle(h);

@@ -136,6 +136,7 @@ subscription_ask(struct fill_worker *fw, const struct fill_ask *ask,
     sub->no_pages = ask->no_pages;
     sub->next_byte = ask->first_byte;
     list_init(&sub->pieces);
+    list_node_init(&sub->held_node);
     bool joins = wants_bytes && ask->object != NULL;
     uint64_t stripe_byte = joins ? ask->block * ask->block_size_bytes : 0; // 0: the key's home
     struct ask_message *m = ask->kind == FILL_ASK_TELL ? message_told_new(fw, sub->ask.key)

@@ -21,7 +21,9 @@ static struct {
     struct chunk chunk;
     struct home_key home;
     struct key_write write;
-    struct held held;
+    struct {
+        struct list_node node;
+    } held;
     struct held_publish publish;
     struct revalidation concluded;
     struct subscription sub;
