@@ -139,7 +139,8 @@ static bool fill_takes(const struct fill *fill, const struct subscription *sub,
         fill_has_lost_its_place(fill)) {
         return false;
     }
-    if (fill->is_for_bound && !sub->ask.has_sent) {
+    if ((fill->audience == FILL_FOR_BOUND && !sub->ask.has_sent) ||
+        (fill->audience == FILL_FOR_NAMED && first != NULL)) {
         return false;
     }
     uint64_t version = fill->object != NULL ? version_hash(fill->object) : 0;

@@ -199,21 +199,27 @@ void fill_on_dropped(struct fill_worker *fw, struct verdict_message *m)
 
 // --- the transfer --------------------------------------------------------------------------------
 
-// Rules 18 and 22: announces the head. Readers that have sent bytes of another version are removed.
-// If replicas have answered with several versions, readers that have sent no bytes of this one are
-// too.
+// Returns true if the head shows that the reader must not get the run. That is so for a reader that
+// has sent bytes of another version.
+static bool fill_leaves_out(const struct fill *fill, const struct attachment *a)
+{
+    bool is_of_other =
+        a->has_sent && a->wanted != NULL && !fill_same_version(a->wanted, fill->object);
+    return is_of_other || (fill->audience == FILL_FOR_BOUND && !a->has_sent) ||
+           (fill->audience == FILL_FOR_NAMED && a->wanted == NULL);
+}
+
+// Rules 16, 18 and 22: announces the head, and removes the readers that must not get the run.
 static void fill_announce(struct fill *fill)
 {
-    if (fill->is_for_bound) {
+    if (fill->audience != FILL_FOR_ALL) {
         fill_send_first_end(fill); // this answer decides nothing for the home
     }
     fill_send_version(fill);
     list_for_each(node, &fill->readers)
     {
         struct attachment *a = container_of(node, struct attachment, node);
-        bool is_of_other =
-            a->has_sent && a->wanted != NULL && !fill_same_version(a->wanted, fill->object);
-        if (is_of_other || (fill->is_for_bound && !a->has_sent)) {
+        if (fill_leaves_out(fill, a)) {
             fill_end_attachment(a, OUTCOME_REJOIN, ERR_OK, (struct span){0});
             continue;
         }
@@ -225,10 +231,10 @@ static void fill_announce(struct fill *fill)
 // contradicts. A reader in mid-body asks for the version that it was sent, by its ETag. A write
 // that has ended meanwhile may have given that version other headers. A record that is visible has
 // headers of its own, which the run does not change.
-static bool fill_is_contradicted(const struct fill *fill, const struct store_object *answer)
+static bool fill_is_outdated(const struct fill *fill)
 {
     static _Thread_local struct store_view view;
-    if (fill->object == NULL || fill_same_headers(fill->object, answer)) {
+    if (fill->audience == FILL_FOR_ALL) {
         return false;
     }
     store_lookup(fill->fw->worker, fill->fw->store, fill->key->hash, fill->first_byte,
@@ -240,8 +246,7 @@ static bool fill_is_contradicted(const struct fill *fill, const struct store_obj
 
 // Returns in a word why the run must not be stored; NULL: it may be stored. Counts the reason, so
 // call it once for each run.
-static const char *fill_forbids_storing(const struct fill *fill, const struct origin_fetch *f,
-                                        bool is_contradicted)
+static const char *fill_forbids_storing(const struct fill *fill, const struct origin_fetch *f)
 {
     const struct object_limits *limits = &fill->key->limits;
     bool too_large = limits->max_object_size_bytes != 0 &&
@@ -249,7 +254,7 @@ static const char *fill_forbids_storing(const struct fill *fill, const struct or
     if (limits->cache && !too_large && f->forbids != ORIGIN_FORBIDS_NOTHING) {
         return origin_forbids_text(f->forbids)->word;
     }
-    bool is_overwritten = fill->doomed || is_contradicted;
+    bool is_overwritten = fill->doomed || fill_is_outdated(fill);
     enum refusal why = !limits->cache   ? REFUSAL_rule
                        : too_large      ? REFUSAL_too_large
                        : f->too_young   ? REFUSAL_too_young
@@ -262,9 +267,9 @@ static const char *fill_forbids_storing(const struct fill *fill, const struct or
     return refusal_text(why)->word;
 }
 
-static void fill_begin_run(struct fill *fill, const struct origin_fetch *f, bool is_contradicted)
+static void fill_begin_run(struct fill *fill, const struct origin_fetch *f)
 {
-    fill->unstored_why = fill_forbids_storing(fill, f, is_contradicted);
+    fill->unstored_why = fill_forbids_storing(fill, f);
     if (f->forbids != ORIGIN_FORBIDS_NOTHING) {
         fill_uncacheable_note(fill->fw, fill->key->hash, f->forbids);
     } else {
@@ -299,15 +304,14 @@ static void fill_expect_chunks(struct fill *fill)
 
 // Returns the version that the answer describes. If the run asked for a known version, it keeps
 // that version's headers. Otherwise the headers of a reply would depend on where in the object it
-// begins. Only a revalidation detects that headers have changed. `ret_is_contradicted`: see
-// fill_is_contradicted().
-static struct store_object *fill_head_version(const struct fill *fill, bool *ret_is_contradicted)
+// begins. If the answer has other headers, the run is for readers that named the version.
+static struct store_object *fill_head_version(struct fill *fill)
 {
     const struct origin_fetch *f = &fill->fetch;
     struct store_object *object = fill_version_from_fetch(
         fill->key, f, fill->object != NULL ? fill->object : fill->described);
-    *ret_is_contradicted = object != NULL && fill_is_contradicted(fill, object);
     if (object != NULL && fill->object != NULL) {
+        fill->audience = fill_same_headers(fill->object, object) ? FILL_FOR_ALL : FILL_FOR_NAMED;
         struct store_object *described = fill_version_described_by(object, fill->object);
         store_object_unref(object);
         return described;
@@ -322,8 +326,7 @@ enum err fill_take_head(struct fill *fill)
 {
     check(fill->phase == FILL_ASKED && fill_is_fetching(fill));
     const struct origin_fetch *f = &fill->fetch;
-    bool is_contradicted;
-    struct store_object *object = fill_head_version(fill, &is_contradicted);
+    struct store_object *object = fill_head_version(fill);
     if (object == NULL) {
         return ERR_ORIGIN_UNFIT;
     }
@@ -353,7 +356,9 @@ enum err fill_take_head(struct fill *fill)
     store_object_unref(fill->object);
     fill->object = object;
     fill->weak = f->weak_or_no_etag;
-    fill->is_for_bound = f->is_bound && f->forbids == ORIGIN_FORBIDS_VERSIONS;
+    if (f->is_bound && f->forbids == ORIGIN_FORBIDS_VERSIONS) {
+        fill->audience = FILL_FOR_BOUND;
+    }
     span_to_text(f->origin_id, fill->origin_id, sizeof(fill->origin_id));
     fill->origin_status = f->status;
     fill->end_byte = fill->asked_end_byte = end;
@@ -367,7 +372,7 @@ enum err fill_take_head(struct fill *fill)
         fill_describe_learn(fill);
     }
     stats_add(COUNTER_fills_whole_cut, is_cut ? 1 : 0);
-    fill_begin_run(fill, f, is_contradicted);
+    fill_begin_run(fill, f);
     fill_release_promise(fill);
     checksums_run_begin(fill);
     fill_announce(fill);
@@ -384,7 +389,7 @@ static enum err on_fetch_head(struct origin_fetch *f)
     if (fill_has_head(fill)) { // the rest of a broken body, of the same version by If-Match
         if (f->forbids == ORIGIN_FORBIDS_VERSIONS) {
             fill_uncacheable_note(fill->fw, fill->key->hash, f->forbids);
-            fill->is_for_bound |= f->is_bound;
+            fill->audience = f->is_bound ? FILL_FOR_BOUND : fill->audience;
         }
         bool fits =
             f->body_first == fill->received && f->body_len == fill->asked_end_byte - fill->received;

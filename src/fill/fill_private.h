@@ -208,6 +208,16 @@ enum fill_verdict {
     FILL_VERDICT_WRONG
 };
 
+// Which readers may get a run.
+enum fill_audience {
+    FILL_FOR_ALL,
+    // Readers that named its version. The origin's answer has other headers than they know, so a
+    // first request must not get the run.
+    FILL_FOR_NAMED,
+    // Readers that have sent bytes of its version, because replicas have several versions.
+    FILL_FOR_BOUND
+};
+
 struct fill {
     uint32_t magic;
     enum fill_phase phase;        // fill_enter() alone writes it
@@ -225,8 +235,7 @@ struct fill {
     struct store_object *described; // this version with checksums from a HEAD; or NULL
     uint64_t asked_us;              // when the run's request was sent
     bool weak; // no strong ETag names the version, so nothing continues the run
-    // Replicas have several versions, so only readers that have sent bytes of this one get it.
-    bool is_for_bound;
+    enum fill_audience audience;
     uint64_t first_block;
     uint32_t block_count, block_size_bytes;
     uint64_t first_byte, end_byte; // end_byte is exact after the head

@@ -299,6 +299,53 @@ def test_a_reader_in_mid_body_stores_no_headers_older_than_a_copy(ruled, origin)
 
 
 @pytest.mark.tsan
+def test_a_first_reader_after_a_copy_shares_no_request_for_the_earlier_headers(ruled, origin):
+    """An object is copied onto itself with other metadata, through Forebay, while a reader is in
+    the middle of it. After the copy's reply Forebay fetches the rest for that reader. Another
+    reader that asks for the same bytes meanwhile is shown the new headers."""
+    size = 24 * MIB
+    body = oracle_bytes("bkt/long/a", 7, 0, size)
+    etag = '"' + hashlib.md5(body).hexdigest() + '"'
+    origin.put("long/a", size, body=body, etag=etag, headers=FIRST)
+    gate = threading.Event()
+    origin.fault("long/a", "hold_at", (MIB, gate))
+    with ruled.connection() as reading, ruled.client() as client, ruled.connection() as later:
+        reading.send(b"GET /bkt/long/a HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        head = reading.read_head()
+        begin = reading.read_body(1000, head)
+        reply = client.request(
+            "PUT",
+            "/bkt/long/a",
+            [
+                ("Content-Length", "0"),
+                ("x-amz-copy-source", "/bkt/long/a"),
+                ("x-amz-metadata-directive", "REPLACE"),
+                ("x-amz-meta-owner", "new"),
+            ],
+        )
+        assert reply.status == 200
+        rest = []
+        thread = threading.Thread(target=lambda: rest.append(reading.read_body(size - 1000, head)))
+        with origin.hold("long/a", method="GET"):
+            since = origin.mark()
+            gate.set()
+            thread.start()
+            held = origin.wait_for(1, key="long/a", method="GET", since=since)[0]
+            first = int(held.header("range").removeprefix("bytes=").split("-")[0])
+            joined = ruled.metric("forebay_fills_total", state="joined")
+            later.send(
+                f"GET /bkt/long/a HTTP/1.1\r\nHost: 127.0.0.1\r\nRange: bytes={first}-{first + 9}"
+                "\r\n\r\n".encode()
+            )
+            ruled.wait_metric("forebay_fills_total", lambda v: v > joined, state="joined")
+        again = later.read_reply("GET")
+        assert bytes(again.body) == body[first : first + 10]
+        assert again.header("x-amz-meta-owner") == "new"
+        thread.join()
+        assert begin + rest[0] == body
+
+
+@pytest.mark.tsan
 def test_nobody_who_asks_later_is_shown_older_headers(start, origin, engine):
     """A counter in the metadata never falls for a client that asks after a reply, on any worker, at
     any offset. A slow reader still continues with the version that it began."""
