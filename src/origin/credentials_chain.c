@@ -11,8 +11,8 @@ static enum err from_environment(struct credentials_set **ret_set, struct buf *r
     const char *access_key = getenv("AWS_ACCESS_KEY_ID");
     const char *secret_key = getenv("AWS_SECRET_ACCESS_KEY");
     const char *token = getenv("AWS_SESSION_TOKEN");
-    bool has_access = access_key != NULL && access_key[0] != '\0';
-    bool has_secret = secret_key != NULL && secret_key[0] != '\0';
+    bool has_access = credentials_text_is_set(access_key);
+    bool has_secret = credentials_text_is_set(secret_key);
     if (!has_access && !has_secret) {
         return ERR_NOT_FOUND;
     }
@@ -31,7 +31,7 @@ static enum err from_web_identity_environment(const struct credentials_options *
                                               struct credentials_set **ret_set, struct buf *ret_why)
 {
     const char *role = getenv("AWS_ROLE_ARN"), *file = getenv("AWS_WEB_IDENTITY_TOKEN_FILE");
-    if (role == NULL || role[0] == '\0' || file == NULL || file[0] == '\0') {
+    if (!credentials_text_is_set(role) || !credentials_text_is_set(file)) {
         return ERR_NOT_FOUND;
     }
     return credentials_from_web_identity(options, role, file, getenv("AWS_ROLE_SESSION_NAME"),

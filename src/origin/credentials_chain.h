@@ -112,6 +112,13 @@ enum err credentials_from_process(const char *command, struct credentials_set **
 
 #define CREDENTIALS_FILE_MAX (1u << 20)
 
+static inline bool credentials_text_is_set(const char *text)
+{
+    return text != NULL && text[0] != '\0';
+}
+// Removes blanks and line ends at both ends.
+struct span credentials_trim_lines(struct span s);
+
 // Reads a whole file; ERR_NOT_FOUND, ERR_PERMISSION, ERR_LIMIT.
 enum err credentials_read_file(const char *path, struct buf *ret_text) MUST_USE;
 // Wipes the bytes and frees the buffer.

@@ -13,18 +13,6 @@
 
 // --- Key files -----------------------------------------------------------------------------------
 
-static struct span trim_lines(struct span s)
-{
-    while (s.len > 0 && strchr(" \t\r\n", s.ptr[s.len - 1]) != NULL) {
-        s.len--;
-    }
-    while (s.len > 0 && strchr(" \t\r\n", s.ptr[0]) != NULL) {
-        s.ptr++;
-        s.len--;
-    }
-    return s;
-}
-
 static enum err read_key_file(const char *path, struct buf *text, struct span *ret_key,
                               struct buf *ret_why)
 {
@@ -42,7 +30,7 @@ static enum err read_key_file(const char *path, struct buf *text, struct span *r
                                            : "the key file cannot be read");
         return ERR_PERMISSION;
     }
-    *ret_key = trim_lines(buf_span(text));
+    *ret_key = credentials_trim_lines(buf_span(text));
     if (ret_key->len == 0 || memchr(ret_key->ptr, '\n', ret_key->len) != NULL) {
         buf_printf(ret_why, "%s: must hold one line with one key", path);
         return ERR_ORIGIN_CREDENTIALS;
@@ -50,18 +38,15 @@ static enum err read_key_file(const char *path, struct buf *text, struct span *r
     return ERR_OK;
 }
 
-static bool is_set(const char *path)
-{
-    return path != NULL && path[0] != '\0';
-}
-
 enum err credentials_from_key_files(const struct credentials_options *options,
                                     struct credentials_set **ret_set, struct buf *ret_why)
 {
-    if (!is_set(options->access_key_file) && !is_set(options->secret_key_file)) {
+    if (!credentials_text_is_set(options->access_key_file) &&
+        !credentials_text_is_set(options->secret_key_file)) {
         return ERR_NOT_FOUND;
     }
-    if (!is_set(options->access_key_file) || !is_set(options->secret_key_file)) {
+    if (!credentials_text_is_set(options->access_key_file) ||
+        !credentials_text_is_set(options->secret_key_file)) {
         buf_append_cstr(ret_why, "access key file and secret key file must both be set");
         return ERR_ORIGIN_CREDENTIALS;
     }
@@ -72,7 +57,7 @@ enum err credentials_from_key_files(const struct credentials_options *options,
     enum err err = ERR_OK;
     for (size_t i = 0; i < ARRAY_LEN(texts); i++) {
         buf_init(&texts[i], CREDENTIALS_FILE_MAX);
-        if (err == ERR_OK && is_set(paths[i])) {
+        if (err == ERR_OK && credentials_text_is_set(paths[i])) {
             err = read_key_file(paths[i], &texts[i], &keys[i], ret_why);
         }
     }
@@ -166,7 +151,7 @@ static bool profile_value(const struct profile *p, const char *name, struct span
 static void shared_path(const char *variable, const char *name, struct buf *ret_path)
 {
     const char *path = getenv(variable), *home = getenv("HOME");
-    if (path != NULL && path[0] != '\0') {
+    if (credentials_text_is_set(path)) {
         buf_append_cstr(ret_path, path);
     } else if (home != NULL) {
         buf_printf(ret_path, "%s/.aws/%s", home, name);
@@ -264,7 +249,7 @@ enum err credentials_from_profile(const struct credentials_options *options,
 {
     struct profile p;
     const char *chosen = getenv("AWS_PROFILE");
-    bool is_chosen = chosen != NULL && chosen[0] != '\0';
+    bool is_chosen = credentials_text_is_set(chosen);
     struct span name = span_from_cstr(is_chosen ? chosen : "default");
     struct span region;
     memset(&p, 0, sizeof(p));

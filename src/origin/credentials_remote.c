@@ -79,11 +79,6 @@ static bool ask_run(struct ask *ask)
     return code == CURLE_OK;
 }
 
-static bool is_set(const char *text)
-{
-    return text != NULL && text[0] != '\0';
-}
-
 // --- Web identity --------------------------------------------------------------------------------
 
 struct sts_answer {
@@ -113,21 +108,13 @@ static void on_sts_leaf(void *ctx, const char *path, struct span text)
 static void sts_url(const char *region, char *ret_url, size_t size)
 {
     const char *override = getenv("AWS_ENDPOINT_URL_STS");
-    if (is_set(override)) {
+    if (credentials_text_is_set(override)) {
         (void)snprintf(ret_url, size, "%s", override);
     } else {
-        region = is_set(region) ? region : "us-east-1";
+        region = credentials_text_is_set(region) ? region : "us-east-1";
         (void)snprintf(ret_url, size, "https://sts.%s.amazonaws.com%s/", region,
                        strncmp(region, "cn-", 3) == 0 ? ".cn" : "");
     }
-}
-
-static struct span trim_lines(struct span s)
-{
-    while (s.len > 0 && strchr(" \t\r\n", s.ptr[s.len - 1]) != NULL) {
-        s.len--;
-    }
-    return s;
 }
 
 static enum err sts_answer_read(struct ask *ask, struct credentials_set **ret_set,
@@ -172,17 +159,19 @@ enum err credentials_from_web_identity(const struct credentials_options *options
     buf_append_cstr(&body, "Action=AssumeRoleWithWebIdentity&Version=2011-06-15&RoleArn=");
     buf_append_uri_encoded(&body, span_from_cstr(role_arn), false);
     buf_append_cstr(&body, "&RoleSessionName=");
-    buf_append_uri_encoded(&body, span_from_cstr(is_set(session_name) ? session_name : session),
-                           false);
+    buf_append_uri_encoded(
+        &body, span_from_cstr(credentials_text_is_set(session_name) ? session_name : session),
+        false);
     buf_append_cstr(&body, "&WebIdentityToken=");
-    buf_append_uri_encoded(&body, trim_lines(buf_span(&token)), false);
+    buf_append_uri_encoded(&body, credentials_trim_lines(buf_span(&token)), false);
     if (err == ERR_OK) {
         sts_url(options->region, url, sizeof(url));
         struct ask ask = {.method = "POST",
                           .url = url,
                           .body = buf_cstr(&body),
-                          .ca_file =
-                              is_set(getenv("AWS_ENDPOINT_URL_STS")) ? options->ca_file : NULL,
+                          .ca_file = credentials_text_is_set(getenv("AWS_ENDPOINT_URL_STS"))
+                                         ? options->ca_file
+                                         : NULL,
                           .headers = {"Content-Type: application/x-www-form-urlencoded"},
                           .timeout_ms = STS_TIMEOUT_MS};
         bool answered = ask_run(&ask);
@@ -248,13 +237,13 @@ static enum err container_authorization(struct buf *header, struct buf *ret_why)
 {
     const char *file = getenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE");
     const char *token = getenv("AWS_CONTAINER_AUTHORIZATION_TOKEN");
-    if (is_set(file)) {
+    if (credentials_text_is_set(file)) {
         struct buf text;
         buf_init(&text, CREDENTIALS_FILE_MAX);
         enum err err = credentials_read_file(file, &text);
         if (err == ERR_OK) {
             buf_append_cstr(header, "Authorization: ");
-            buf_append_span(header, trim_lines(buf_span(&text)));
+            buf_append_span(header, credentials_trim_lines(buf_span(&text)));
         } else {
             buf_printf(ret_why, "container endpoint: %s: %s", file, error_row(err)->text);
         }
@@ -262,7 +251,7 @@ static enum err container_authorization(struct buf *header, struct buf *ret_why)
         if (err != ERR_OK) {
             return ERR_ORIGIN_CREDENTIALS;
         }
-    } else if (is_set(token)) {
+    } else if (credentials_text_is_set(token)) {
         buf_append_cstr(header, "Authorization: ");
         buf_append_cstr(header, token);
     }
@@ -304,13 +293,13 @@ enum err credentials_from_container(struct credentials_set **ret_set, struct buf
     const char *relative = getenv("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI");
     const char *full = getenv("AWS_CONTAINER_CREDENTIALS_FULL_URI");
     char url[2048];
-    if (is_set(relative)) {
+    if (credentials_text_is_set(relative)) {
         if (relative[0] != '/' || strlen(relative) > 1024) {
             buf_append_cstr(ret_why, "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI must begin with /");
             return ERR_ORIGIN_CREDENTIALS;
         }
         (void)snprintf(url, sizeof(url), "http://169.254.170.2%s", relative);
-    } else if (is_set(full)) {
+    } else if (credentials_text_is_set(full)) {
         if (strlen(full) >= sizeof(url) || !credentials_container_url_is_allowed(full)) {
             buf_append_cstr(ret_why, "AWS_CONTAINER_CREDENTIALS_FULL_URI must be https, or http to "
                                      "loopback, 169.254.170.2, 169.254.170.23 or [fd00:ec2::23]");
@@ -336,11 +325,12 @@ static const char *instance_endpoint(void)
 {
     const char *override = getenv("AWS_EC2_METADATA_SERVICE_ENDPOINT");
     const char *mode = getenv("AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE");
-    if (is_set(override)) {
+    if (credentials_text_is_set(override)) {
         return override;
     }
-    return is_set(mode) && strcasecmp(mode, "IPv6") == 0 ? "http://[fd00:ec2::254]"
-                                                         : "http://169.254.169.254";
+    return credentials_text_is_set(mode) && strcasecmp(mode, "IPv6") == 0
+               ? "http://[fd00:ec2::254]"
+               : "http://169.254.169.254";
 }
 
 // Sends one GET with the session token. Returns false if the status is not 200.
@@ -407,7 +397,7 @@ static enum err instance_keys(const char *token_header, struct credentials_set *
     if (instance_get(folder, token_header, &role)) {
         struct span first = buf_span(&role);
         first.len = span_find(first, '\n');
-        first = trim_lines(first);
+        first = credentials_trim_lines(first);
         if (role_is_valid(first)) {
             (void)snprintf(path, sizeof(path), "%s%.*s", folder, (int)first.len, first.ptr);
             err = instance_get(path, token_header, &keys)
@@ -431,7 +421,7 @@ static enum err instance_keys(const char *token_header, struct credentials_set *
 static bool instance_is_disabled(void)
 {
     const char *disabled = getenv("AWS_EC2_METADATA_DISABLED");
-    return is_set(disabled) && strcasecmp(disabled, "true") == 0;
+    return credentials_text_is_set(disabled) && strcasecmp(disabled, "true") == 0;
 }
 
 enum origin_metadata origin_metadata_ask(const char **ret_endpoint)

@@ -61,11 +61,8 @@ struct renewer_message {
     struct message message;
     struct credentials_renewer *renewer;
     struct credentials_set *set; // NULL: the load failed
-    bool is_answer;
     unsigned part;
 };
-
-static void renewer_load(struct credentials_renewer *renewer);
 
 // --- Waiters -------------------------------------------------------------------------------------
 
@@ -119,13 +116,21 @@ static void on_result(struct worker *to, struct message *message)
     free(m);
 }
 
-static void send_result(struct credentials_renewer *renewer, unsigned i,
-                        struct credentials_set *set)
+static struct renewer_message *message_new(struct credentials_renewer *renewer,
+                                           void (*deliver)(struct worker *to,
+                                                           struct message *message))
 {
     struct renewer_message *m = calloc(1, sizeof(*m));
     check(m != NULL);
-    m->message.deliver = on_result;
+    m->message.deliver = deliver;
     m->renewer = renewer;
+    return m;
+}
+
+static void send_result(struct credentials_renewer *renewer, unsigned i,
+                        struct credentials_set *set)
+{
+    struct renewer_message *m = message_new(renewer, on_result);
     m->set = set != NULL ? credentials_set_ref(set) : NULL;
     mailbox_send(renewer->parts[i].w, &m->message);
 }
@@ -175,33 +180,40 @@ static void on_job_work(struct blocking_job *job)
 
 static void update_take(struct credentials_renewer *renewer);
 
-static void on_job_done(struct blocking_job *job)
+// Ends a load and sends its set to every worker. Takes ownership of the set; NULL: it failed.
+static void set_take(struct credentials_renewer *renewer, struct credentials_set *set)
 {
-    struct credentials_renewer *renewer = container_of(job, struct credentials_renewer, job);
-    struct credentials_set *loaded = renewer->loaded, *held = renewer->parts[0].set;
-    bool expired = credentials_set_is_expired(held, clock_wall_s());
-    renewer->loaded = NULL;
-    renewer->job_running = false;
+    struct credentials_set *held = renewer->parts[0].set;
     renewer->loaded_at_ms = clock_monotonic_ms();
-    renewer->last_failed = job->err != ERR_OK;
-    if (job->err != ERR_OK) {
-        stats_add(COUNTER_credentials_refresh_failures, 1);
-        log_warn("credentials_not_renewed", "why=%s expired=%d", log_quote(buf_span(&renewer->why)),
-                 expired);
-    } else if (!credentials_set_same_keys(loaded, held)) {
-        log_info("credentials_renewed", "source=%s", log_quote(span_from_cstr(loaded->source)));
-    }
+    renewer->last_failed = set == NULL;
     for (unsigned i = 0; i < renewer->part_count; i++) {
-        send_result(renewer, i, loaded);
+        send_result(renewer, i, set);
     }
     // The set of worker 0 changes with its message, but the timer must already use the new one.
-    if (loaded != NULL) {
-        credentials_set_unref(renewer->parts[0].set);
-        renewer->parts[0].set = credentials_set_ref(loaded);
-        credentials_set_unref(loaded);
+    if (set != NULL) {
+        if (!credentials_set_same_keys(set, held)) {
+            log_info("credentials_renewed", "source=%s", log_quote(span_from_cstr(set->source)));
+        }
+        credentials_set_unref(held);
+        renewer->parts[0].set = set;
     }
     publish_expiry(renewer);
     schedule(renewer);
+}
+
+static void on_job_done(struct blocking_job *job)
+{
+    struct credentials_renewer *renewer = container_of(job, struct credentials_renewer, job);
+    struct credentials_set *loaded = renewer->loaded;
+    check(renewer->job_running && (job->err != ERR_OK || loaded != NULL));
+    renewer->loaded = NULL;
+    renewer->job_running = false;
+    if (job->err != ERR_OK) {
+        stats_add(COUNTER_credentials_refresh_failures, 1);
+        log_warn("credentials_not_renewed", "why=%s expired=%d", log_quote(buf_span(&renewer->why)),
+                 credentials_set_is_expired(renewer->parts[0].set, clock_wall_s()));
+    }
+    set_take(renewer, loaded);
     update_take(renewer);
 }
 
@@ -246,20 +258,8 @@ static void update_take(struct credentials_renewer *renewer)
     credentials_update_free(renewer->now);
     renewer->now = update;
     renewer->options = update->options;
-    renewer->loaded_at_ms = clock_monotonic_ms();
-    renewer->last_failed = false;
-    if (!credentials_set_same_keys(update->set, renewer->parts[0].set)) {
-        log_info("credentials_renewed", "source=%s",
-                 log_quote(span_from_cstr(update->set->source)));
-    }
-    for (unsigned i = 0; i < renewer->part_count; i++) {
-        send_result(renewer, i, update->set);
-    }
-    credentials_set_unref(renewer->parts[0].set);
-    renewer->parts[0].set = update->set;
+    set_take(renewer, update->set);
     update->set = NULL;
-    publish_expiry(renewer);
-    schedule(renewer);
 }
 
 static void on_update(struct worker *to, struct message *message)
@@ -315,10 +315,7 @@ struct credentials_renewer *credentials_renewer_new(struct loop *loop,
     renewer->job.done = on_job_done;
     publish_expiry(renewer);
     if (next_load_s(*first, false) > 0) {
-        struct renewer_message *m = calloc(1, sizeof(*m));
-        check(m != NULL);
-        m->message.deliver = on_begin;
-        m->renewer = renewer;
+        struct renewer_message *m = message_new(renewer, on_begin);
         mailbox_send_from_any_thread(renewer->parts[0].w, &m->message);
     }
     credentials_set_unref(*first);
@@ -412,10 +409,7 @@ void credentials_renewer_ask(struct credentials_renewer *renewer, struct worker 
         return;
     }
     part->has_asked = true;
-    struct renewer_message *m = calloc(1, sizeof(*m));
-    check(m != NULL);
-    m->message.deliver = on_ask;
-    m->renewer = renewer;
+    struct renewer_message *m = message_new(renewer, on_ask);
     m->part = worker_index(w);
     mailbox_send(renewer->parts[0].w, &m->message);
 }

@@ -95,3 +95,15 @@ enum err credentials_read_file(const char *path, struct buf *ret_text)
     (void)close(fd);
     return err;
 }
+
+struct span credentials_trim_lines(struct span s)
+{
+    while (s.len > 0 && strchr(" \t\r\n", s.ptr[s.len - 1]) != NULL) {
+        s.len--;
+    }
+    while (s.len > 0 && strchr(" \t\r\n", s.ptr[0]) != NULL) {
+        s.ptr++;
+        s.len--;
+    }
+    return s;
+}

@@ -170,14 +170,27 @@ void origin_update_free(struct origin_update *update)
     }
 }
 
-struct close_order {
+// What every worker does with its part of an origin.
+struct order {
     struct message message;
     struct origin *origin;
+    bool rests; // of origin_rest()
 };
+
+static void order_all(struct origin *origin, bool rests,
+                      void (*deliver)(struct worker *to, struct message *message))
+{
+    for (unsigned i = 0; i < origin->worker_count; i++) {
+        struct order *order = calloc(1, sizeof(*order));
+        check(order != NULL);
+        *order = (struct order){.message.deliver = deliver, .origin = origin, .rests = rests};
+        mailbox_send_from_any_thread(origin->workers[i].w, &order->message);
+    }
+}
 
 static void on_close_order(struct worker *to, struct message *message)
 {
-    struct close_order *order = container_of(message, struct close_order, message);
+    struct order *order = container_of(message, struct order, message);
     struct origin_worker *ow = &order->origin->workers[worker_index(to)];
     free(order);
     ow->is_closed = true;
@@ -193,24 +206,14 @@ static void on_close_order(struct worker *to, struct message *message)
 
 void origin_close(struct origin *origin)
 {
-    for (unsigned i = 0; origin != NULL && i < origin->worker_count; i++) {
-        struct close_order *order = calloc(1, sizeof(*order));
-        check(order != NULL);
-        order->message.deliver = on_close_order;
-        order->origin = origin;
-        mailbox_send_from_any_thread(origin->workers[i].w, &order->message);
+    if (origin != NULL) {
+        order_all(origin, false, on_close_order);
     }
 }
 
-struct rest_order {
-    struct message message;
-    struct origin *origin;
-    bool rests;
-};
-
 static void on_rest_order(struct worker *to, struct message *message)
 {
-    struct rest_order *order = container_of(message, struct rest_order, message);
+    struct order *order = container_of(message, struct order, message);
     struct origin_worker *ow = &order->origin->workers[worker_index(to)];
     ow->rests = order->rests;
     free(order);
@@ -227,14 +230,7 @@ void origin_rest(struct origin *origin, bool rests)
     if (rests) {
         origin_trouble_forget(origin);
     }
-    for (unsigned i = 0; i < origin->worker_count; i++) {
-        struct rest_order *order = calloc(1, sizeof(*order));
-        check(order != NULL);
-        order->message.deliver = on_rest_order;
-        order->origin = origin;
-        order->rests = rests;
-        mailbox_send_from_any_thread(origin->workers[i].w, &order->message);
-    }
+    order_all(origin, rests, on_rest_order);
 }
 
 bool origin_rests(const struct origin *origin)

@@ -30,12 +30,7 @@ enum err origin_directory_bucket(int root_fd, struct span bucket)
 
 static DIR *open_root(int root_fd)
 {
-    int fd = openat(root_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
-    if (dir == NULL && fd >= 0) {
-        (void)close(fd);
-    }
-    return dir;
+    return origin_directory_file_names(openat(root_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
 }
 
 static int compare_buckets(const void *a, const void *b)

@@ -46,6 +46,15 @@ enum origin_directory_kind origin_directory_file_kind(int root_fd, const char *p
                                    : ORIGIN_DIRECTORY_NEITHER;
 }
 
+DIR *origin_directory_file_names(int fd)
+{
+    DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+    if (dir == NULL && fd >= 0) {
+        (void)close(fd);
+    }
+    return dir;
+}
+
 // Returns true for a component that openat2 treats as a name.
 static bool piece_is_valid(struct span piece)
 {

@@ -4,6 +4,7 @@
 #ifndef FOREBAY_ORIGIN_DIRECTORY_PRIVATE_H
 #define FOREBAY_ORIGIN_DIRECTORY_PRIVATE_H
 
+#include <dirent.h>
 #include <sys/stat.h>
 
 #include "origin/origin_private.h"
@@ -34,6 +35,8 @@ enum origin_directory_kind {
     ORIGIN_DIRECTORY_FOLDER
 };
 enum origin_directory_kind origin_directory_file_kind(int root_fd, const char *path);
+// Opens the folder `fd` for reading its names, and takes ownership of `fd`, which may be below 0.
+DIR *origin_directory_file_names(int fd);
 bool origin_directory_bucket_is_valid(struct span bucket);
 // Returns true if the key may be a file: no empty, "." or ".." component, no NUL, at most
 // S3_KEY_MAX bytes.

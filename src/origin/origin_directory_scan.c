@@ -178,9 +178,8 @@ static struct span level_filter(const struct scan *scan, const struct level *lev
 static enum err level_read(struct origin_directory_scans *scans, const struct scan *scan,
                            struct level *level, int fd)
 {
-    DIR *dir = fdopendir(fd);
+    DIR *dir = origin_directory_file_names(fd);
     if (dir == NULL) {
-        (void)close(fd);
         return ERR_NO_MEMORY;
     }
     enum err err = ERR_OK;
@@ -363,12 +362,9 @@ static enum err scan_next(struct origin_directory_scans *scans, struct scan *sca
 // to hold one. Otherwise adds its subfolders to `folders`, each as "path/" and a NUL.
 static bool probe_folder(int root_fd, const char *path, struct buf *folders)
 {
-    int fd = origin_directory_file_open_blocking(root_fd, path, O_RDONLY | O_DIRECTORY);
-    DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+    DIR *dir = origin_directory_file_names(
+        origin_directory_file_open_blocking(root_fd, path, O_RDONLY | O_DIRECTORY));
     if (dir == NULL) {
-        if (fd >= 0) {
-            (void)close(fd);
-        }
         return false;
     }
     bool found = false;

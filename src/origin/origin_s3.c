@@ -50,11 +50,6 @@ static bool name_unpacks(const struct origin_s3_endpoint *endpoint)
            span_ends_with(host, SPAN(".r2.cloudflarestorage.com"));
 }
 
-static bool is_set(const char *text)
-{
-    return text != NULL && text[0] != '\0';
-}
-
 // Returns the region from the first of these that has one: configuration, endpoint, environment,
 // credentials. Else the default.
 static const char *choose_region(const struct origin *origin, const struct origin_s3_state *state,
@@ -64,11 +59,21 @@ static const char *choose_region(const struct origin *origin, const struct origi
                                 state->endpoint.default_region, getenv("AWS_REGION"),
                                 getenv("AWS_DEFAULT_REGION"), set != NULL ? set->region : NULL};
     for (size_t i = 0; i < ARRAY_LEN(candidates); i++) {
-        if (is_set(candidates[i]) && origin_s3_region_is_valid(span_from_cstr(candidates[i]))) {
+        if (credentials_text_is_set(candidates[i]) &&
+            origin_s3_region_is_valid(span_from_cstr(candidates[i]))) {
             return candidates[i];
         }
     }
     return REGION_DEFAULT;
+}
+
+// Returns a copy of the text, which the caller owns, and frees the buffer.
+static char *text_take(struct buf *text)
+{
+    char *copy = strdup(buf_cstr(text));
+    check(copy != NULL);
+    buf_done(text);
+    return copy;
 }
 
 static void find_place(struct origin *origin, const struct origin_s3_state *state)
@@ -76,9 +81,7 @@ static void find_place(struct origin *origin, const struct origin_s3_state *stat
     struct buf text;
     buf_init(&text, 4096);
     origin_s3_endpoint_place(&state->endpoint, state->region, &text);
-    origin->place = strdup(buf_cstr(&text));
-    check(origin->place != NULL);
-    buf_done(&text);
+    origin->place = text_take(&text);
 }
 
 // Sets the origin's name for people: the region replaces "{region}". The rest of the name
@@ -90,13 +93,9 @@ static void show(struct origin *origin, const struct origin_s3_state *state)
     if (at != NULL) {
         struct buf text;
         buf_init(&text, 16384);
-        buf_append(&text, name, (size_t)(at - name));
-        buf_append_cstr(&text, state->region);
-        buf_append_cstr(&text, at + sizeof(mark) - 1);
+        buf_printf(&text, "%.*s%s%s", (int)(at - name), name, state->region, at + sizeof(mark) - 1);
         free(origin->shown);
-        origin->shown = strdup(buf_cstr(&text));
-        check(origin->shown != NULL);
-        buf_done(&text);
+        origin->shown = text_take(&text);
     }
 }
 
@@ -111,9 +110,7 @@ static void describe(struct origin *origin, const struct origin_s3_state *state,
     buf_printf(&text, " region %s%s %s, credentials: %s", state->region,
                state->region_is_fixed ? "" : " (auto)",
                is_virtual ? "virtual-host-style" : "path-style", source);
-    origin->description = strdup(buf_cstr(&text));
-    check(origin->description != NULL);
-    buf_done(&text);
+    origin->description = text_take(&text);
 }
 
 static struct credentials_options credentials_options_of(struct origin *origin,
@@ -148,7 +145,8 @@ enum err origin_s3_open(struct origin *origin, struct buf *ret_why)
         return err;
     }
     atomic_init(&state->unpacks, name_unpacks(&state->endpoint));
-    state->region_is_fixed = is_set(options->region) && strcmp(options->region, "auto") != 0;
+    state->region_is_fixed =
+        credentials_text_is_set(options->region) && strcmp(options->region, "auto") != 0;
     if (state->region_is_fixed && !origin_s3_region_is_valid(span_from_cstr(options->region))) {
         buf_printf(ret_why, "%s: origin.region is not the name of a region", options->region);
         return ERR_INVALID;

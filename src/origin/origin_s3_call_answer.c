@@ -212,10 +212,10 @@ static bool may_follow(const struct origin_s3_call *c)
 // signature may go anywhere.
 static bool asks_for_the_same(const struct origin_s3_call *c, const struct origin_s3_url *url)
 {
-    struct span key = c->call.r != NULL ? c->call.r->request->key : c->call.f->key;
     bool is_anonymous =
         (c->set != NULL && c->set->is_anonymous) || (c->call.r != NULL && c->call.r->is_unsigned);
-    return is_anonymous || origin_s3_redirect_is_to(url, origin_s3_call_bucket(c), key);
+    return is_anonymous ||
+           origin_s3_redirect_is_to(url, origin_s3_call_bucket(c), origin_s3_call_key(c));
 }
 
 // Follows a redirect by the rules at the head of origin_s3_redirect.c.

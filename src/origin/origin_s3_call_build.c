@@ -48,7 +48,7 @@ static enum err build_fetch_headers(struct origin_s3_call *c, struct headers *he
 }
 
 // Adds Accept-Encoding; see origin_s3_unpacks(). It is not signed, because proxies change it.
-static enum err add_accept_encoding(struct origin_s3_call *c, struct headers *headers)
+static bool add_accept_encoding(struct origin_s3_call *c, struct headers *headers)
 {
     enum s3_operation operation = c->call.r != NULL ? c->call.r->request->operation : S3_Unknown;
     bool is_read =
@@ -65,7 +65,7 @@ static enum err add_accept_encoding(struct origin_s3_call *c, struct headers *he
         bool for_store = c->call.f != NULL && origin_s3_unpacks(c->call.ow);
         ok = add(c, headers, "Accept-Encoding", for_store ? SPAN("gzip") : SPAN("identity"));
     }
-    return ok ? ERR_OK : ERR_NO_MEMORY;
+    return ok;
 }
 
 static struct span payload_hash_of(const struct origin_s3_call *c)
@@ -113,11 +113,11 @@ static enum err sign(struct origin_s3_call *c, const struct origin_s3_url *url,
                       url->path, url->query, headers, hash, NULL);
 }
 
-enum err origin_s3_call_build(struct origin_s3_call *c, struct origin_s3_url *ret_url,
-                              struct headers *headers)
+// Builds the URL of this attempt, and notes its region and host.
+static enum err build_url(struct origin_s3_call *c, struct origin_s3_url *ret_url)
 {
     struct origin_worker *ow = c->call.ow;
-    const struct origin_s3_state *state = origin_s3_state_of(ow);
+    const struct origin_s3_endpoint *endpoint = &origin_s3_state_of(ow)->endpoint;
     struct span key = {NULL, 0}, query = {NULL, 0};
     bool known = false;
     enum err err = ERR_OK;
@@ -126,43 +126,49 @@ enum err origin_s3_call_build(struct origin_s3_call *c, struct origin_s3_url *re
     if (c->region.ptr == NULL) {
         return ERR_NO_MEMORY;
     }
+    c->is_presigned = false;
     if (c->phase != S3_PHASE_LOOK) {
-        key = c->call.r != NULL ? c->call.r->request->key : c->call.f->key;
+        key = origin_s3_call_key(c);
     }
     if (c->call.r != NULL && c->phase != S3_PHASE_LOOK) {
         err = origin_s3_query_forward(c->call.arena, c->call.r->request, &query);
     }
-    c->is_presigned = false;
-    if (err == ERR_OK && c->redirect_url != NULL) {
-        err = origin_s3_redirect_build(c->call.arena, state->endpoint.is_https,
-                                       (struct span){NULL, 0}, span_from_cstr(c->redirect_url),
-                                       ret_url, &c->is_presigned);
-    } else if (err == ERR_OK) {
-        err = origin_s3_url_build(c->call.arena, &state->endpoint, ow->origin->options.addressing,
-                                  c->region, origin_s3_call_bucket(c), key, query, ret_url);
-    }
     if (err == ERR_OK) {
-        c->host = ret_url->host;
+        err = c->redirect_url != NULL
+                  ? origin_s3_redirect_build(
+                        c->call.arena, endpoint->is_https, (struct span){NULL, 0},
+                        span_from_cstr(c->redirect_url), ret_url, &c->is_presigned)
+                  : origin_s3_url_build(c->call.arena, endpoint, ow->origin->options.addressing,
+                                        c->region, origin_s3_call_bucket(c), key, query, ret_url);
     }
-    if (err == ERR_OK && !add(c, headers, "Host", ret_url->host)) {
-        err = ERR_NO_MEMORY;
+    c->host = err == ERR_OK ? ret_url->host : c->host;
+    return err;
+}
+
+enum err origin_s3_call_build(struct origin_s3_call *c, struct origin_s3_url *ret_url,
+                              struct headers *headers)
+{
+    const struct origin_relay *r = c->call.r;
+    enum err err = build_url(c, ret_url);
+    if (err != ERR_OK) {
+        return err;
     }
-    if (err == ERR_OK) {
-        err = add_accept_encoding(c, headers);
+    if (!add(c, headers, "Host", ret_url->host) || !add_accept_encoding(c, headers)) {
+        return ERR_NO_MEMORY;
     }
-    if (err == ERR_OK && c->call.f != NULL) {
+    if (r == NULL) {
         err = build_fetch_headers(c, headers);
-    } else if (err == ERR_OK && c->phase != S3_PHASE_LOOK) {
-        err = origin_s3_headers_forward(c->call.arena, c->call.r->headers,
-                                        c->call.r->body == ORIGIN_BODY_UNSIGNED_TRAILER, headers);
+    } else if (c->phase != S3_PHASE_LOOK) {
+        err = origin_s3_headers_forward(c->call.arena, r->headers,
+                                        r->body == ORIGIN_BODY_UNSIGNED_TRAILER, headers);
     }
     if (err == ERR_OK) {
         err = sign(c, ret_url, headers);
     }
-    // After the signature, because proxies may add to it.
-    const struct headers *came_with = c->call.r != NULL ? c->call.r->headers : NULL;
-    if (err == ERR_OK && !origin_hops_add(c->call.arena, came_with, headers)) {
-        err = ERR_NO_MEMORY;
+    if (err != ERR_OK) {
+        return err;
     }
-    return err;
+    // After the signature, because proxies may add to it.
+    return origin_hops_add(c->call.arena, r != NULL ? r->headers : NULL, headers) ? ERR_OK
+                                                                                  : ERR_NO_MEMORY;
 }

@@ -75,6 +75,11 @@ static inline struct span origin_s3_call_bucket(const struct origin_s3_call *c)
     return c->call.r != NULL ? c->call.r->bucket : c->call.f->bucket;
 }
 
+static inline struct span origin_s3_call_key(const struct origin_s3_call *c)
+{
+    return c->call.r != NULL ? c->call.r->request->key : c->call.f->key;
+}
+
 static inline bool origin_s3_call_is_head(const struct origin_s3_call *c)
 {
     return c->phase == S3_PHASE_LOOK || span_equal_cstr(origin_s3_call_method(c), "HEAD");

@@ -11,12 +11,6 @@
 // Headers that are added to a request; the list grows if there are more.
 #define ADDED_MAX 16u
 
-static bool has_prefix(struct span name, const char *prefix)
-{
-    struct span p = span_from_cstr(prefix);
-    return name.len >= p.len && span_equal_nocase((struct span){name.ptr, p.len}, p);
-}
-
 static bool is_one_of(struct span name, const char *const *names, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
@@ -56,7 +50,7 @@ static bool is_sent_on(struct span name, bool framed)
     static const char *const signature[] = {"X-Amz-Date", "X-Amz-Security-Token",
                                             "x-amz-content-sha256", "x-amz-s3session-token"};
     static const char *const framing[] = {"x-amz-decoded-content-length", "x-amz-trailer"};
-    if (!has_prefix(name, "x-amz-")) {
+    if (!span_starts_with_nocase(name, SPAN("x-amz-"))) {
         return is_one_of(name, known, ARRAY_LEN(known));
     }
     return !is_one_of(name, signature, ARRAY_LEN(signature)) &&
@@ -175,9 +169,11 @@ enum err origin_s3_headers_of_error(struct arena *arena, const struct headers *o
                                         "WWW-Authenticate"};
     for (unsigned i = 0; i < origin->count; i++) {
         struct span name = origin->items[i].name;
-        bool ids = has_prefix(name, "x-amz-id-2"); // x-amz-request-id goes only to the log
-        if ((has_prefix(name, "x-amz-") || is_one_of(name, names, ARRAY_LEN(names))) && !ids &&
-            !is_named_by_connection(origin, name) &&
+        bool ids = span_starts_with_nocase(
+            name, SPAN("x-amz-id-2")); // x-amz-request-id goes only to the log
+        if ((span_starts_with_nocase(name, SPAN("x-amz-")) ||
+             is_one_of(name, names, ARRAY_LEN(names))) &&
+            !ids && !is_named_by_connection(origin, name) &&
             !headers_add(ret_headers, arena, name, origin->items[i].value)) {
             return ERR_NO_MEMORY;
         }

@@ -38,9 +38,7 @@ static bool is_replayed(struct span name)
         }
     }
     for (size_t i = 0; i < ARRAY_LEN(prefixes); i++) {
-        struct span prefix = span_from_cstr(prefixes[i]);
-        if (name.len >= prefix.len &&
-            span_equal_nocase((struct span){name.ptr, prefix.len}, prefix)) {
+        if (span_starts_with_nocase(name, span_from_cstr(prefixes[i]))) {
             return true;
         }
     }
