@@ -8,8 +8,8 @@
 // pool_drive() acts: it adds and removes handles, pauses and resumes, runs curl's timers, and
 // reports ends.
 //
-// The states of a transfer:
-// - STARTING: from transfer_start() until its handle is added to curl's multi handle.
+// The states of a transfer, which transfer_enter() changes:
+// - STARTING: until its handle is added to curl's multi handle.
 // - RUNNING: in the multi handle; header, body and upload callbacks come.
 // - ENDED: out of the multi handle; on_end() runs, then the transfer is freed.
 // A transfer ends when curl says so, when a callback of the caller returned an error, when one of
@@ -66,6 +66,17 @@ void net_init(void)
     check(pthread_once(&once, curl_init) == 0);
 }
 
+void transfer_enter(struct transfer *t, enum transfer_state state)
+{
+    static const uint8_t successors[] = {
+        [STARTING] = 1u << RUNNING | 1u << ENDED,
+        [RUNNING] = 1u << STARTING | 1u << ENDED, // STARTING: again, on a new connection
+        [ENDED] = 0,
+    };
+    check_step(successors, t->state, state);
+    t->state = state;
+}
+
 // --- Noting what is wanted -----------------------------------------------------------------------
 
 static void transfer_changed(struct transfer *t)
@@ -87,8 +98,8 @@ static void transfer_abort(struct transfer *t, enum err err)
 void transfer_pause(struct transfer *t)
 {
     check(as_transfer(t)->state != ENDED);
-    if (!t->is_paused) {
-        t->is_paused = true;
+    if (!t->body_pause.is_wanted) {
+        t->body_pause.is_wanted = true;
         list_remove(&t->turn_node);
         transfer_changed(t);
     }
@@ -99,8 +110,8 @@ static void transfer_touch(struct transfer *t);
 void transfer_resume(struct transfer *t)
 {
     check(as_transfer(t)->state != ENDED);
-    if (t->is_paused) {
-        t->is_paused = false;
+    if (t->body_pause.is_wanted) {
+        t->body_pause.is_wanted = false;
         transfer_touch(t);
         transfer_changed(t);
     }
@@ -109,8 +120,8 @@ void transfer_resume(struct transfer *t)
 void transfer_resume_upload(struct transfer *t)
 {
     check(as_transfer(t)->state != ENDED);
-    if (t->is_upload_paused) {
-        t->is_upload_paused = false;
+    if (t->upload_pause.is_wanted) {
+        t->upload_pause.is_wanted = false;
         transfer_touch(t);
         transfer_changed(t);
     }
@@ -127,7 +138,7 @@ void transfer_note_socket(struct transfer *t)
 void transfer_cancel(struct transfer *t)
 {
     if (as_transfer(t)->state != ENDED) {
-        t->is_cancelled = true;
+        t->abort_err = ERR_CANCELLED; // whatever else we abort it for
         transfer_changed(t);
     }
 }
@@ -140,11 +151,13 @@ static uint64_t transfer_limit_ms(const struct transfer *t)
     case WAIT_CONNECT:
         return 0; // curl has its own limit
     case WAIT_UPLOAD:
-        return t->is_upload_paused ? 0 : t->idle_timeout_ms;
+        return t->upload_pause.is_wanted ? 0 : t->idle_timeout_ms;
     case WAIT_FIRST_BYTE:
         return t->first_byte_timeout_ms;
     case WAIT_BODY:
-        return t->is_paused ? 0 : t->status < 300 ? t->late_timeout_ms : t->idle_timeout_ms;
+        return t->body_pause.is_wanted ? 0
+               : t->status < 300       ? t->late_timeout_ms
+                                       : t->idle_timeout_ms;
     }
     return 0;
 }
@@ -196,7 +209,7 @@ static void on_transfer_timer(struct timer *timer)
 
 static bool transfer_is_doomed(const struct transfer *t)
 {
-    return t->is_cancelled || t->abort_err != ERR_OK;
+    return t->abort_err != ERR_OK;
 }
 
 // Called just before the request is sent on an established connection.
@@ -220,18 +233,18 @@ static void transfer_note_head(struct transfer *t, struct span line)
 {
     if (span_starts_with(line, SPAN("HTTP/"))) {
         size_t at = span_find(line, ' ');
-        t->is_interim_head = at + 1 < line.len && line.ptr[at + 1] == '1';
+        t->head = at + 1 < line.len && line.ptr[at + 1] == '1' ? HEAD_INTERIM : HEAD_FINAL;
         t->status = 0;
         for (size_t i = at + 1; i < line.len && i < at + 4; i++) {
             t->status = t->status * 10 + (unsigned)(line.ptr[i] - '0');
         }
     } else if ((span_equal(line, SPAN("\r\n")) || span_equal(line, SPAN("\n"))) &&
-               !t->is_interim_head) {
-        t->is_head_over = true;
+               t->head == HEAD_FINAL) {
+        t->head = HEAD_OVER;
         transfer_judge_upload(t);
-        if (t->status >= 300 && t->is_upload_paused) {
+        if (t->status >= 300 && t->upload_pause.is_wanted) {
             // curl sends no more of the upload, but would wait while it is paused
-            t->is_upload_paused = false;
+            t->upload_pause.is_wanted = false;
             transfer_changed(t);
         }
     }
@@ -244,13 +257,13 @@ static size_t on_curl_header(char *ptr, size_t size, size_t count, void *ctx)
     if (transfer_is_doomed(t)) {
         return 0;
     }
-    if (t->is_head_over) {
+    if (t->head == HEAD_OVER) {
         transfer_touch(t);
         return len; // trailer fields are not used
     }
     struct span line = {ptr, len};
     transfer_note_head(t, line);
-    if (t->is_interim_head) {
+    if (t->head == HEAD_INTERIM) {
         transfer_touch(t);
     } else {
         transfer_wait_for(t, WAIT_BODY);
@@ -269,8 +282,8 @@ static size_t on_curl_body(char *ptr, size_t size, size_t count, void *ctx)
     if (transfer_is_doomed(t)) {
         return CURL_WRITEFUNC_ERROR;
     }
-    if (t->is_paused) {
-        t->is_held_by_curl = true;
+    if (t->body_pause.is_wanted) {
+        t->body_pause.is_in_curl = true;
         return CURL_WRITEFUNC_PAUSE;
     }
     if (len == 0) {
@@ -281,7 +294,7 @@ static size_t on_curl_body(char *ptr, size_t size, size_t count, void *ctx)
     enum err err = t->calls.on_body(t->ctx, (struct span){ptr, len});
     if (err != ERR_OK) {
         transfer_abort(t, err);
-    } else if (!goes_on && !t->is_paused) {
+    } else if (!goes_on && !t->body_pause.is_wanted) {
         transfer_wait(t);
     }
     return transfer_is_doomed(t) ? CURL_WRITEFUNC_ERROR : len;
@@ -300,7 +313,7 @@ static size_t on_curl_upload(char *buf, size_t size, size_t count, void *ctx)
     size_t len = 0;
     enum err err = t->calls.on_upload(t->ctx, buf, max, &len);
     if (err == ERR_AGAIN) {
-        t->is_upload_paused = t->is_upload_held_by_curl = true;
+        t->upload_pause.is_wanted = t->upload_pause.is_in_curl = true;
         return CURL_READFUNC_PAUSE;
     }
     if (err == ERR_OK && len == 0) {
@@ -362,13 +375,12 @@ static void transfer_end(struct transfer *t, enum err err, const char *detail)
     struct transfer_pool *pool = t->pool;
     t->lane->must_look_up |= address_has_failed(t, err);
     check(!pool->is_in_curl);
-    check(t->state != ENDED);
     if (t->state == RUNNING) {
         pool->is_in_curl = true;
         check(curl_multi_remove_handle(t->lane->multi, t->easy) == CURLM_OK);
         pool->is_in_curl = false;
     }
-    t->state = ENDED;
+    transfer_enter(t, ENDED);
     transfer_lane_forget(t->lane, t);
     list_remove(&t->node);
     list_remove(&t->changed_node);
@@ -390,14 +402,8 @@ static void transfer_end(struct transfer *t, enum err err, const char *detail)
 // Reports our own reason, not curl's, because curl saw only that a callback refused.
 static void transfer_end_doomed(struct transfer *t)
 {
-    if (t->is_cancelled) {
-        transfer_end(t, ERR_CANCELLED, "cancelled");
-    } else {
-        transfer_end(t, t->abort_err,
-                     t->abort_err == ERR_ORIGIN_TIMEOUT && t->error[0] != '\0'
-                         ? t->error
-                         : error_row(t->abort_err)->text);
-    }
+    bool is_ours = t->abort_err == ERR_ORIGIN_TIMEOUT && t->error[0] != '\0';
+    transfer_end(t, t->abort_err, is_ours ? t->error : error_row(t->abort_err)->text);
 }
 
 // Starts the request again on a new connection. This is safe for any request, because none of it
@@ -406,19 +412,18 @@ static void transfer_reconnect(struct transfer *t)
 {
     struct transfer_pool *pool = t->pool;
     check(!pool->is_in_curl);
-    check(t->state == RUNNING);
     stats_add(COUNTER_origin_connections_stray, 1);
     pool->is_in_curl = true;
     check(curl_multi_remove_handle(t->lane->multi, t->easy) == CURLM_OK);
     pool->is_in_curl = false;
     t->must_reconnect = false;
     t->error[0] = '\0';
-    t->is_held_by_curl = t->is_upload_held_by_curl = false;
+    t->body_pause.is_in_curl = t->upload_pause.is_in_curl = false;
     t->wait = WAIT_CONNECT;
     timer_stop(&t->timer);
     CURL_SET(t->easy, CURLOPT_FORBID_REUSE, 0L);
     CURL_SET(t->easy, CURLOPT_FRESH_CONNECT, 1L);
-    t->state = STARTING;
+    transfer_enter(t, STARTING);
     transfer_changed(t);
 }
 
@@ -459,10 +464,10 @@ static void lane_report_ends(struct transfer_lane *lane)
 static int transfer_pause_mask(const struct transfer *t)
 {
     if (t->body_length == 0) {
-        return t->is_held_by_curl ? CURLPAUSE_ALL : CURLPAUSE_CONT;
+        return t->body_pause.is_in_curl ? CURLPAUSE_ALL : CURLPAUSE_CONT;
     }
-    return (t->is_held_by_curl ? CURLPAUSE_RECV : CURLPAUSE_RECV_CONT) |
-           (t->is_upload_held_by_curl ? CURLPAUSE_SEND : CURLPAUSE_SEND_CONT);
+    return (t->body_pause.is_in_curl ? CURLPAUSE_RECV : CURLPAUSE_RECV_CONT) |
+           (t->upload_pause.is_in_curl ? CURLPAUSE_SEND : CURLPAUSE_SEND_CONT);
 }
 
 // Makes the pauses in curl match those that are wanted.
@@ -470,12 +475,14 @@ static CURLcode transfer_tell_curl(struct transfer *t)
 {
     // Before the response head there is nothing to pause, and curl would drop the pause when the
     // request starts.
-    bool is_held = (t->is_paused || list_node_linked(&t->turn_node)) && t->is_head_over;
-    if (is_held == t->is_held_by_curl && t->is_upload_paused == t->is_upload_held_by_curl) {
+    bool is_held =
+        (t->body_pause.is_wanted || list_node_linked(&t->turn_node)) && t->head == HEAD_OVER;
+    if (is_held == t->body_pause.is_in_curl &&
+        t->upload_pause.is_wanted == t->upload_pause.is_in_curl) {
         return CURLE_OK;
     }
-    t->is_held_by_curl = is_held;
-    t->is_upload_held_by_curl = t->is_upload_paused;
+    t->body_pause.is_in_curl = is_held;
+    t->upload_pause.is_in_curl = t->upload_pause.is_wanted;
     bool was_in_curl = t->pool->is_in_curl;
     t->pool->is_in_curl = true;
     // Before it returns, this may deliver kept bytes, and their callback may pause again.
@@ -527,10 +534,10 @@ static void transfer_act(struct transfer *t)
         CURLMcode code = curl_multi_add_handle(t->lane->multi, t->easy);
         t->pool->is_in_curl = false;
         check(code == CURLM_OK);
-        t->state = RUNNING;
+        transfer_enter(t, RUNNING);
     } else {
         transfer_run_connect(t);
-        if (t->is_held_by_curl && !t->is_paused && !transfer_turn_takes(t)) {
+        if (t->body_pause.is_in_curl && !t->body_pause.is_wanted && !transfer_turn_takes(t)) {
             transfer_turn_wait(t);
         }
         transfer_apply_pauses(t);

@@ -165,7 +165,7 @@ void transfer_lane_forget_socket(struct transfer_lane *lane, curl_socket_t fd)
 // any other.
 static void lane_socket_leave(struct lane_socket *s, const struct transfer *t)
 {
-    bool has_answered = t != NULL && t->is_head_over && !t->is_held_by_curl;
+    bool has_answered = t != NULL && t->head == HEAD_OVER && !t->body_pause.is_in_curl;
     if (has_answered && event_get_events(&s->event) == (EV_READ | EV_PERSIST)) {
         s->transfer = NULL;
         s->is_idle = true;

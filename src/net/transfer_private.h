@@ -59,6 +59,13 @@ struct transfer_pool {
 
 enum transfer_state { STARTING, RUNNING, ENDED };
 enum transfer_wait { WAIT_CONNECT, WAIT_UPLOAD, WAIT_FIRST_BYTE, WAIT_BODY };
+enum transfer_head { HEAD_FINAL, HEAD_INTERIM, HEAD_OVER }; // HEAD_FINAL: also before it begins
+#define TRANSFER_LENGTH_UNKNOWN UINT64_MAX
+
+// One direction of a transfer: the pause that is wanted, and the pause that curl knows of.
+struct transfer_pause {
+    bool is_wanted, is_in_curl;
+};
 
 struct transfer {
     unsigned magic;
@@ -80,19 +87,16 @@ struct transfer {
     uint64_t late_timeout_ms; // replaces idle_timeout_ms in the body of a success
 
     enum err abort_err; // why we abort it; ERR_OK: we do not
-    bool is_cancelled;
-    bool is_paused, is_held_by_curl; // wanted; applied in curl
-    bool is_upload_paused, is_upload_held_by_curl;
-    bool is_interim_head, is_head_over;
+    struct transfer_pause body_pause, upload_pause;
+    enum transfer_head head;
     bool must_reconnect; // the connection that curl chose must not carry the request
     bool has_opened;     // has opened a socket
     enum transfer_reach reach;
     bool is_out_of_reach; // an address was refused because of `reach`
     bool must_run;        // curl may have another address to try, but no event that makes it do so
-    bool has_length;      // body_announced is valid
     unsigned status;      // of the latest response head; 0: none yet
     uint64_t held_bytes;  // bytes charged to the budget
-    uint64_t body_announced, body_received;
+    uint64_t body_announced, body_received; // announced: or TRANSFER_LENGTH_UNKNOWN
     char error[CURL_ERROR_SIZE];
 };
 
@@ -101,6 +105,8 @@ struct transfer {
 #define CURL_SET(easy, option, value) check(curl_easy_setopt((easy), (option), (value)) == CURLE_OK)
 
 // --- transfer.c ----------------------------------------------------------------------------------
+// The only writer of the state. Aborts if `state` may not follow.
+void transfer_enter(struct transfer *t, enum transfer_state state);
 // Called when curl opens or drops a socket. If the transfer is still connecting, makes curl look at
 // it once more.
 void transfer_note_socket(struct transfer *t);

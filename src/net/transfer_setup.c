@@ -205,8 +205,8 @@ enum err transfer_error_from_curl(const struct transfer *t, CURLcode code)
         return transfer_reused_connection(t) ? ERR_ORIGIN_RESET : ERR_ORIGIN_PROTOCOL;
     // curl also returns this for a header line above its own limit of 100 KiB
     case CURLE_OUT_OF_MEMORY:
-        return t->wait != WAIT_CONNECT && !t->is_head_over ? ERR_ORIGIN_HEAD_TOO_LARGE
-                                                           : ERR_NO_MEMORY;
+        return t->wait != WAIT_CONNECT && t->head != HEAD_OVER ? ERR_ORIGIN_HEAD_TOO_LARGE
+                                                               : ERR_NO_MEMORY;
     case CURLE_URL_MALFORMAT:
         return ERR_INVALID;
     default:

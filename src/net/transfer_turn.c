@@ -57,7 +57,7 @@ static struct transfer_turn *turn_now(struct transfer_pool *pool)
 // Returns true if enough has arrived to know that the body is long, and more is to come.
 static bool has_long_body(const struct transfer *t)
 {
-    if (!t->has_length) {
+    if (t->body_announced == TRANSFER_LENGTH_UNKNOWN) {
         return t->body_received > LONG_BYTES;
     }
     return t->body_announced > LONG_BYTES && t->body_received > 0 &&
@@ -70,8 +70,7 @@ bool transfer_turn_received(struct transfer *t, uint64_t len)
     if (is_first) {
         curl_off_t length = -1;
         (void)curl_easy_getinfo(t->easy, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &length);
-        t->has_length = length >= 0;
-        t->body_announced = t->has_length ? (uint64_t)length : 0;
+        t->body_announced = length >= 0 ? (uint64_t)length : TRANSFER_LENGTH_UNKNOWN;
     }
     t->body_received += len;
     if (!has_long_body(t)) {

@@ -38,7 +38,6 @@ static void rig_begin(struct turn_rig *rig, unsigned count)
         struct transfer *t = &rig->transfers[i];
         t->pool = &rig->pool;
         list_node_init(&t->turn_node);
-        t->has_length = true;
         t->body_announced = 1ull << 40;
         t->body_received = 1;
         rig->is_in_epoll[i] = true;
@@ -141,7 +140,7 @@ static void short_body(struct worker *w, void *ctx)
     cr_assert(transfer_turn_takes(t));
     cr_assert(transfer_turn_received(t, PIECE));
     struct transfer *unknown = &rig->transfers[MANY - 2];
-    unknown->has_length = false;
+    unknown->body_announced = TRANSFER_LENGTH_UNKNOWN;
     unknown->body_received = PIECE;
     cr_assert(transfer_turn_received(unknown, PIECE));
     cr_assert(!transfer_turn_received(unknown, BUFFER));
