@@ -79,22 +79,6 @@ void transfer_enter(struct transfer *t, enum transfer_state state)
 
 // --- Noting what is wanted -----------------------------------------------------------------------
 
-static void transfer_changed(struct transfer *t)
-{
-    if (!list_node_linked(&t->changed_node)) {
-        list_push_back(&t->pool->changed, &t->changed_node);
-    }
-    worker_defer(t->pool->worker, &t->pool->drive);
-}
-
-static void transfer_abort(struct transfer *t, enum err err)
-{
-    if (t->abort_err == ERR_OK) {
-        t->abort_err = err;
-    }
-    transfer_changed(t);
-}
-
 void transfer_pause(struct transfer *t)
 {
     check(as_transfer(t)->state != ENDED);
@@ -123,14 +107,6 @@ void transfer_resume_upload(struct transfer *t)
     if (t->upload_pause.is_wanted) {
         t->upload_pause.is_wanted = false;
         transfer_touch(t);
-        transfer_changed(t);
-    }
-}
-
-void transfer_note_socket(struct transfer *t)
-{
-    if (as_transfer(t)->wait == WAIT_CONNECT) {
-        t->must_run = true;
         transfer_changed(t);
     }
 }
@@ -456,47 +432,6 @@ static void lane_report_ends(struct transfer_lane *lane)
             check(curl_easy_getinfo(msg->easy_handle, CURLINFO_PRIVATE, (char **)&ptr) == CURLE_OK);
             transfer_end_by_curl(as_transfer(ptr), code);
         }
-    }
-}
-
-// If only one direction is paused, curl receives once more and keeps the data. So a transfer
-// without an upload is paused in both directions.
-static int transfer_pause_mask(const struct transfer *t)
-{
-    if (t->body_length == 0) {
-        return t->body_pause.is_in_curl ? CURLPAUSE_ALL : CURLPAUSE_CONT;
-    }
-    return (t->body_pause.is_in_curl ? CURLPAUSE_RECV : CURLPAUSE_RECV_CONT) |
-           (t->upload_pause.is_in_curl ? CURLPAUSE_SEND : CURLPAUSE_SEND_CONT);
-}
-
-// Makes the pauses in curl match those that are wanted.
-static CURLcode transfer_tell_curl(struct transfer *t)
-{
-    // Before the response head there is nothing to pause, and curl would drop the pause when the
-    // request starts.
-    bool is_held =
-        (t->body_pause.is_wanted || list_node_linked(&t->turn_node)) && t->head == HEAD_OVER;
-    if (is_held == t->body_pause.is_in_curl &&
-        t->upload_pause.is_wanted == t->upload_pause.is_in_curl) {
-        return CURLE_OK;
-    }
-    t->body_pause.is_in_curl = is_held;
-    t->upload_pause.is_in_curl = t->upload_pause.is_wanted;
-    bool was_in_curl = t->pool->is_in_curl;
-    t->pool->is_in_curl = true;
-    // Before it returns, this may deliver kept bytes, and their callback may pause again.
-    CURLcode code = curl_easy_pause(t->easy, transfer_pause_mask(t));
-    t->pool->is_in_curl = was_in_curl;
-    transfer_lane_is_due(t->lane);
-    return code;
-}
-
-void transfer_wait(struct transfer *t)
-{
-    transfer_turn_wait(t);
-    if (transfer_tell_curl(t) != CURLE_OK) {
-        transfer_abort(t, ERR_NO_MEMORY);
     }
 }
 

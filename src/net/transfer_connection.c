@@ -15,22 +15,13 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <openssl/ssl.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
-#include "base/chunk.h"
 #include "net/transfer_private.h"
 #include "stats/stats.h"
 
-struct pool_connection {
-    struct list_node node;
-    curl_socket_t fd;
-    int local_port; // 0: unknown so far
-};
-
-// --- Opening and closing -------------------------------------------------------------------------
+// --- Addresses -----------------------------------------------------------------------------------
 
 // Addresses at which clouds hand out credentials to any local caller: link-local addresses, and a
 // few others. An IPv4 address is recognised in every IPv6 form of it.
@@ -102,7 +93,7 @@ static enum transfer_reach v6_reach(const struct in6_addr *v6)
     return is_private ? TRANSFER_REACH_PRIVATE : TRANSFER_REACH_PUBLIC;
 }
 
-static enum transfer_reach reach_of(const struct sockaddr *addr)
+enum transfer_reach transfer_reach_of(const struct sockaddr *addr)
 {
     if (addr->sa_family == AF_INET) {
         uint8_t v4[4];
@@ -130,86 +121,6 @@ enum transfer_reach transfer_reach_of_peer(const struct transfer *t)
         curl_easy_getinfo(t->easy, CURLINFO_PRIMARY_IP, &address) == CURLE_OK && address != NULL;
     enum transfer_reach reach = known ? transfer_reach_of_text(address) : TRANSFER_REACH_ANY;
     return reach != TRANSFER_REACH_ANY ? reach : TRANSFER_REACH_PUBLIC;
-}
-
-static struct transfer_lane *as_lane(void *ptr)
-{
-    struct transfer_lane *lane = ptr;
-    check(lane != NULL);
-    check(lane->magic == LANE_MAGIC);
-    return lane;
-}
-
-static void connection_forget(struct transfer_lane *lane, curl_socket_t fd)
-{
-    list_for_each(node, &lane->connections)
-    {
-        struct pool_connection *c = container_of(node, struct pool_connection, node);
-        if (c->fd == fd) {
-            list_remove(&c->node);
-            free(c);
-            return;
-        }
-    }
-}
-
-curl_socket_t transfer_open_socket(void *ctx, curlsocktype purpose, struct curl_sockaddr *addr)
-{
-    struct transfer *t = ctx;
-    check(t->magic == TRANSFER_MAGIC);
-    struct transfer_lane *lane = t->lane;
-    struct transfer_pool *pool = t->pool;
-    lane->must_look_up = t->has_opened; // a second socket means that the previous address failed
-    t->has_opened = true;
-    transfer_note_socket(t);
-    if (purpose != CURLSOCKTYPE_IPCXN) {
-        return CURL_SOCKET_BAD;
-    }
-    bool is_denied = pool->options.deny_link_local && transfer_address_is_metadata(&addr->addr);
-    if (t->reach != TRANSFER_REACH_ANY && (is_denied || reach_of(&addr->addr) > t->reach)) {
-        t->is_out_of_reach = true;
-        return CURL_SOCKET_BAD;
-    }
-    if (is_denied) {
-        return CURL_SOCKET_BAD;
-    }
-    int fd = socket(addr->family, addr->socktype | SOCK_CLOEXEC, addr->protocol);
-    if (fd < 0) {
-        return CURL_SOCKET_BAD;
-    }
-    int unread = (int)chunk_budget_socket_bytes() * 4;
-    if (unread > 0 && addr->family != AF_UNIX) {
-        // Limit the receive buffer, because a paused transfer's would grow to megabytes. Best
-        // effort.
-        (void)setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &unread, sizeof(unread));
-    }
-    struct pool_connection *c = calloc(1, sizeof(*c));
-    check(c != NULL);
-    for (unsigned i = 0; i < pool->lane_count; i++) {
-        // curl closes some sockets that never connected without a callback, so remove old records
-        // of this descriptor
-        connection_forget(&pool->lanes[i], fd);
-        transfer_lane_forget_socket(&pool->lanes[i], fd);
-    }
-    c->fd = fd;
-    list_node_init(&c->node);
-    list_push_back(&lane->connections, &c->node);
-    return fd;
-}
-
-int transfer_close_socket(void *ctx, curl_socket_t fd)
-{
-    connection_forget(as_lane(ctx), fd);
-    transfer_lane_forget_socket(as_lane(ctx), fd);
-    return close(fd);
-}
-
-void transfer_connections_done(struct transfer_lane *lane)
-{
-    struct list_node *node;
-    while ((node = list_pop_front(&lane->connections)) != NULL) {
-        free(container_of(node, struct pool_connection, node));
-    }
 }
 
 // --- Before a request ----------------------------------------------------------------------------

@@ -18,7 +18,10 @@
 #include <event2/event.h>
 #include <event2/event_struct.h>
 #include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include "base/chunk.h"
 #include "net/transfer_private.h"
 
 #define UNUSED_MS_MIN 1000u // curl counts in seconds
@@ -38,14 +41,6 @@ static struct transfer_lane *as_lane(void *ptr)
     check(lane != NULL);
     check(lane->magic == LANE_MAGIC);
     return lane;
-}
-
-void transfer_lane_is_due(struct transfer_lane *lane)
-{
-    if (!list_node_linked(&lane->due_node)) {
-        list_push_back(&lane->pool->due, &lane->due_node);
-    }
-    worker_defer(lane->pool->worker, &lane->pool->drive);
 }
 
 // --- curl's timer and sockets --------------------------------------------------------------------
@@ -153,7 +148,7 @@ static struct lane_socket *idle_socket(struct transfer_lane *lane, curl_socket_t
     return NULL;
 }
 
-void transfer_lane_forget_socket(struct transfer_lane *lane, curl_socket_t fd)
+static void forget_socket(struct transfer_lane *lane, curl_socket_t fd)
 {
     struct lane_socket *s = idle_socket(lane, fd);
     if (s != NULL) {
@@ -212,6 +207,82 @@ static int on_curl_socket(CURL *easy, curl_socket_t fd, int what, void *ctx, voi
     return 0;
 }
 
+// --- Connections ---------------------------------------------------------------------------------
+
+static void connection_forget(struct transfer_lane *lane, curl_socket_t fd)
+{
+    list_for_each(node, &lane->connections)
+    {
+        struct pool_connection *c = container_of(node, struct pool_connection, node);
+        if (c->fd == fd) {
+            list_remove(&c->node);
+            free(c);
+            return;
+        }
+    }
+}
+
+curl_socket_t transfer_open_socket(void *ctx, curlsocktype purpose, struct curl_sockaddr *addr)
+{
+    struct transfer *t = ctx;
+    check(t->magic == TRANSFER_MAGIC);
+    struct transfer_lane *lane = t->lane;
+    struct transfer_pool *pool = t->pool;
+    lane->must_look_up = t->has_opened; // a second socket means that the previous address failed
+    t->has_opened = true;
+    transfer_note_socket(t);
+    if (purpose != CURLSOCKTYPE_IPCXN) {
+        return CURL_SOCKET_BAD;
+    }
+    bool is_denied = pool->options.deny_link_local && transfer_address_is_metadata(&addr->addr);
+    if (t->reach != TRANSFER_REACH_ANY &&
+        (is_denied || transfer_reach_of(&addr->addr) > t->reach)) {
+        t->is_out_of_reach = true;
+        return CURL_SOCKET_BAD;
+    }
+    if (is_denied) {
+        return CURL_SOCKET_BAD;
+    }
+    int fd = socket(addr->family, addr->socktype | SOCK_CLOEXEC, addr->protocol);
+    if (fd < 0) {
+        return CURL_SOCKET_BAD;
+    }
+    int unread = (int)chunk_budget_socket_bytes() * 4;
+    if (unread > 0 && addr->family != AF_UNIX) {
+        // Limit the receive buffer, because a paused transfer's would grow to megabytes. Best
+        // effort.
+        (void)setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &unread, sizeof(unread));
+    }
+    struct pool_connection *c = calloc(1, sizeof(*c));
+    check(c != NULL);
+    for (unsigned i = 0; i < pool->lane_count; i++) {
+        // curl closes some sockets that never connected without a callback, so remove old records
+        // of this descriptor
+        connection_forget(&pool->lanes[i], fd);
+        forget_socket(&pool->lanes[i], fd);
+    }
+    c->fd = fd;
+    list_node_init(&c->node);
+    list_push_back(&lane->connections, &c->node);
+    return fd;
+}
+
+int transfer_close_socket(void *ctx, curl_socket_t fd)
+{
+    connection_forget(as_lane(ctx), fd);
+    forget_socket(as_lane(ctx), fd);
+    return close(fd);
+}
+
+// Frees the records of sockets that are still open, after curl has closed them.
+static void connections_done(struct transfer_lane *lane)
+{
+    struct list_node *node;
+    while ((node = list_pop_front(&lane->connections)) != NULL) {
+        free(container_of(node, struct pool_connection, node));
+    }
+}
+
 // --- Opening and closing -------------------------------------------------------------------------
 
 static void lane_open(struct transfer_lane *lane)
@@ -246,7 +317,7 @@ static void lane_close(struct transfer_lane *lane)
     while ((node = list_first(&lane->sockets)) != NULL) {
         lane_socket_free(container_of(node, struct lane_socket, node));
     }
-    transfer_connections_done(lane);
+    connections_done(lane);
     timer_stop(&lane->timer); // curl may have set it again
     list_remove(&lane->due_node);
     lane->is_timeout_due = false;

@@ -57,6 +57,13 @@ struct transfer_pool {
     unsigned idle_count;
 };
 
+// A socket opened for curl.
+struct pool_connection {
+    struct list_node node;
+    curl_socket_t fd;
+    int local_port; // 0: unknown so far
+};
+
 enum transfer_state { STARTING, RUNNING, ENDED };
 enum transfer_wait { WAIT_CONNECT, WAIT_UPLOAD, WAIT_FIRST_BYTE, WAIT_BODY };
 enum transfer_head { HEAD_FINAL, HEAD_INTERIM, HEAD_OVER }; // HEAD_FINAL: also before it begins
@@ -107,10 +114,20 @@ struct transfer {
 // --- transfer.c ----------------------------------------------------------------------------------
 // The only writer of the state. Aborts if `state` may not follow.
 void transfer_enter(struct transfer *t, enum transfer_state state);
+
+// --- transfer_pause.c ----------------------------------------------------------------------------
+// Makes pool_drive() look at the transfer.
+void transfer_changed(struct transfer *t);
+// Makes pool_drive() end it. The first error counts.
+void transfer_abort(struct transfer *t, enum err err);
 // Called when curl opens or drops a socket. If the transfer is still connecting, makes curl look at
 // it once more.
 void transfer_note_socket(struct transfer *t);
+// Makes the pauses in curl match those that are wanted.
+CURLcode transfer_tell_curl(struct transfer *t);
 void transfer_wait(struct transfer *t); // pauses it in curl until its turn to receive
+// Makes pool_drive() look at the lane, because a transfer may have ended in it.
+void transfer_lane_is_due(struct transfer_lane *lane);
 
 // --- transfer_turn.c -----------------------------------------------------------------------------
 // Records that a piece of the body has arrived. Returns false if the rest must wait for a later
@@ -142,10 +159,10 @@ struct transfer_lane *transfer_lane_enter(struct transfer_pool *pool);
 void transfer_lane_leave(struct transfer_lane *lane);
 // Removes the ended transfer from all socket records of the lane.
 void transfer_lane_forget(struct transfer_lane *lane, const struct transfer *t);
-// Removes the record of a descriptor that is about to be closed, or has been.
-void transfer_lane_forget_socket(struct transfer_lane *lane, curl_socket_t fd);
-// Makes pool_drive() look at the lane, because a transfer may have ended in it.
-void transfer_lane_is_due(struct transfer_lane *lane);
+// Callback for CURLOPT_OPENSOCKETFUNCTION; ctx is the transfer.
+curl_socket_t transfer_open_socket(void *ctx, curlsocktype purpose, struct curl_sockaddr *addr);
+// Callback for CURLOPT_CLOSESOCKETFUNCTION; ctx is the lane.
+int transfer_close_socket(void *ctx, curl_socket_t fd);
 // Lets curl act on the lane's timer, if the timer is due.
 void transfer_lane_run_timer(struct transfer_lane *lane);
 
@@ -168,12 +185,6 @@ enum err transfer_error_from_curl(const struct transfer *t, CURLcode code);
 void transfer_set_authorities(struct transfer *t);
 
 // --- transfer_connection.c -----------------------------------------------------------------------
-// Callback for CURLOPT_OPENSOCKETFUNCTION; ctx is the transfer.
-curl_socket_t transfer_open_socket(void *ctx, curlsocktype purpose, struct curl_sockaddr *addr);
-// Callback for CURLOPT_CLOSESOCKETFUNCTION; ctx is the lane.
-int transfer_close_socket(void *ctx, curl_socket_t fd);
-// Frees the records of sockets that are still open. Call it after curl has closed them.
-void transfer_connections_done(struct transfer_lane *lane);
 // For CURLOPT_PREREQFUNCTION: returns true if the connection from this local port may carry the
 // request. A connection without a port (Unix socket) always may.
 bool transfer_connection_is_clean(const struct transfer *t, int local_port);
@@ -185,5 +196,7 @@ void transfer_forbid_reuse(struct transfer *t);
 
 // Returns true for an address at which clouds hand out credentials.
 bool transfer_address_is_metadata(const struct sockaddr *addr);
+// Returns how private an address is; LOCAL if it is no IP address.
+enum transfer_reach transfer_reach_of(const struct sockaddr *addr);
 
 #endif
