@@ -114,7 +114,7 @@ void transfer_resume_upload(struct transfer *t)
 void transfer_cancel(struct transfer *t)
 {
     if (as_transfer(t)->state != ENDED) {
-        t->abort_err = ERR_CANCELLED; // whatever else we abort it for
+        t->abort_err = ERR_CANCELLED; // replaces any other reason
         transfer_changed(t);
     }
 }

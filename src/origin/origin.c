@@ -170,7 +170,7 @@ void origin_update_free(struct origin_update *update)
     }
 }
 
-// What every worker does with its part of an origin.
+// A message to every worker about its part of an origin.
 struct order {
     struct message message;
     struct origin *origin;

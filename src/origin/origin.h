@@ -192,7 +192,7 @@ static inline bool origin_condition_equal(const struct origin_condition *a,
     return a->kind == b->kind && strcmp(a->value, b->value) == 0;
 }
 
-// What a fetch asks for.
+// The request of a fetch.
 enum origin_fetch_kind {
     ORIGIN_GET_WHOLE,
     ORIGIN_GET_RANGE,  // `first` to `last`, or `suffix`
