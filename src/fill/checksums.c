@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is known of an object's checksums, and which hits have more learnt. checksums.h tells the
-// whole story.
+// Keeps the checksums known of an object, and decides which hits have more learnt. checksums.h
+// tells the whole story.
 //
 // The limits of HEADs that no client waits for. A hit decides here whether it asks the key's home
 // at all. A refusal costs a few loads:

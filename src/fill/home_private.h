@@ -22,7 +22,7 @@ struct held_publish { // a PUBLISH that came while the version was being decided
     struct publish_message message;
 };
 
-// What other answers told while one answer was in flight.
+// The news from other answers while one answer was in flight.
 struct home_noted {
     bool has;
     // The version that they named. NULL: no object, more than one version or description, or a

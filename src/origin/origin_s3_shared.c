@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the calls of the `s3://` driver share: the regions of buckets, and each worker's pools of
-// connections. Each set of credentials has its own pool, because libcurl would share a pooled
+// State that the calls of the `s3://` driver share: the regions of buckets, and each worker's pools
+// of connections. Each set of credentials has its own pool, because libcurl would share a pooled
 // connection between requests of different Authorization.
 #include <stdlib.h>
 #include <string.h>

@@ -38,6 +38,8 @@ enum refusal store_refuses(const struct store *store)
 void store_drop_run(struct store *store, const struct store_place *place, struct hash128 hash,
                     enum err why)
 {
+    check(place->segment != NULL && place->segment_number != 0);
+    check(why != ERR_OK && why != ERR_AGAIN && why != ERR_CANCELLED);
     segment_set_bad(place->segment, place->header_offset);
     index_writer_remove_later(&store->writer, hash, place, why == ERR_CORRUPT);
     if (why == ERR_CORRUPT) {
@@ -95,7 +97,9 @@ struct hash128 store_hash(const struct store *store, struct span realm, struct s
 
 uint64_t store_generation_next(struct store *store)
 {
-    return atomic_fetch_add(&store->generation, 1);
+    uint64_t generation = atomic_fetch_add(&store->generation, 1);
+    check(generation != 0);
+    return generation;
 }
 
 enum err store_set_limits(struct store *store, const struct store_limits *limits,
@@ -110,6 +114,7 @@ enum err store_set_limits(struct store *store, const struct store_limits *limits
 
 void store_set_groups(struct store *store, const struct store_group *groups, unsigned group_count)
 {
+    check(group_count == 0 || groups != NULL);
     if (!store_late_groups(store, groups, group_count)) {
         retention_set_groups(&store->retention, groups, group_count);
     }
@@ -118,6 +123,7 @@ void store_set_groups(struct store *store, const struct store_group *groups, uns
 void store_note_read(struct worker *w, struct store *store, const struct store_place *place,
                      uint64_t bytes, unsigned group)
 {
+    check(group <= STORE_GROUP_PINS);
     if (place->header_len > 0) { // else this process is still writing the run, which was the access
         retention_read(w, &store->retention, place, bytes, group);
     }
@@ -127,6 +133,7 @@ static enum policy_verdict store_guess(const struct store *store, struct hash128
                                        uint64_t first_block, unsigned group)
 {
     struct retention_answer answer;
+    check(group <= STORE_GROUP_PINS);
     if (!store->disk.attached) {
         return POLICY_STORE;
     }
@@ -159,6 +166,8 @@ void store_lookup(struct worker *w, struct store *store, struct hash128 hash, ui
     uint64_t began_us = clock_monotonic_us();
     index_lookup(&store->index, &store_worker_of(w)->reader, disk_is_reading(&store->disk), hash,
                  first_byte, end_byte, floor, ret_view);
+    check(ret_view->place_count <= STORE_VIEW_PLACES_MAX);
+    check(ret_view->found || (ret_view->place_count == 0 && ret_view->any.segment == NULL));
     stats_observe_us(HISTOGRAM_index_lookup, clock_monotonic_us() - began_us);
 }
 

@@ -19,6 +19,8 @@ void store_put(struct worker *w, struct store *store, const struct store_object 
 {
     check(object->generation != 0);
     check(place->segment != NULL);
+    check(place->header_len > 0 && place->block_count > 0); // complete, not only its pages
+    check(sums == NULL || sums->len <= STORE_SUMS_MAX);
     if (!store->disk.attached) {
         return;
     }
@@ -76,6 +78,7 @@ struct deletion {
 static void deletion_tell(struct deletion *deletion, enum err err)
 {
     struct store_delete *d = deletion->caller;
+    check(d != NULL);
     deletion->caller = NULL;
     d->err = err;
     d->done(d);
@@ -84,12 +87,13 @@ static void deletion_tell(struct deletion *deletion, enum err err)
 static void on_deletion_over(struct worker *to, struct message *message)
 {
     struct deletion *deletion = container_of(message, struct deletion, answer.message);
+    check(to == deletion->answer.worker);
     worker_expect_done(to);
     timer_done(&deletion->timer);
     if (deletion->caller != NULL) {
         deletion_tell(deletion, deletion->answer.err);
     } else {
-        atomic_fetch_sub(&deletion->store->late_deletes, 1);
+        check(atomic_fetch_sub(&deletion->store->late_deletes, 1) > 0);
     }
     free(deletion);
 }
@@ -100,6 +104,7 @@ static void on_deletion_late(struct timer *timer)
 {
     struct deletion *deletion = container_of(timer, struct deletion, timer);
     struct store *store = deletion->store;
+    check(deletion->caller != NULL);
     bool waits = store_fault_is_steady();
     if (!waits && atomic_fetch_add(&store->late_deletes, 1) >= MEMORY_PENDING_MAX) {
         atomic_fetch_sub(&store->late_deletes, 1);
@@ -116,6 +121,7 @@ static void on_deletion_late(struct timer *timer)
 static struct index_answer *deletion_new(struct worker *w, struct store *store,
                                          struct store_delete *d, uint64_t wait_ms)
 {
+    check(d->done != NULL && wait_ms > 0);
     struct deletion *deletion = calloc(1, sizeof(*deletion));
     check(deletion != NULL);
     deletion->answer.message.deliver = on_deletion_over;
@@ -143,6 +149,7 @@ static void on_disowned(struct blocking_job *job)
 
 void store_delete(struct worker *w, struct store *store, struct store_delete *d)
 {
+    check(d->done != NULL);
     d->worker = w;
     d->store = store;
     d->err = ERR_OK;
@@ -167,6 +174,8 @@ bool store_redescribe(struct worker *w, struct store *store, const struct store_
                       struct store_delete *d)
 {
     const struct store_object *object = r->object;
+    check(r->generation != 0 && r->from != 0);
+    check(hash128_equal(object->hash, r->hash));
     char described[STORE_DESCRIBED_MAX];
     size_t len = index_described_encode(object, described);
     if (!store->disk.attached || len == 0 ||
@@ -219,6 +228,7 @@ void store_condemn(struct worker *w, struct store *store, struct hash128 hash,
     if (!store->disk.attached) {
         return;
     }
+    check(place == NULL || place->segment_number != 0);
     uint64_t below = store_generation_next(store);
     struct condemnation *c = calloc(1, sizeof(*c));
     check(c != NULL);
@@ -239,6 +249,7 @@ void store_renew(struct worker *w, struct store *store, const struct store_renew
     uint64_t wall_ms = wall_ms_at(w, began_us);
     bool first = atomic_load(&store->index.renewal_count) == 0;
     for (size_t i = 0; i < count; i++) {
+        check(renewals[i].generation != 0 && renewals[i].sums.len <= STORE_SUMS_MAX);
         index_memory_renew(&store->index.memory, renewals[i].hash, renewals[i].generation,
                            began_us / 1000, wall_ms);
     }

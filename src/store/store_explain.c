@@ -33,6 +33,7 @@ static void add_runs(struct store_explain *explain, const struct store_view *vie
     for (unsigned i = 0; i < view->place_count; i++) {
         const struct store_place *place = &view->places[i];
         unsigned left = view->place_count - i; // places that still need room in the list
+        check(explain->run_count + left <= STORE_EXPLAIN_RUNS_MAX);
         add_absent(explain, from_block, place->first_block, STORE_EXPLAIN_RUNS_MAX - left);
         struct store_explain_run *run = run_add(explain, place->first_block, place->block_count);
         run->state = STORE_EXPLAIN_UNRANKED;
@@ -49,6 +50,7 @@ void store_explain_look(struct worker *w, struct store *store, struct hash128 ha
                         struct store_explain *ret_explain)
 {
     check(block_size_bytes >= STORE_BLOCK_SIZE_MIN);
+    check(group <= STORE_GROUP_PINS);
     struct store_view view;
     store_lookup(w, store, hash, first_byte, end_byte, floor, &view);
     *ret_explain = (struct store_explain){
@@ -85,6 +87,7 @@ static void merge_blank(struct store_explain *explain)
             explain->runs[kept++] = *run;
         }
     }
+    check(kept <= explain->run_count && kept <= STORE_EXPLAIN_RUNS_MAX);
     explain->run_count = kept;
 }
 

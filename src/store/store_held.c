@@ -17,6 +17,7 @@ uint64_t store_held_bytes(struct store *store)
         if (segment->state == SEGMENT_SEALED && segment->recovered) {
             bytes += log->segment_size_bytes; // not examined yet
         } else if (segment->state == SEGMENT_SEALED || segment->state == SEGMENT_SPARE) {
+            check(segment->append_offset >= SEGMENT_DATA_OFFSET);
             bytes += segment->append_offset - SEGMENT_DATA_OFFSET;
         }
     }
@@ -26,6 +27,7 @@ uint64_t store_held_bytes(struct store *store)
         struct segment_slot *slot = &log->slots[i];
         pthread_mutex_lock(&slot->guarded.lock);
         if (slot->guarded.current != NULL) {
+            check(slot->guarded.current->append_offset >= SEGMENT_DATA_OFFSET);
             bytes += slot->guarded.current->append_offset - SEGMENT_DATA_OFFSET;
         }
         pthread_mutex_unlock(&slot->guarded.lock);

@@ -39,6 +39,7 @@ uint64_t store_run_bytes_long(const struct store *store)
     uint64_t room = segment_file_bytes(store->disk.segment_size_bytes) - SEGMENT_DATA_OFFSET -
                     SECTOR_SIZE - RUN_HEADER_MAX - RUN_PAYLOAD_ALIGN - segment_table_bytes(1);
     uint64_t bytes = STORE_CHECKSUM_UNIT;
+    check(room < segment_file_bytes(store->disk.segment_size_bytes));
     while (bytes < STORE_RUN_MAX && bytes * 2 <= room) {
         bytes *= 2;
     }

@@ -19,7 +19,6 @@
 #include "base/random.h"
 #include "stats/stats.h"
 #include "store/care/store_unattached.h"
-#include "store/index/index_verify.h"
 #include "store/segment/segment_files.h"
 #include "store/segment/segment_free.h"
 #include "store/segment/segment_supply.h"
@@ -51,6 +50,7 @@ static enum err store_choose_segments(struct store *store, const struct store_op
                                       struct buf *ret_why)
 {
     struct store_format *format = &store->disk.dir.format;
+    check(options->block_size_bytes_max <= STORE_BLOCK_SIZE_MAX);
     uint32_t best = segment_size_for(store->disk.capacity_bytes, options->block_size_bytes_max);
     store_size_raise(store, SEGMENT_COUNT_MIN * segment_cost_bytes(best) + STORE_OVERHEAD_BYTES);
     uint64_t least = store_least_bytes(store, best);
@@ -74,6 +74,7 @@ static enum err store_choose_segments(struct store *store, const struct store_op
         }
         format->segment_size_bytes = best;
     }
+    check(format->segment_size_bytes >= 2 * options->block_size_bytes_max);
     disk_set_segment_size(&store->disk, format->segment_size_bytes);
     return ERR_OK;
 }
@@ -105,6 +106,7 @@ static void store_enter_workers(struct store *store)
 static enum err store_mark_open(struct store *store)
 {
     struct store_format *format = &store->disk.dir.format;
+    check(atomic_load(&store->index.current) != NULL);
     atomic_store(&store->generation, format->next_generation);
     format->next_generation += STORE_GENERATIONS_AHEAD;
     format->next_segment = segment_log_promise(&store->log);
@@ -164,6 +166,7 @@ static void store_open_parts(struct store *store, const struct store_options *op
 static enum err store_begin(struct store *store, const struct store_options *options, uint64_t ours,
                             struct buf *ret_why)
 {
+    check(!store->disk.attached && store->index.renewals == NULL && store->log.table == NULL);
     enum err err = store_size_begin(store, ours);
     err = err != ERR_OK ? err : store_choose_segments(store, options, ret_why);
     if (err != ERR_OK) {
@@ -173,7 +176,7 @@ static enum err store_begin(struct store *store, const struct store_options *opt
     state_pins_open(&store->pins);
     store_open_parts(store, options);
     store_enter_workers(store);
-    index_guard_install(&store->index, store->disk.dir.index_fd);
+    index_guard_install(store->disk.dir.index_fd);
     err = recovery_open_index(&store->recovery);
     if (err == ERR_OK) {
         recovery_adopt_clean(&store->recovery);
@@ -228,18 +231,20 @@ static void store_give_up(struct store *store)
 {
     if (store->index.renewals != NULL) {
         index_done(&store->index);
-        index_guard_remove(&store->index);
+        index_guard_remove();
     }
     retention_close(&store->retention);
     if (store->log.table != NULL) {
         segment_log_close(&store->log);
     }
     disk_space_end(&store->disk);
+    check(store->index.renewals == NULL && store->log.table == NULL);
 }
 
 static void store_open_degraded(struct store *store, const struct store_options *options,
                                 enum err err, struct buf *why)
 {
+    check(err != ERR_OK && !store->disk.attached);
     const char *name = strerrorname_np(store->disk.dir.failed_errno);
     bool is_full = err == ERR_DISK_FULL;
     log_error(
@@ -288,6 +293,7 @@ static void store_free(struct store *store)
 
 static void store_begin_threads(struct store *store)
 {
+    check(store->disk.attached);
     stats_add(COUNTER_cache_capacity_bytes, store->disk.capacity_bytes);
     segment_pool_start(&store->log.pool);
     index_writer_start(&store->writer);
@@ -300,6 +306,8 @@ static void store_begin_threads(struct store *store)
 enum err store_open(const struct store_options *options, struct loop *loop,
                     struct store **ret_store, struct buf *ret_why)
 {
+    check(options->dir != NULL && options->group_count <= STORE_GROUPS_MAX);
+    check(options->size_bytes != 0 || options->size_percent != 0);
     struct store *store = calloc(1, sizeof(*store));
     check(store != NULL);
     state_epochs_init(&store->epochs, &store->disk, store_unattached_disown);
@@ -349,6 +357,7 @@ enum err store_open(const struct store_options *options, struct loop *loop,
 static void store_mark_clean(struct store *store, uint64_t index_txn)
 {
     struct store_format *format = &store->disk.dir.format;
+    check(store->disk.attached && index_txn != 0);
     state_doubts_settle(&store->doubts);
     format->next_generation = atomic_load(&store->generation);
     format->index_txn = index_txn;
@@ -385,7 +394,7 @@ void store_close(struct store *store)
     disk_room_done(&store->disk);
     if (store->index.renewals != NULL) {
         index_done(&store->index);
-        index_guard_remove(&store->index);
+        index_guard_remove();
     }
     retention_close(&store->retention);
     if (store->log.table != NULL) {

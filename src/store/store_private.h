@@ -39,6 +39,8 @@
 #define STORE_WORKERS_MAX 64u
 #define STORE_SIZE_MIN (16u << 20)
 #define STORE_GENERATIONS_AHEAD (1ull << 36) // reserved by one process
+static_assert(STORE_WORKERS_MAX <= MEMORY_READERS_MAX, "each worker reads the memory side");
+static_assert(STORE_WORKERS_MAX < INDEX_READERS_MAX, "so does each in LMDB, and recovery");
 
 struct store_worker {
     struct worker *worker;

@@ -14,6 +14,9 @@
 #include "stats/stats.h"
 #include "store/store_private.h"
 
+static_assert(STORE_CHECKSUM_UNIT == CHUNK_SIZE, "a chunk takes one unit");
+static_assert(STORE_READ_MAX % STORE_CHECKSUM_UNIT == 0, "a read covers at most one unit more");
+
 // --- headers
 
 static bool object_has_key(const struct store_object *object, struct hash128 hash,
@@ -32,6 +35,7 @@ static enum err info_add(struct store_worker *sw, const struct store_place *plac
 {
     char described[STORE_DESCRIBED_MAX];
     size_t len = 0;
+    check(hash128_equal(header->hash, place->hash)); // accepted for this place
     struct store_object *object = NULL;
     if (place->is_described && index_described(&sw->store->index, &sw->reader, place->hash,
                                                place->generation, described, &len)) {
@@ -67,6 +71,7 @@ static void unmark_neighbour(const struct store_place *place, int fd)
 
 static enum err read_nowait(const struct store_place *place, uint64_t offset, char *buf, size_t len)
 {
+    check(place->segment != NULL && len > 0);
     int fd = segment_borrow(place->segment);
     if (fd < 0) {
         return ERR_AGAIN; // opening the file may block
@@ -237,6 +242,7 @@ static struct read_units units_of(uint64_t begin, uint64_t len)
 
 static bool range_is_good(const struct file_range *range, uint64_t offset, uint64_t len)
 {
+    check(offset >= range->check_offset);
     struct read_units units = units_of(offset - range->check_offset, len);
     return segment_is_verified(range->release_ctx, range->verify_unit + units.first, units.count);
 }
@@ -312,6 +318,8 @@ static struct read_state *read_state_of(struct store_read *read)
 static void read_finish(struct store_read *read, enum err err)
 {
     struct read_state *state = read_state_of(read);
+    check(err != ERR_OK || read->header || read->span_count > 0 || read->len == 0);
+    check(err != ERR_OK || !read->header || read->object != NULL);
     if (state->fd_plus_1 != 0) {
         segment_return(read->place.segment);
     }
@@ -336,6 +344,7 @@ static void read_op_start(struct store_read *read, unsigned iov_count, uint64_t 
                           void (*done)(struct disk_op *op))
 {
     int fd = read_fd(read);
+    check(fd >= 0 && iov_count > 0 && iov_count <= ARRAY_LEN(read->iov));
     unmark_neighbour(&read->place, fd);
     read->op.kind = DISK_READ;
     read->op.fd = fd;
@@ -377,6 +386,8 @@ static void read_unmark(const struct store_read *read, const struct read_units *
 static void read_payload(struct store_read *read)
 {
     struct read_units units = read_units_of(read);
+    check(!read->header && units.count > 0 && units.count <= ARRAY_LEN(read->chunks));
+    check(read_state_of(read)->info != NULL);
     read_unmark(read, &units);
     for (uint32_t i = 0; i < units.count; i++) {
         if (read->chunks[i] == NULL) {
@@ -397,6 +408,7 @@ static void read_cut_spans(struct store_read *read, const struct read_units *uni
         uint64_t unit_begin = (uint64_t)(units->first + i) * STORE_CHECKSUM_UNIT;
         uint64_t from = max_u64(begin, unit_begin);
         uint64_t to = min_u64(end, unit_begin + STORE_CHECKSUM_UNIT);
+        check(from < to && read->chunks[i] != NULL);
         read->spans[i] =
             (struct span){read->chunks[i]->data + (from - unit_begin), (size_t)(to - from)};
         read->chunks[i]->len = unit_len(&read->place, units->first + i);
@@ -408,6 +420,7 @@ static enum err read_verify(const struct store_read *read, const struct read_uni
                             const struct run_info *info)
 {
     uint64_t wanted = 0;
+    check(units->count > 0 && units->count <= ARRAY_LEN(read->chunks));
     for (uint32_t i = 0; i < units->count; i++) {
         wanted += unit_len(&read->place, units->first + i);
     }
@@ -427,6 +440,7 @@ static enum err read_verify(const struct store_read *read, const struct read_uni
 static void on_payload_read(struct disk_op *op)
 {
     struct store_read *read = container_of(op, struct store_read, op);
+    check(read->span_count == 0 && read_state_of(read)->info != NULL);
     if (read->cancelled || op->err != ERR_OK) {
         read_finish(read, read->cancelled ? ERR_CANCELLED : op->err);
         return;
@@ -475,6 +489,7 @@ static void on_header_read(struct disk_op *op)
 {
     struct store_read *read = container_of(op, struct store_read, op);
     struct read_state *state = read_state_of(read);
+    check(state->header_bytes != NULL && state->info == NULL);
     if (read->cancelled || op->err != ERR_OK) {
         read_finish(read, read->cancelled ? ERR_CANCELLED : op->err);
         return;
@@ -507,6 +522,7 @@ static void read_begin(struct store_read *read)
         read_with_info(read, info);
     } else {
         struct read_state *state = read_state_of(read);
+        check(state->header_bytes == NULL && state->fd_plus_1 > 0);
         state->header_bytes = malloc(read->place.header_len);
         check(state->header_bytes != NULL);
         read->iov[0] = (struct iovec){state->header_bytes, read->place.header_len};
@@ -517,6 +533,7 @@ static void read_begin(struct store_read *read)
 static void on_read_opened(void *ctx, enum err err, int fd)
 {
     struct store_read *read = ctx;
+    check(read_state_of(read)->fd_plus_1 == 0 && (err != ERR_OK || fd >= 0));
     if (err == ERR_OK) {
         read_state_of(read)->fd_plus_1 = fd + 1;
     }
@@ -530,6 +547,7 @@ static void on_read_opened(void *ctx, enum err err, int fd)
 static void on_read_task(struct task *task)
 {
     struct store_read *read = container_of(task, struct store_read, task);
+    check(read_state_of(read)->fd_plus_1 == 0 && read->span_count == 0);
     if (read->cancelled) {
         read_finish(read, ERR_CANCELLED);
         return;
@@ -546,6 +564,7 @@ static void on_read_task(struct task *task)
 void store_read_start(struct worker *w, struct store_read *read)
 {
     check(read->place.segment != NULL);
+    check(read->done != NULL && read->place.header_len <= RUN_HEADER_MAX);
     uint64_t run_begin = read->place.first_block * read->place.block_size_bytes;
     check(read->header || read->len <= STORE_READ_MAX);
     check(read->header || (read->first_byte >= run_begin &&
@@ -565,6 +584,7 @@ void store_read_start(struct worker *w, struct store_read *read)
 
 void store_read_cancel(struct store_read *read)
 {
+    check(read->worker != NULL && read->done != NULL);
     read->cancelled = true;
     disk_io_cancel(&read->op);
 }

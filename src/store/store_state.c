@@ -13,6 +13,7 @@ uint64_t store_epoch(const struct store *store, struct span origin, struct span 
 void store_epoch_begin(struct worker *w, struct store *store, struct span origin,
                        struct span bucket, struct store_epoch_change *change)
 {
+    check(change->done != NULL);
     state_epoch_begin(w, &store->epochs, origin, bucket, change);
 }
 
@@ -45,11 +46,13 @@ bool store_write_is_noted(const struct store *store, struct span origin, struct 
 void store_write_note(struct worker *w, struct store *store, struct span origin, struct span bucket,
                       struct store_note *note)
 {
+    check(note->done != NULL);
     state_write_note(w, &store->doubts, origin, bucket, note);
 }
 
 enum err store_holders_add(struct store *store, struct store_holder *holders, unsigned count)
 {
+    check(count == 0 || holders != NULL);
     return state_holders_add(&store->disk, holders, count);
 }
 

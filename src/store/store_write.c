@@ -24,6 +24,9 @@
 
 #define RUN_MAGIC 0x52554e57u
 #define CHUNKS_PER_WRITE 16u
+static_assert(STORE_RUN_BLOCKS_MAX * STORE_BLOCK_SIZE_MIN == STORE_RUN_MAX,
+              "the longest run of the smallest blocks");
+static_assert(STORE_RUN_MAX <= STORE_BLOCK_SIZE_MAX, "a block is the longest payload");
 
 enum run_step { RUN_IDLE, RUN_INTENT, RUN_PAYLOAD, RUN_HEADER };
 
@@ -76,6 +79,7 @@ static uint64_t run_unit_bytes(const struct store_run *run, uint32_t unit)
 // Drops all chunks but those that are being written.
 static void run_drop_chunks(struct store_run *run)
 {
+    check(run->written_units + run->writing_units <= run->appended_units);
     for (uint32_t i = run->written_units + run->writing_units; i < run->appended_units; i++) {
         if (run->chunks[i] != NULL) {
             write_backlog_written(&run->store->backlog, run_unit_bytes(run, i));
@@ -87,6 +91,8 @@ static void run_drop_chunks(struct store_run *run)
 
 static void run_free(struct store_run *run)
 {
+    check(run->step == RUN_IDLE && !run->borrowed && run->writing_units == 0);
+    check(run->appended_bytes <= run->begun_len);
     worker_task_cancel(&run->task);
     run_drop_chunks(run);
     atomic_fetch_sub(&run->store->longs.running, run->is_long);
@@ -110,6 +116,7 @@ static uint32_t run_end_offset(const struct store_run *run)
 static void run_give_rest(struct store_run *run)
 {
     uint32_t end = run_end_offset(run);
+    check(run->touched && end <= run->reservation.layout.end_offset);
     if (end < run->reservation.layout.end_offset) {
         // The run keeps the verified marks of all units that were written.
         uint32_t units = (uint32_t)max_u64(run->unit_count, run->written_units);
@@ -153,6 +160,8 @@ static struct store_place run_place(const struct store_run *run)
 static void run_end(struct store_run *run)
 {
     bool keep = run->finishing && !run->aborted && run->err == ERR_OK;
+    check(run->aborted || run->finishing);
+    check(!keep || run->written_units >= run->unit_count);
     if (!keep) {
         run_give_up(run);
     }
@@ -170,6 +179,7 @@ static void on_run_op(struct disk_op *op);
 
 static void run_submit(struct store_run *run, int fd)
 {
+    check(fd >= 0 && !run->borrowed && run->step != RUN_IDLE);
     run->borrowed = true;
     run->op.fd = fd;
     if (run->step != RUN_PAYLOAD) { // writing a part of a page reads the rest from the device
@@ -182,6 +192,7 @@ static void run_submit(struct store_run *run, int fd)
 static void on_run_opened(void *ctx, enum err err, int fd)
 {
     struct store_run *run = as_run(ctx);
+    check(run->step != RUN_IDLE && !run->borrowed);
     if (err != ERR_OK) {
         run->op.err = err;
         on_run_op(&run->op);
@@ -194,6 +205,9 @@ static void run_start_op(struct store_run *run, enum run_step step, unsigned iov
                          uint32_t offset)
 {
     struct segment *segment = run->reservation.segment;
+    check(run->step == RUN_IDLE && step != RUN_IDLE);
+    check(iov_count > 0 && iov_count <= ARRAY_LEN(run->iov));
+    check(!run->aborted && run->err == ERR_OK);
     run->step = step;
     run->touched = true;
     run->began_us = worker_now_us(run->worker);
@@ -214,6 +228,7 @@ static void run_start_op(struct store_run *run, enum run_step step, unsigned iov
 static void run_write_intent(struct store_run *run)
 {
     const struct segment_reservation *r = &run->reservation;
+    check(r->layout.intent && !run->touched && run->head == NULL);
     struct run_intent intent = {
         .number = r->number,
         .salt = r->salt,
@@ -233,16 +248,19 @@ static void run_write_intent(struct store_run *run)
 static unsigned run_fill_iov(struct store_run *run, unsigned first_iov)
 {
     unsigned count = 0;
+    check(run->writing_units == 0 && first_iov <= 1);
     while (count < CHUNKS_PER_WRITE && run->written_units + count < run->appended_units) {
         uint32_t unit = run->written_units + count;
         uint64_t at = (uint64_t)unit * STORE_CHECKSUM_UNIT;
         if (at >= run->payload_len) {
             break;
         }
+        check(run->chunks[unit] != NULL);
         run->iov[first_iov + count] = (struct iovec){
             run->chunks[unit]->data, (size_t)min_u64(STORE_CHECKSUM_UNIT, run->payload_len - at)};
         count++;
     }
+    check(run->written_units + count <= run->appended_units);
     run->writing_units = count;
     return count;
 }
@@ -282,6 +300,7 @@ static struct run_header run_header_of(const struct store_run *run)
 static void run_write_header(struct store_run *run)
 {
     const struct run_layout *layout = &run->reservation.layout;
+    check(run->finishing && run->appended_bytes >= run->payload_len);
     struct run_header header = run_header_of(run);
     uint32_t head_bytes =
         layout->intent ? header.header_len : layout->payload_offset - layout->header_offset;
@@ -291,6 +310,7 @@ static void run_write_header(struct store_run *run)
     segment_run_header_encode(&header, run->head);
     run->iov[0] = (struct iovec){run->head, head_bytes};
     unsigned count = layout->intent ? 0 : run_fill_iov(run, 1);
+    check(run->written_units + count >= run->unit_count); // no payload comes after the header
     run_start_op(run, RUN_HEADER, 1 + count, layout->header_offset);
 }
 
@@ -298,6 +318,7 @@ static void run_write_header(struct store_run *run)
 // yet, because a scan would find it too.
 static void run_note(const struct store_run *run)
 {
+    check(run->written_units >= run->unit_count && run->err == ERR_OK);
     struct run_header header = run_header_of(run);
     struct segment_row row = segment_row_of_header(&header);
     segment_list_note(run->reservation.segment, &row);
@@ -307,8 +328,9 @@ static void run_note(const struct store_run *run)
 
 static void run_op_failed(struct store_run *run, const struct disk_op *op)
 {
+    check(op->err != ERR_OK);
     if (run->err == ERR_OK) {
-        run->err = op->err == ERR_OK ? ERR_DISK_FULL : op->err;
+        run->err = op->err;
     }
     if (op->err == ERR_UNREADABLE || op->err == ERR_DESCRIPTORS) {
         return; // the write was not tried
@@ -321,6 +343,7 @@ static void run_op_failed(struct store_run *run, const struct disk_op *op)
 static void run_units_written(struct store_run *run, bool well)
 {
     uint64_t bytes = 0;
+    check(run->written_units + run->writing_units <= run->appended_units);
     if (well && run->payload_len >= RUN_PACKED_MAX) {
         segment_set_verified(run->reservation.segment,
                              run->reservation.first_unit + run->written_units, run->writing_units,
@@ -353,6 +376,7 @@ static void on_run_op(struct disk_op *op)
 {
     struct store_run *run = as_run(container_of(op, struct store_run, op));
     enum run_step step = run->step;
+    check(step != RUN_IDLE);
     if (run->borrowed) { // a run may wait long for its origin
         segment_return(run->reservation.segment);
         run->borrowed = false;
@@ -489,7 +513,7 @@ static enum err run_begin(struct worker *w, struct store *store, struct store_ob
     uint32_t header_len =
         segment_run_header_len(object->realm, object->bucket, object->key, object->etag,
                                object->version_id, object->headers, units);
-    check(header_len > 0);
+    check(header_len > 0 && header_len <= RUN_HEADER_MAX);
     struct segment_reservation reservation;
     struct retention_answer answer;
     struct segment_want want = {
@@ -505,6 +529,7 @@ static enum err run_begin(struct worker *w, struct store *store, struct store_ob
     if (err != ERR_OK) {
         return err;
     }
+    check(reservation.segment != NULL && reservation.layout.end_offset > reservation.layout.start);
     struct store_run *run =
         calloc(1, sizeof(*run) + units * (sizeof(run->chunks[0]) + sizeof(run->unit_crc[0])));
     check(run != NULL);
@@ -536,6 +561,7 @@ enum err store_run_begin(struct worker *w, struct store *store, struct store_obj
                          uint64_t first_block, uint32_t block_count, unsigned group, bool is_part,
                          struct store_run **ret_run)
 {
+    check(group <= STORE_GROUP_PINS);
     enum err err = run_begin(w, store, object, first_block, block_count, group, is_part, ret_run);
     if (err != ERR_OK) {
         refusal_count(refusal_of_error(err));
@@ -545,7 +571,8 @@ enum err store_run_begin(struct worker *w, struct store *store, struct store_obj
 
 void store_run_give_up(struct store_run *run)
 {
-    if (as_run(run)->err == ERR_OK) {
+    check(!as_run(run)->aborted);
+    if (run->err == ERR_OK) {
         run->err = ERR_DISK_BUSY;
         refusal_count(REFUSAL_disk_busy);
         write_backlog_stall(&run->store->backlog);
@@ -559,6 +586,8 @@ void store_run_append(struct store_run *run, struct chunk *chunk)
     uint64_t left = run->payload_len - run->appended_bytes;
     check(!run->finishing);
     check(left > 0);
+    check(run->appended_bytes % STORE_CHECKSUM_UNIT == 0); // only the last chunk is shorter
+    check(run->appended_units < run->unit_count);
     uint32_t len = (uint32_t)min_u64(left, STORE_CHECKSUM_UNIT);
     check(chunk->len >= len);
     uint32_t unit = run->appended_units;
@@ -586,7 +615,8 @@ uint64_t store_run_unwritten_bytes(const struct store_run *run)
 void store_run_watch(struct store_run *run,
                      void (*on_written)(void *ctx, const struct store_place *pages), void *ctx)
 {
-    as_run(run)->on_written = on_written;
+    check(as_run(run)->on_written == NULL && !run->finishing);
+    run->on_written = on_written;
     run->watch_ctx = ctx;
 }
 
@@ -595,7 +625,7 @@ void store_run_finish(struct store_run *run, uint32_t block_count,
                       void *ctx)
 {
     as_run(run);
-    check(!run->finishing);
+    check(!run->finishing && !run->aborted && done != NULL);
     check(block_count > 0);
     check(block_count <= run->block_count);
     run->finishing = true;
@@ -622,7 +652,7 @@ void store_run_abort(struct store_run *run)
         return;
     }
     as_run(run);
-    check(!run->finishing);
+    check(!run->finishing && !run->aborted);
     run->aborted = true;
     worker_defer(run->worker, &run->task);
 }

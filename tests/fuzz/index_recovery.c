@@ -164,7 +164,7 @@ static void file(const uint8_t *data, size_t size)
     free(bytes);
     int folder = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     check(folder >= 0);
-    if (index_verify_size(folder) && index_verify_tables(folder)) {
+    if (index_verify_tables(folder)) {
         (void)!index_verify(dir, MAP_BYTES, cache_id);
     }
     (void)close(folder);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the calls of operators share: a worker for each, and copies of the names in them.
+// Shared parts of the calls of operators: a worker for each, and copies of the names in them.
 #include "proxy/ops/ops.h"
 
 #include <string.h>

@@ -42,12 +42,15 @@
 #define REBUILD_PAUSE_US 125000u
 #define REBUILD_PAUSES_MAX 12u // the pause is doubled at most this often
 #define REBUILD_CALM_US 600000000u
+static_assert(((uint64_t)REBUILD_PAUSE_US << REBUILD_PAUSES_MAX) <= REBUILD_CALM_US,
+              "the longest pause is no calm");
 
 void recovery_init(struct recovery *recovery, struct index *index, struct segment_log *log,
                    struct store_disk *disk, struct store_condemned *condemned)
 {
     *recovery = (struct recovery){.index = index, .log = log, .disk = disk, .condemned = condemned};
-    pthread_mutex_init(&recovery->guarded.lock, NULL);
+    check(index != NULL && log != NULL && disk != NULL && condemned != NULL);
+    check(pthread_mutex_init(&recovery->guarded.lock, NULL) == 0);
     clock_cond_init(&recovery->guarded.wake);
 }
 
@@ -64,9 +67,9 @@ static void tell_rebuilding(struct recovery *recovery, bool rebuilding)
 
 static void want_rebuild(struct recovery *recovery, bool drop)
 {
-    tell_rebuilding(recovery, true);
     pthread_mutex_lock(&recovery->guarded.lock);
     recovery->guarded.rebuild_wanted = true;
+    tell_rebuilding(recovery, true);
     // Deletes from now on are kept for the new index.
     index_memory_recovering(&recovery->index->memory, true);
     if (drop) { // queued before the runs that the rebuild adds
@@ -132,6 +135,8 @@ static void recovery_judge_boot(struct recovery *recovery)
 enum err recovery_open_index(struct recovery *recovery)
 {
     const struct store_format *format = &recovery->disk->dir.format;
+    check(atomic_load(&recovery->index->current) == NULL);
+    check(recovery->guarded.thread.phase == DISK_THREAD_NEW);
     recovery->was_clean = format->clean;
     recovery_judge_boot(recovery);
     if (recovery->disk->dir.fresh) {
@@ -142,9 +147,6 @@ enum err recovery_open_index(struct recovery *recovery)
     }
     if (faccessat(recovery->disk->dir.index_fd, "data.mdb", F_OK, 0) != 0) {
         return recovery_open_new(recovery, "missing");
-    }
-    if (!index_verify_size(recovery->disk->dir.index_fd)) {
-        return recovery_open_new(recovery, "cut_off");
     }
     if (!index_verify_tables(recovery->disk->dir.index_fd)) {
         return recovery_open_new(recovery, "tables");
@@ -182,6 +184,8 @@ static bool recovery_stopping(struct recovery *recovery)
 void recovery_adopt_clean(struct recovery *recovery)
 {
     const struct store_format *format = &recovery->disk->dir.format;
+    check(format->append_count <= ARRAY_LEN(format->append));
+    check(recovery->was_clean == format->clean); // the store is not marked as open yet
     for (unsigned i = 0; recovery->was_clean && i < format->append_count; i++) {
         const struct store_append *a = &format->append[i];
         struct segment *segment = segment_log_entry(recovery->log, a->number);
@@ -208,6 +212,7 @@ void recovery_adopt_clean(struct recovery *recovery)
 static bool on_row_found(void *ctx, const struct segment_row *row)
 {
     struct recovery *recovery = ctx;
+    check(recovery->number != 0);
     if (!row->is_bad && recovery->rows != NULL) {
         segment_rows_add(recovery->rows, row);
     }
@@ -223,10 +228,12 @@ static enum err examine_unsealed(struct recovery *recovery, struct segment *segm
                                  struct segment_found *found)
 {
     struct segment_scan_result result = {0};
+    check(recovery->rows == NULL && recovery->number != 0);
     recovery->rows = segment_rows_new();
     enum err err = segment_list_scan(segment, found->salt, on_row_found, recovery, &result);
     found->rows = recovery->rows;
     recovery->rows = NULL;
+    check(result.end_offset <= recovery->log->segment_size_bytes || err != ERR_OK);
     found->end_offset = result.end_offset;
     found->unit_count = result.unit_count;
     found->run_count = result.run_count;
@@ -282,6 +289,7 @@ static void examine_all(struct recovery *recovery, bool rebuild)
             numbers[count++] = number;
         }
     }
+    check(count <= (size_t)log->table_mask + 1);
     qsort(numbers, count, sizeof(*numbers), number_descending);
     for (size_t i = 0; i < count && !recovery_stopping(recovery); i++) {
         struct segment *segment = segment_log_entry(log, numbers[i]);
@@ -314,11 +322,14 @@ static void rebuild_ended(struct recovery *recovery)
     uint64_t now_us = disk_real_us();
     bool calm = recovery->rebuilt_us == 0 || now_us - recovery->rebuilt_us > REBUILD_CALM_US;
     recovery->pauses = calm ? 0 : (unsigned)min_u64(recovery->pauses + 1, REBUILD_PAUSES_MAX);
+    check(recovery->pauses <= REBUILD_PAUSES_MAX && now_us > 0);
     recovery->rebuilt_us = now_us;
 }
 
 static void rebuild_all(struct recovery *recovery)
 {
+    check(atomic_load(&recovery->is_rebuilding)); // until recovery_ends()
+    check(atomic_load(&recovery->index->memory.recovering));
     log_info("index_rebuild_begun", "segments=%u", atomic_load(&recovery->log->segment_count));
     stats_add(COUNTER_index_rebuilds, 1);
     examine_all(recovery, true);
@@ -376,6 +387,7 @@ static bool take_rebuild_locked(struct recovery *recovery)
 static void *recovery_main(void *ctx)
 {
     struct recovery *recovery = ctx;
+    check(!atomic_load(&recovery->log->examined));
     thread_begin("store-recovery", THREAD_BEHIND);
     examine_all(recovery, false);
     segment_log_set_examined(recovery->log);
@@ -410,6 +422,6 @@ void recovery_start(struct recovery *recovery)
 void recovery_stop(struct recovery *recovery)
 {
     disk_thread_stop(&recovery->guarded.thread, &recovery->guarded.lock, &recovery->guarded.wake);
-    pthread_mutex_destroy(&recovery->guarded.lock);
+    check(pthread_mutex_destroy(&recovery->guarded.lock) == 0);
     pthread_cond_destroy(&recovery->guarded.wake);
 }

@@ -49,6 +49,7 @@
 static_assert(WINDOW_BYTES >= STORE_CHECKSUM_UNIT + DIRECT_ALIGN,
               "a unit fits, wherever it begins");
 static_assert(WINDOW_BYTES >= RUN_HEADER_MAX + DIRECT_ALIGN, "so does a header");
+static_assert(WINDOW_BYTES % DIRECT_ALIGN == 0, "O_DIRECT reads whole blocks");
 
 // --- waiting
 
@@ -125,6 +126,8 @@ static enum err window_read(struct scrub *scrub, struct segment *segment, uint32
                             uint32_t len)
 {
     char name[SEGMENT_NAME_LEN];
+    check(scrub->number != 0 && offset % DIRECT_ALIGN == 0);
+    check(len > 0 && len <= WINDOW_BYTES);
     segment_name(scrub->number, name);
     int failed = store_fault_strike(STORE_FAULT_SCRUB);
     int fd = openat(scrub->log->disk->dir.segments_fd, name,
@@ -150,6 +153,7 @@ static enum err window_read(struct scrub *scrub, struct segment *segment, uint32
         scrub->is_impossible = true;
     }
     scrub->window_len = got > 0 ? (uint32_t)got : 0;
+    check(scrub->window_len <= len);
     stats_add(COUNTER_scrub_bytes, scrub->window_len);
     scrub->bytes_seen += scrub->window_len;
     if (scrub->is_impossible || is_passing(failed)) {
@@ -163,6 +167,7 @@ static enum err scrub_bytes(struct scrub *scrub, uint32_t offset, uint32_t len,
                             struct span *ret_bytes)
 {
     uint32_t end = offset + len;
+    check(len > 0 && len <= WINDOW_BYTES - DIRECT_ALIGN);
     if (offset < scrub->window_offset || end > scrub->window_offset + scrub->window_len) {
         struct segment *segment = segment_log_entry(scrub->log, scrub->number);
         uint32_t from = offset & ~(DIRECT_ALIGN - 1);
@@ -186,6 +191,7 @@ static enum err scrub_bytes(struct scrub *scrub, uint32_t offset, uint32_t len,
             return ERR_CORRUPT;
         }
     }
+    check(offset >= scrub->window_offset && end <= scrub->window_offset + scrub->window_len);
     *ret_bytes = (struct span){scrub->window + (offset - scrub->window_offset), len};
     return ERR_OK;
 }
@@ -204,6 +210,7 @@ static enum err run_verify(struct scrub *scrub, const struct scrub_run *run)
     if (err != ERR_OK) {
         return err;
     }
+    check(bytes.len <= RUN_HEADER_MAX);
     memcpy(scrub->header, bytes.ptr, bytes.len); // the window moves on
     if (segment_run_header_decode((struct span){scrub->header, bytes.len}, &h) != ERR_OK ||
         h.number != scrub->number || h.salt != scrub->salt ||
@@ -246,6 +253,7 @@ static bool on_row_compared(void *ctx, const struct segment_row *row)
 static void run_drop(struct scrub *scrub, const struct scrub_run *run, enum err why)
 {
     struct segment *segment = segment_log_entry(scrub->log, scrub->number);
+    check(why == ERR_CORRUPT || why == ERR_IO);
     struct row_wanted wanted = {.header_offset = run->header_offset};
     uint64_t salt;
     if (!segment_pin(segment, scrub->number)) {
@@ -280,6 +288,7 @@ static bool scrub_run(struct scrub *scrub, const struct scrub_run *run)
         return false;
     }
     scrub->runs_seen++;
+    check(scrub->bad_seen < scrub->runs_seen);
     if (err != ERR_OK) {
         scrub->window_len = 0;
         run_drop(scrub, run, err);
@@ -320,6 +329,7 @@ static bool scrub_segment(struct scrub *scrub, uint32_t number)
 {
     struct segment *segment = segment_log_entry(scrub->log, number);
     struct run_list list = {.count = 0};
+    check(number != 0);
     if (!segment_pin(segment, number)) {
         return false;
     }
@@ -366,8 +376,10 @@ static uint32_t *numbers_of_all(struct segment_log *log, uint32_t *ret_count)
 // Publishes the progress of the round.
 static void round_tell(struct scrub *scrub, uint32_t segments_done, uint32_t segments_left_out)
 {
+    check(segments_left_out <= segments_done && scrub->bad_seen <= scrub->runs_seen);
     pthread_mutex_lock(&scrub->guarded.lock);
     struct store_scrub *told = &scrub->guarded.told;
+    check(told->state == STORE_SCRUB_RUNS && segments_done <= told->segments);
     told->segments_done = segments_done;
     told->segments_left_out = segments_left_out;
     told->runs = scrub->runs_seen;
@@ -382,6 +394,7 @@ static void round_begin(struct scrub *scrub, uint32_t segments)
     scrub->unreadable_in_row = 0;
     scrub->due_us = 0; // not bound by the pace of the previous round
     pthread_mutex_lock(&scrub->guarded.lock);
+    check(scrub->guarded.told.state == STORE_SCRUB_RUNS && scrub->guarded.told.round > 0);
     scrub->guarded.told = (struct store_scrub){
         .state = STORE_SCRUB_RUNS, .round = scrub->guarded.told.round, .segments = segments};
     scrub->guarded.began_us = clock_monotonic_us();
@@ -392,6 +405,7 @@ static void round_end(struct scrub *scrub, bool is_whole)
 {
     bool is_given_up = scrub->is_impossible || scrub->unreadable_in_row > UNREADABLE_MAX;
     pthread_mutex_lock(&scrub->guarded.lock);
+    check(scrub->guarded.told.state == STORE_SCRUB_RUNS);
     scrub->guarded.told.state = is_whole      ? STORE_SCRUB_DONE
                                 : is_given_up ? STORE_SCRUB_GIVEN_UP
                                               : STORE_SCRUB_CANCELLED;
@@ -461,6 +475,7 @@ static void *scrub_main(void *ctx)
     thread_begin("store-scrub", THREAD_BEHIND);
     // Ignored without I/O classes.
     (void)syscall(SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, IOPRIO_IDLE);
+    check(scrub->window == NULL && scrub->header == NULL);
     scrub->window = aligned_alloc(DIRECT_ALIGN, WINDOW_BYTES);
     scrub->header = malloc(RUN_HEADER_MAX);
     check(scrub->window != NULL);
@@ -482,8 +497,9 @@ static void *scrub_main(void *ctx)
 void scrub_init(struct scrub *scrub, struct segment_log *log, const struct write_backlog *backlog,
                 const struct scrub_host *host)
 {
+    check(host->drop != NULL);
     *scrub = (struct scrub){.log = log, .backlog = backlog, .host = *host};
-    pthread_mutex_init(&scrub->guarded.lock, NULL);
+    check(pthread_mutex_init(&scrub->guarded.lock, NULL) == 0);
     clock_cond_init(&scrub->guarded.wake);
 }
 
@@ -561,6 +577,7 @@ void store_scrub_read(struct store *store, struct store_scrub *ret_scrub)
     if (ret_scrub->state != STORE_SCRUB_NONE) {
         ret_scrub->elapsed_us = end_us - scrub->guarded.began_us;
     }
+    check(ret_scrub->segments_done <= ret_scrub->segments);
     ret_scrub->bytes_per_s = rate_locked(scrub);
     ret_scrub->is_impossible = scrub->is_impossible;
     pthread_mutex_unlock(&scrub->guarded.lock);
@@ -569,6 +586,6 @@ void store_scrub_read(struct store *store, struct store_scrub *ret_scrub)
 void scrub_stop(struct scrub *scrub)
 {
     disk_thread_stop(&scrub->guarded.thread, &scrub->guarded.lock, &scrub->guarded.wake);
-    pthread_mutex_destroy(&scrub->guarded.lock);
+    check(pthread_mutex_destroy(&scrub->guarded.lock) == 0);
     pthread_cond_destroy(&scrub->guarded.wake);
 }

@@ -49,6 +49,7 @@ static void fit_segments(struct fitting *f, bool only_empty)
 {
     int segments_fd = f->store->disk.dir.segments_fd;
     size_t kept = 0;
+    check(segments_fd >= 0 && f->cost > 0);
     for (size_t i = 0; i < f->count; i++) {
         bool over = f->used > f->store->disk.segment_limit_bytes;
         char name[SEGMENT_NAME_LEN];
@@ -62,6 +63,7 @@ static void fit_segments(struct fitting *f, bool only_empty)
         f->empty_gone += only_empty;
         f->full_gone += !only_empty;
     }
+    check(kept <= f->count);
     f->count = kept;
 }
 
@@ -84,6 +86,8 @@ static uint64_t files_cost(const struct fitting *f)
 
 #define START_BYTES (1u << 20) // the bytes that a start may need
 #define START_SEGMENTS_MAX 4u  // if these do not free enough space, more will not
+static_assert(START_BYTES <= STORE_SIZE_MIN, "a start needs less than the smallest cache");
+static_assert(START_BYTES <= SEGMENT_SIZE_MIN, "one segment may be enough");
 
 // Removes a few of the oldest segments until the file system has room for a start.
 static void fit_full_disk(struct fitting *f)
@@ -110,6 +114,7 @@ static void fit_full_disk(struct fitting *f)
 size_t store_fit(struct store *store, struct segment_file *files, size_t count)
 {
     uint64_t other = store->disk.other_bytes;
+    check(!store->disk.attached && atomic_load(&store->index.current) == NULL);
     uint64_t index = index_file_bytes(store->disk.dir.index_fd);
     struct fitting f = {.store = store, .files = files, .count = count};
     f.cost = segment_cost_bytes(store->disk.dir.format.segment_size_bytes);
@@ -119,6 +124,7 @@ size_t store_fit(struct store *store, struct segment_file *files, size_t count)
     if (f.used <= store->disk.capacity_bytes) {
         return f.count;
     }
+    check(f.count <= count);
     uint64_t before = f.used;
     uint64_t cut = index_file_cut(store->disk.dir.index_fd);
     bool drop = !store_fit_index(store, cut);

@@ -40,6 +40,9 @@
 static enum err late_take_over(struct store *store, struct store_dir *found)
 {
     struct store_dir *dir = &store->disk.dir;
+    check(dir->fd < 0 && dir->lock_fd < 0 && dir->segments_fd < 0 && dir->index_fd < 0);
+    check(found->segments_fd >= 0 && found->index_fd >= 0);
+    check(dir->format.hash_key != 0);
     segment_files_wipe(found->segments_fd);
     index_remove_files(found->index_fd);
     if (!found->fresh) {
@@ -71,6 +74,7 @@ static enum err late_open_locked(struct store *store, struct buf *why)
 {
     struct store_late *late = &store->late;
     struct store_limits limits = store_size_limits(store);
+    check(!store->disk.attached && late->options.dir != NULL);
     store_dir_leave(&store->disk.dir); // its own locks would keep us out
     struct store_dir found;
     late->options.block_size_bytes_max = limits.block_size_bytes_max;
@@ -177,6 +181,7 @@ bool store_late_group_of(struct store *store, store_group_fn group_of, void *ctx
 
 void store_late_init(struct store_late *late, const struct store_late_host *host)
 {
+    check(host->begin != NULL && host->begin_threads != NULL && host->give_up != NULL);
     late->host = *host;
     check(pthread_mutex_init(&late->guarded.lock, NULL) == 0);
     clock_cond_init(&late->guarded.wake);

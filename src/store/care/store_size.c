@@ -26,6 +26,7 @@
 #define HEADROOM_PERCENT_MAX 50u
 #define SHARE_STEPS 64u // a change of less than 1/64 of the size is not applied
 #define TELL_US 60000000u
+static_assert(HEADROOM_PERCENT_MAX < 100, "segments get a part of the cache");
 
 void store_size_init(struct store *store, const struct store_options *options)
 {
@@ -59,6 +60,7 @@ struct store_limits store_size_limits(struct store *store)
 void store_size_set_limits(struct store *store, const struct store_limits *limits)
 {
     struct store_size *size = &store->size;
+    check(limits->size_bytes != 0 || limits->size_percent != 0);
     pthread_mutex_lock(&size->guarded.lock);
     size->guarded.limits = *limits;
     size->guarded.is_new = true;
@@ -80,12 +82,14 @@ enum err store_size_begin(struct store *store, uint64_t ours)
 {
     const struct store_limits copy = store_size_limits(store), *limits = &copy;
     uint64_t bytes = limits->size_bytes;
+    check(!store->disk.attached);
     if (bytes == 0) {
         struct store_space space;
         enum err err = store_dir_space(&store->disk.dir, &space);
         if (err != ERR_OK) {
             return err;
         }
+        check(limits->size_percent > 0 && limits->size_percent <= 100);
         bytes = (space.free_bytes + ours) / 100 * limits->size_percent;
     }
     disk_set_sizes(&store->disk, bytes, bytes, segment_limit_of(limits, bytes));
@@ -97,6 +101,7 @@ void store_size_raise(struct store *store, uint64_t segments_bytes)
     const struct store_limits copy = store_size_limits(store), *limits = &copy;
     uint64_t least = (segments_bytes * 100 + 99) / percent_used(limits) + 100;
     least = max_u64(STORE_SIZE_MIN, least);
+    check(segment_limit_of(limits, least) >= segments_bytes && !store->disk.attached);
     if (limits->size_bytes == 0 && store->disk.capacity_bytes < least) {
         disk_set_sizes(&store->disk, least, least, segment_limit_of(limits, least));
     }
@@ -143,6 +148,7 @@ enum err store_size_order(struct store *store, const struct store_limits *limits
                    (unsigned long long)limits->size_bytes, (unsigned long long)least);
         return ERR_INVALID;
     }
+    check(atomic_load(&store->disk.attached));
     // The caller has checked the block sizes, but the directory may have been attached since.
     if (limits->block_size_bytes_max > store_block_size_max(store)) {
         buf_printf(ret_why,
@@ -166,6 +172,7 @@ uint64_t store_block_size_max(const struct store *store)
 static void size_tell(struct store *store, uint64_t was, uint64_t wanted, bool is_new)
 {
     struct store_size *size = &store->size;
+    check(store->disk.capacity_bytes > 0);
     uint64_t now_us = clock_monotonic_us();
     if (!is_new && size->told_us != 0 && now_us - size->told_us < TELL_US) {
         return;
@@ -191,6 +198,7 @@ static void size_set(struct store *store, const struct store_limits *limits, uin
     stats_add(COUNTER_cache_capacity_bytes, capacity - was);
     segment_log_limit(&store->log);
     retention_resize(&store->retention);
+    check(store->disk.segment_limit_bytes <= store->disk.capacity_bytes);
     index_set_pending_max(&store->index, store->disk.segment_limit_bytes / 2);
     if (capacity < was) {
         index_writer_fit(&store->writer);

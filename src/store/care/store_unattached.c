@@ -37,11 +37,13 @@ static enum err disown_anew(const struct store_disk *disk)
 {
     bool removed;
     struct buf why;
+    check(disk->dir.index_fd < 0);
     struct store_dir *dir = malloc(sizeof(*dir));
     check(dir != NULL);
     buf_init(&why, 4000);
     enum err err = store_dir_open(dir, disk->dir.path, &why);
     if (err == ERR_OK) {
+        check(dir->index_fd >= 0);
         err = index_disown(dir->index_fd, &removed);
     }
     store_dir_close(dir);
@@ -54,6 +56,7 @@ enum err store_unattached_disown(struct store_disk *disk)
 {
     bool removed;
     enum err err = ERR_OK;
+    check(disk->dir.path != NULL);
     pthread_mutex_lock(&disk->dir.format_lock);
     bool there = !disk->attached && !atomic_load(&disk->is_disowned) &&
                  !(is_absent(disk, "index/data.mdb") &&

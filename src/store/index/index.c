@@ -40,12 +40,21 @@
 #define GROW_ALIGN 65536u
 #define REMOVE_DEPTH_MAX 3u
 #define EXIT_INDEX_BAD 70
+static_assert(MEMORY_READERS_MAX < INDEX_READERS_MAX, "each worker reads both, recovery one");
+static_assert(STEP_BYTES_MIN % GROW_ALIGN == 0, "each step ends where the file may end");
+static_assert(RENEWAL_PROBES <= RENEWALS_MAX / 4, "a full table has free entries to find");
 
 static const MDB_val meta_key = {1, (void *)(uintptr_t) "m"};
 
 void index_init(struct index *index, const struct index_options *options)
 {
     const struct store_disk *disk = options->disk;
+    const struct index_host *host = &options->host;
+    check(disk != NULL && options->log != NULL && options->writer != NULL);
+    check(host->want_rebuild != NULL && host->want_new_index != NULL && host->want_round != NULL);
+    check(host->may_stay != NULL && host->gone != NULL);
+    check(host->line_write != NULL && host->lines_sync != NULL);
+    check(options->worker_count > 0 && options->worker_count < INDEX_READERS_MAX);
     memset(index, 0, sizeof(*index));
     index->disk = options->disk;
     index->log = options->log;
@@ -60,7 +69,8 @@ void index_init(struct index *index, const struct index_options *options)
     while (index->step_bytes < STEP_BYTES_MAX && index->step_bytes < disk->capacity_bytes / 128) {
         index->step_bytes *= 2;
     }
-    pthread_mutex_init(&index->renewing.lock, NULL);
+    check(index->map_bytes % GROW_ALIGN == 0 && index->step_bytes % GROW_ALIGN == 0);
+    check(pthread_mutex_init(&index->renewing.lock, NULL) == 0);
     index->renewals = calloc(RENEWALS_MAX, sizeof(*index->renewals));
     check(index->renewals != NULL);
     index_memory_init(&index->memory, options->worker_count);
@@ -70,6 +80,8 @@ void index_init(struct index *index, const struct index_options *options)
 void index_set_reader(struct index *index, unsigned number, struct index_reader *reader)
 {
     check(number < INDEX_READERS_MAX);
+    check(index->readers[number] == NULL || index->readers[number] == reader);
+    check(reader->txn == NULL && atomic_load(&index->current) == NULL);
     *reader = (struct index_reader){.number = number};
     index->readers[number] = reader;
     index->reader_count = max_u64(index->reader_count, number + 1);
@@ -82,6 +94,7 @@ void index_set_cuts(struct index *index, uint8_t cuts)
 
 void index_set_pending_max(struct index *index, uint64_t bytes)
 {
+    check(bytes > 0);
     atomic_store(&index->memory.pending_bytes_max, bytes);
 }
 
@@ -89,7 +102,7 @@ void index_done(struct index *index)
 {
     if (index->renewals != NULL) {
         index_close(index);
-        pthread_mutex_destroy(&index->renewing.lock);
+        check(pthread_mutex_destroy(&index->renewing.lock) == 0);
         free(index->renewals);
         index->renewals = NULL;
         index_memory_done(&index->memory);
@@ -138,18 +151,17 @@ static void on_lmdb_assert(MDB_env *env, const char *text)
     guard_mark_and_exit();
 }
 
-void index_guard_install(struct index *index, int index_fd)
+void index_guard_install(int index_fd)
 {
-    (void)index;
+    check(index_fd >= 0);
     atomic_store(&guard.index_fd, index_fd);
     struct sigaction action = {.sa_sigaction = on_sigbus, .sa_flags = SA_SIGINFO | SA_NODEFER};
     sigemptyset(&action.sa_mask);
     guard.installed = sigaction(SIGBUS, &action, &guard.before) == 0;
 }
 
-void index_guard_remove(struct index *index)
+void index_guard_remove(void)
 {
-    (void)index;
     if (guard.installed) {
         (void)sigaction(SIGBUS, &guard.before, NULL);
         guard.installed = false;
@@ -171,6 +183,7 @@ static int folder_sync(int fd)
 
 static void folder_clear(int fd, unsigned depth)
 {
+    check(depth < REMOVE_DEPTH_MAX);
     int again = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *folder = again >= 0 ? fdopendir(again) : NULL;
     if (folder == NULL) {
@@ -199,6 +212,7 @@ static void folder_clear(int fd, unsigned depth)
 
 void index_remove_files(int index_fd)
 {
+    check(index_fd >= 0);
     // The marker goes last. If the process is killed before, the next one must not trust what is
     // left.
     // If it fails, the next opening fails and reports it.
@@ -222,6 +236,7 @@ static int marker_write(int index_fd)
 
 enum err index_disown(int index_fd, bool *ret_removed)
 {
+    check(index_fd >= 0 && ret_removed != NULL);
     int failed = store_fault_strike(STORE_FAULT_DISOWN);
     failed = failed != 0 ? failed : marker_write(index_fd);
     if (failed == 0) {
@@ -242,6 +257,7 @@ enum err index_disown(int index_fd, bool *ret_removed)
 bool index_is_gone(const struct index *index)
 {
     int index_fd = index->disk->dir.index_fd;
+    check(index_fd >= 0);
     return faccessat(index_fd, "data.mdb", F_OK, 0) != 0 && errno == ENOENT &&
            folder_sync(index_fd) == 0;
 }
@@ -335,6 +351,7 @@ static int env_tables(struct index *index, struct index_env *env, bool fresh)
 
 static void env_free(struct index *index, struct index_env *env)
 {
+    check(atomic_load(&index->current) != env);
     if (env->env != NULL) {
         mdb_env_close(env->env);
     }
@@ -346,11 +363,11 @@ static void env_free(struct index *index, struct index_env *env)
     free(env);
 }
 
-static uint64_t env_file_bytes(const struct index_env *env)
+uint64_t index_file_bytes(int index_fd)
 {
-    int fd = -1;
     struct stat st;
-    if (mdb_env_get_fd(env->env, &fd) != 0 || fstat(fd, &st) != 0) {
+    check(index_fd >= 0);
+    if (fstatat(index_fd, "data.mdb", &st, AT_SYMLINK_NOFOLLOW) != 0) {
         return 0;
     }
     return max_u64((uint64_t)st.st_blocks * 512, (uint64_t)st.st_size);
@@ -367,9 +384,9 @@ static uint64_t env_used_bytes(const struct index_env *env)
 
 // Counts the bytes that the file already takes, even above the limit. The supply thread then makes
 // room.
-static void env_count_file(struct index *index, const struct index_env *env)
+static void env_count_file(struct index *index)
 {
-    uint64_t bytes = env_file_bytes(env);
+    uint64_t bytes = index_file_bytes(index->disk->dir.index_fd);
     uint64_t before = atomic_load(&index->allocated_bytes);
     if (bytes > before) {
         atomic_fetch_add(&index->disk->used_bytes, bytes - before);
@@ -403,6 +420,8 @@ static int env_open_file(struct index *index, struct index_env *env)
 enum err index_open(struct index *index, uint64_t txn_least, bool txn_exact)
 {
     struct stat st;
+    check(atomic_load(&index->current) == NULL && atomic_load(&index->allocated_bytes) == 0);
+    check(index->disk->dir.index_fd >= 0);
     bool fresh = fstatat(index->disk->dir.index_fd, "data.mdb", &st, AT_SYMLINK_NOFOLLOW) != 0;
     if (fresh && txn_least > 0) {
         return ERR_CORRUPT; // an index existed, but its file is gone
@@ -432,7 +451,7 @@ enum err index_open(struct index *index, uint64_t txn_least, bool txn_exact)
     guard_opening = false;
     enum err err = index_error(rc);
     if (err == ERR_OK) {
-        env_count_file(index, env);
+        env_count_file(index);
         // Some room after the last page. Reads do not need it, and the file grows before a write.
         err = index_grow(index, env, env_used_bytes(env) + 1);
         err = err == ERR_DISK_FULL ? ERR_OK : err;
@@ -443,6 +462,8 @@ enum err index_open(struct index *index, uint64_t txn_least, bool txn_exact)
         env_free(index, env);
         return err;
     }
+    check(env->map != NULL && (uintptr_t)env->map % INDEX_PAGE_BYTES == 0);
+    check(env->proof.pages != NULL);
     atomic_store(&guard.map, (uintptr_t)env->map);
     atomic_store(&guard.map_end, (uintptr_t)env->map + env->map_bytes);
     atomic_store(&index->current, env);
@@ -460,7 +481,9 @@ void index_close(struct index *index)
         while (atomic_load(&reader->busy)) {
             (void)sched_yield(); // a look-up takes microseconds
         }
+        check((reader->txn == NULL) == (reader->cursor == NULL));
         if (reader->txn != NULL) {
+            check(reader->env == env);
             mdb_cursor_close(reader->cursor);
             mdb_txn_abort(reader->txn);
             reader->txn = NULL;
@@ -505,6 +528,7 @@ enum err index_grow(struct index *index, struct index_env *env, uint64_t bytes)
         return ERR_OK;
     }
     struct store_disk *disk = index->disk;
+    check(env != NULL);
     uint64_t want = align_up_u64(bytes, index->step_bytes);
     if (!disk_space_reserve(disk, want - have, disk->ceiling_bytes)) {
         want = align_up_u64(bytes, GROW_ALIGN);
@@ -530,6 +554,7 @@ enum err index_grow(struct index *index, struct index_env *env, uint64_t bytes)
         return error_from_errno(failed);
     }
     room_answer(index, false);
+    check(want >= bytes && want > have);
     stats_add(COUNTER_index_bytes, want - have);
     atomic_store(&index->allocated_bytes, want);
     return ERR_OK;
@@ -602,6 +627,8 @@ static bool renewal_read(struct renewal *r, struct renewal_copy *ret_copy)
 
 static void renewal_write_locked(struct renewal *r, const struct renewal_copy *copy)
 {
+    check(atomic_load(&r->sequence) % 2 == 0); // the lock admits one writer
+    check(copy->sums.len <= STORE_SUMS_MAX);
     atomic_fetch_add(&r->sequence, 1);
     atomic_store(&r->hi, copy->hash.hi);
     atomic_store(&r->lo, copy->hash.lo);
@@ -655,6 +682,7 @@ unsigned index_renew(struct index *index, const struct store_renewal *renewals, 
             continue; // the version stays stale and is revalidated again
         }
         if (atomic_load(&slot->generation) == 0) {
+            check(index->renewing.count < RENEWALS_MAX);
             index->renewing.count++;
             stats_add(COUNTER_index_renewals_waiting, 1);
         }
@@ -677,6 +705,7 @@ unsigned index_renewals_take(struct index *index, struct renewal_copy *ret_copie
 {
     unsigned count = 0;
     uint64_t mono_ms, wall_ms;
+    check(max > 0);
     for (unsigned i = 0; i < RENEWALS_MAX && count < max; i++) {
         struct renewal_copy *copy = &ret_copies[count];
         if (renewal_read(&index->renewals[i], copy) &&
@@ -697,6 +726,7 @@ void index_renewed(struct index *index, const struct renewal_copy *copies, unsig
             struct renewal *r = renewal_slot(index, copies[i].hash, probe);
             struct renewal_copy now;
             if (renewal_read(r, &now) && memcmp(&now, &copies[i], sizeof(now)) == 0) {
+                check(index->renewing.count > 0);
                 renewal_write_locked(r, &(struct renewal_copy){0});
                 index->renewing.count--;
                 stats_sub(COUNTER_index_renewals_waiting, 1);

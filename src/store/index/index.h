@@ -123,6 +123,8 @@ enum err index_open(struct index *index, uint64_t txn_least, bool txn_exact) MUS
 void index_close(struct index *index);
 // Returns true if the index lately dropped a batch for which cache.size had no room. Any thread.
 bool index_is_full(const struct index *index);
+// Returns the disk usage of data.mdb in the folder index/; 0 if there is none.
+uint64_t index_file_bytes(int index_fd);
 // Removes everything in the folder index/.
 void index_remove_files(int index_fd);
 // Sets the numbers of objects and blocks that store_summarize() and the metrics report. Called
@@ -140,8 +142,8 @@ bool index_has_room(const struct index *index, uint64_t bytes);
 bool index_fit(struct index *index) MUST_USE;
 // Installs handlers that leave a marker for the next start: on SIGBUS, when the map fails under a
 // reader, and when an assertion of LMDB fails.
-void index_guard_install(struct index *index, int index_fd);
-void index_guard_remove(struct index *index);
+void index_guard_install(int index_fd);
+void index_guard_remove(void);
 #define INDEX_BAD_MARKER "bad"
 // Makes the next process distrust data.mdb, even after a power cut. Writes a marker, or removes the
 // file if the marker cannot be written (*ret_removed). `index_fd`: the folder index/. Blocks.

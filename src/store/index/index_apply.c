@@ -37,6 +37,8 @@
 #define PLACES_LEAST 128u  // any transaction may remove as many: their pages are within the slack
 #define PLACES_MOST 65536u // this many keep the thread busy for some 50 ms
 #define PLACES_PER_GROWTH 64u
+static_assert(PLACES_LEAST / PLACES_PER_PAGE <= PAGES_SLACK, "any transaction has these pages");
+static_assert(PLACES_PER_GROWTH % PLACES_PER_PAGE == 0, "places ask for whole pages");
 
 static bool txn_failed(struct index_txn *t, int rc)
 {
@@ -48,11 +50,13 @@ static bool txn_failed(struct index_txn *t, int rc)
 
 static void txn_want_pages(struct index_txn *t, uint64_t more)
 {
+    check(t->txn != NULL);
     t->pages += more;
     if (t->pages > t->pages_ready && t->err == ERR_OK) {
         t->err = index_grow(t->index, t->env, t->pages * PAGE_BYTES);
         t->pages_ready = atomic_load(&t->index->allocated_bytes) / PAGE_BYTES;
     }
+    check(t->pages <= t->pages_ready || t->err != ERR_OK);
 }
 
 // Ensures that the file has `more` pages. Returns false if cache.size has no room for them now.
@@ -64,6 +68,7 @@ static bool txn_gets_pages(struct index_txn *t, uint64_t more)
     }
     txn_want_pages(t, more);
     if (t->err == ERR_DISK_FULL && t->index->is_short) { // a segment took the room
+        check(t->pages >= more);
         t->err = ERR_OK;
         t->pages -= more;
         return false;
@@ -74,6 +79,7 @@ static bool txn_gets_pages(struct index_txn *t, uint64_t more)
 // Returns true if the transaction may remove one more place.
 static bool txn_takes_place(struct index_txn *t)
 {
+    check(t->places <= t->places_max);
     if (t->places == t->places_max) {
         return false;
     }
@@ -103,6 +109,7 @@ struct trees {
 static int txn_measure(const struct index_txn *t, struct trees *ret_trees)
 {
     const MDB_dbi tables[] = {t->env->objects, t->env->places};
+    check(t->txn != NULL && tables[0] != tables[1]);
     int rc = 0;
     *ret_trees = (struct trees){.depth = 0};
     for (size_t i = 0; i < ARRAY_LEN(tables) && rc == 0; i++) {
@@ -133,6 +140,7 @@ static void txn_take_room(struct index_txn *t, const struct trees *trees, unsign
     struct index *index = t->index;
     uint64_t touched_max = index->disk->capacity_bytes / TXN_PARTS / PAGE_BYTES;
     unsigned count = put_count + removal_count;
+    check(least > 0 && count > 0);
     t->places_max =
         (unsigned)min_u64(max_u64(touched_max * PLACES_PER_PAGE, PLACES_LEAST), PLACES_MOST);
     for (;;) {
@@ -172,6 +180,7 @@ enum err index_txn_begin(struct index_txn *t, struct index *index, unsigned put_
         *ret_rc = 0;
         return err;
     }
+    check(t->changes_max > 0 && t->places_max >= PLACES_LEAST);
     return ERR_OK;
 }
 
@@ -200,6 +209,8 @@ static void record_put(struct index_txn *t, struct hash128 hash, const struct in
 {
     char key_bytes[INDEX_OBJECT_KEY_LEN];
     char value_bytes[INDEX_OBJECT_MAX];
+    check(record->generation != 0);
+    check(((record->flags & INDEX_DESCRIBED) != 0) == (record->described.len > 0));
     index_object_key(hash, key_bytes);
     MDB_val key = {sizeof(key_bytes), key_bytes};
     MDB_val value = {index_object_encode(hash, record, value_bytes), value_bytes};
@@ -258,6 +269,8 @@ static void place_put(struct index_txn *t, uint64_t generation, uint64_t first_b
                       struct hash128 hash, const struct index_place *place)
 {
     struct index_place before;
+    check(generation != 0);
+    check(place->number != 0 && place->block_count > 0);
     if (place_get(t, generation, first_block, hash, &before)) {
         t->blocks -= before.block_count;
     }
@@ -290,30 +303,31 @@ static bool cursor_is_at(const MDB_val *key, uint64_t generation, uint64_t *ret_
     return at_generation == generation;
 }
 
-// Opens a cursor at the first place of the generation. Returns NULL if there is none or LMDB fails.
-static MDB_cursor *places_open(struct index_txn *t, uint64_t generation, MDB_val *ret_key,
-                               MDB_val *ret_value)
+// Opens a cursor at the first place of the generation at *block or later, and sets *block. Returns
+// NULL if there is none or LMDB fails.
+static MDB_cursor *places_open(struct index_txn *t, uint64_t generation, uint64_t *block,
+                               MDB_val *ret_key, MDB_val *ret_value)
 {
     MDB_cursor *cursor = NULL;
     if (txn_failed(t, mdb_cursor_open(t->txn, t->env->places, &cursor))) {
         return NULL;
     }
     char key_bytes[INDEX_PLACE_KEY_LEN];
-    uint64_t first_block;
-    index_place_key(generation, 0, key_bytes);
+    index_place_key(generation, *block, key_bytes);
     *ret_key = (MDB_val){sizeof(key_bytes), key_bytes};
     int rc = mdb_cursor_get(cursor, ret_key, ret_value, MDB_SET_RANGE);
-    if (txn_failed(t, rc) || rc != 0 || !cursor_is_at(ret_key, generation, &first_block)) {
+    if (txn_failed(t, rc) || rc != 0 || !cursor_is_at(ret_key, generation, block)) {
         mdb_cursor_close(cursor);
         return NULL;
     }
     return cursor;
 }
 
-static bool places_any(struct index_txn *t, uint64_t generation)
+// Finds the first place of the generation at *block or later. Returns false if there is none.
+static bool places_next(struct index_txn *t, uint64_t generation, uint64_t *block)
 {
     MDB_val key, value;
-    MDB_cursor *cursor = places_open(t, generation, &key, &value);
+    MDB_cursor *cursor = places_open(t, generation, block, &key, &value);
     if (cursor != NULL) {
         mdb_cursor_close(cursor);
     }
@@ -324,19 +338,17 @@ static bool places_any(struct index_txn *t, uint64_t generation)
 static bool places_exceed(struct index_txn *t, uint64_t generation, uint64_t most)
 {
     MDB_val key, value;
-    MDB_cursor *cursor = places_open(t, generation, &key, &value);
-    uint64_t count = cursor != NULL, first_block;
-    int rc = cursor != NULL ? 0 : MDB_NOTFOUND;
-    while (rc == 0 && count <= most) {
+    uint64_t block = 0, count = 0;
+    MDB_cursor *cursor = places_open(t, generation, &block, &key, &value);
+    if (cursor == NULL) {
+        return false;
+    }
+    int rc = 0;
+    while (!txn_failed(t, rc) && rc == 0 && cursor_is_at(&key, generation, &block) &&
+           ++count <= most) {
         rc = mdb_cursor_get(cursor, &key, &value, MDB_NEXT);
-        bool is_more =
-            !txn_failed(t, rc) && rc == 0 && cursor_is_at(&key, generation, &first_block);
-        rc = is_more ? 0 : MDB_NOTFOUND;
-        count += is_more;
     }
-    if (cursor != NULL) {
-        mdb_cursor_close(cursor);
-    }
+    mdb_cursor_close(cursor);
     return count > most;
 }
 
@@ -345,11 +357,11 @@ static bool places_exceed(struct index_txn *t, uint64_t generation, uint64_t mos
 static bool places_remove(struct index_txn *t, uint64_t generation)
 {
     MDB_val key, value;
-    MDB_cursor *cursor = places_open(t, generation, &key, &value);
+    uint64_t first_block = 0;
+    MDB_cursor *cursor = places_open(t, generation, &first_block, &key, &value);
     if (cursor == NULL) {
         return true;
     }
-    uint64_t first_block;
     int rc = 0;
     bool is_left = false;
     while (!txn_failed(t, rc) && rc == 0 && cursor_is_at(&key, generation, &first_block)) {
@@ -371,31 +383,11 @@ static bool places_remove(struct index_txn *t, uint64_t generation)
     return !is_left;
 }
 
-// Finds the first place of the generation at *block or later. Returns false if there is none.
-static bool places_next(struct index_txn *t, uint64_t generation, uint64_t *block)
-{
-    MDB_cursor *cursor = NULL;
-    if (txn_failed(t, mdb_cursor_open(t->txn, t->env->places, &cursor))) {
-        return false;
-    }
-    char key_bytes[INDEX_PLACE_KEY_LEN];
-    index_place_key(generation, *block, key_bytes);
-    MDB_val key = {sizeof(key_bytes), key_bytes};
-    MDB_val value;
-    uint64_t found = 0;
-    int rc = mdb_cursor_get(cursor, &key, &value, MDB_SET_RANGE);
-    bool any = !txn_failed(t, rc) && rc == 0 && key.mv_size == INDEX_PLACE_KEY_LEN;
-    if (any) {
-        index_place_key_parse(key.mv_data, &found, block);
-    }
-    mdb_cursor_close(cursor);
-    return any && found == generation;
-}
-
 // Removes the object. Returns false if some of its places, and so its record, are left.
 static bool object_remove(struct index_txn *t, struct hash128 hash,
                           const struct index_record *record)
 {
+    check(record->generation != 0);
     if ((record->flags & INDEX_WHOLE) != 0) {
         t->blocks -= record->place.block_count;
         place_gone(t, hash, 0, &record->place);
@@ -411,6 +403,7 @@ static bool object_remove(struct index_txn *t, struct hash128 hash,
 static void record_validate(const struct index *index, struct index_record *record,
                             uint64_t mono_ms, uint64_t wall_ms)
 {
+    check(index->opener != 0); // 0 is no process
     record->validated_mono_ms = mono_ms;
     record->validated_wall_ms = wall_ms;
     record->opener = index->opener;
@@ -430,6 +423,9 @@ static enum err object_add_place(struct index_txn *t, const struct index_change 
                                  struct index_record *record, bool is_new)
 {
     struct index_place place = index_place_of(&c->place);
+    check(!is_new || (record->generation == c->generation && record->place.number == 0));
+    check(record->size_bytes == c->size_bytes && record->etag_hash == c->etag_hash);
+    check(record->block_size_bytes == c->block_size_bytes);
     bool was_whole = !is_new && (record->flags & INDEX_WHOLE) != 0;
     if (index_change_is_whole(c)) {
         if (was_whole) {
@@ -492,6 +488,9 @@ static bool MUST_USE object_confirm(struct index_txn *t, const struct index_chan
                                     struct index_record *record)
 {
     uint64_t from = record->generation;
+    check(record->etag_hash == c->etag_hash && record->size_bytes == c->size_bytes);
+    check(c->generation != 0);
+    check(t->places <= t->places_max);
     bool moves = from != c->generation && (record->flags & INDEX_WHOLE) == 0;
     uint64_t most = t->places_max - t->places;
     if (moves && (places_exceed(t, from, PLACES_LEAST) || most < PLACES_LEAST)) {
@@ -519,6 +518,7 @@ static enum err apply_put(struct index_txn *t, const struct index_change *c)
 {
     struct index_record record;
     bool is_new = true;
+    check(c->generation != 0 && c->place.segment != NULL);
     if (record_get(t, c->hash, &record)) {
         // Its generation is from a header.
         bool found_in_segment = (record.flags & INDEX_REBUILT) != 0;
@@ -550,6 +550,7 @@ static enum err apply_put_rebuilt(struct index_txn *t, const struct index_change
 {
     struct index_record record;
     bool is_new = true;
+    check(c->generation != 0 && c->answer == NULL);
     if (record_get(t, c->hash, &record)) {
         if (version_is_same(&record, c)) {
             if (record_has(t, c, &record) >= c->place.block_count) {
@@ -573,6 +574,7 @@ static enum err apply_put_rebuilt(struct index_txn *t, const struct index_change
 static enum err apply_redescribe(struct index_txn *t, const struct index_change *c)
 {
     struct index_record record;
+    check(c->described != NULL && c->described_len <= STORE_DESCRIBED_MAX);
     if (!record_get(t, c->hash, &record) || record.generation != c->from ||
         record.etag_hash != c->etag_hash || record.size_bytes != c->size_bytes) {
         return ERR_CANCELLED;
@@ -619,7 +621,7 @@ static enum err apply_delete_at(struct index_txn *t, const struct index_change *
         t->blocks -= there.block_count;
         place_gone(t, c->hash, c->place.first_block, &there);
         place_delete(t, record.generation, c->place.first_block);
-        if (!places_any(t, record.generation)) {
+        if (!places_exceed(t, record.generation, 0)) {
             record_delete(t, c->hash);
         }
     }
@@ -633,6 +635,8 @@ static enum err apply_move(struct index_txn *t, const struct index_change *c)
     struct index_place there;
     struct index_place from = index_place_of(&c->move->from);
     struct index_place to = index_place_of(&c->place);
+    check(to.block_count == from.block_count && to.payload_len == from.payload_len);
+    check(!index_place_equal(&from, &to));
     if (!record_get(t, c->hash, &record)) {
         return ERR_CANCELLED;
     }
@@ -655,6 +659,7 @@ static enum err apply_move(struct index_txn *t, const struct index_change *c)
 
 enum err index_txn_apply(struct index_txn *t, const struct index_change *change)
 {
+    check(t->txn != NULL && t->env != NULL);
     if (txn_failed(t, 0)) {
         return ERR_IO;
     }
@@ -683,6 +688,7 @@ enum err index_txn_apply(struct index_txn *t, const struct index_change *change)
 void index_txn_renew(struct index_txn *t, const struct renewal_copy *renewal)
 {
     struct index_record record;
+    check(t->txn != NULL && renewal->generation != 0);
     if (!txn_failed(t, 0) && record_get(t, renewal->hash, &record) &&
         record.generation == renewal->generation) {
         record_validate(t->index, &record, renewal->validated_mono_ms, renewal->validated_wall_ms);
@@ -694,6 +700,8 @@ void index_txn_renew(struct index_txn *t, const struct renewal_copy *renewal)
 int index_txn_commit(struct index_txn *t)
 {
     struct index *index = t->index;
+    check(t->txn != NULL && t->env == atomic_load(&index->current));
+    check(t->pages <= t->pages_ready || t->err != ERR_OK);
     int64_t blocks = (int64_t)atomic_load(&index->blocks) + t->blocks;
     struct index_meta meta = {.blocks = blocks > 0 ? (uint64_t)blocks : 0};
     memcpy(meta.cache_id, index->disk->dir.format.cache_id, CACHE_ID_LEN);

@@ -18,6 +18,7 @@
 #include "store/segment/segment_log.h"
 
 #define CHANGES_PER_LOOK 16u // changes between two looks at the CPU time
+static_assert(CHANGES_PER_LOOK < INDEX_BATCH_MAX, "a full batch looks at the time");
 
 // --- order
 
@@ -55,6 +56,7 @@ static bool change_grows(const struct index_change *c)
 void index_batch_init(struct index_batch *batch, struct index_change *owed,
                       struct index_change *changes, unsigned count)
 {
+    check((owed == NULL && changes == NULL) == (count == 0));
     *batch = (struct index_batch){.count = count};
     struct ordered *ordered = calloc(max_u64(1, count), sizeof(*ordered));
     batch->changes = calloc(max_u64(1, count), sizeof(*batch->changes));
@@ -90,6 +92,8 @@ void index_batch_done(struct index_batch *batch)
 
 struct index_batch_left index_batch_left(const struct index_batch *batch)
 {
+    check(batch->in.changes <= batch->count && batch->in.renewals <= batch->renewal_count);
+    check(batch->forget == NULL || batch->in.removals <= batch->forget->slice_count);
     struct index_batch_left left = {
         .puts = batch->renewal_count - batch->in.renewals,
         .forgets = batch->forget != NULL ? batch->forget->slice_count - batch->in.removals : 0,
@@ -119,6 +123,7 @@ static bool touch_of(struct index_batch *batch, unsigned i, struct index *index,
                      struct index_touch *ret_touch)
 {
     const struct index_change *c = batch->changes[i];
+    check(i >= batch->in.changes && !c->is_in);
     struct index_touch touch = {.hash = c->hash, .is_whole = true};
     switch (c->kind) {
     case INDEX_PUT:
@@ -167,6 +172,7 @@ bool index_batch_ready(struct index_batch *batch, struct index *index)
     for (unsigned i = batch->in.removals; i < forget_count; i++) {
         touches[count++] = (struct index_touch){batch->forget->slice[i].hash, 0, true};
     }
+    check(count <= max);
     bool good = index_proof_touches(index, touches, count);
     free(touches);
     return good;
@@ -193,6 +199,8 @@ static enum err change_apply(struct index *index, struct index_txn *t, struct in
 {
     struct index_memory *memory = &index->memory;
     bool lives = !change_adds(c) || change_segment_lives(index, c);
+    check(c->kind != INDEX_PUT || c->place.segment != NULL);
+    check(!c->is_in);
     if (c->kind == INDEX_PUT && !lives) {
         struct index_change hide = *c;
         hide.kind = INDEX_DELETE;
@@ -243,6 +251,7 @@ void index_batch_apply(struct index_batch *batch, struct index *index, struct in
     struct applying a = {.until_us = thread_cpu_us() + cpu_us, .max = t->changes_max};
     struct index_progress *at = &batch->at;
     unsigned removals = batch->forget != NULL ? batch->forget->slice_count : 0;
+    check(t->txn != NULL && t->changes_max > 0);
     *at = batch->in;
     for (; at->changes < batch->count && !a.is_over; applied(&a), at->changes++) {
         struct index_change *change = batch->changes[at->changes];
@@ -261,7 +270,11 @@ void index_batch_apply(struct index_batch *batch, struct index *index, struct in
 
 bool index_batch_committed(struct index_batch *batch)
 {
+    check(batch->at.changes >= batch->in.changes && batch->at.changes <= batch->count);
+    check(batch->at.renewals >= batch->in.renewals && batch->at.removals >= batch->in.removals);
+    check(batch->at.renewals == 0 || batch->at.changes == batch->count);
     for (unsigned i = batch->in.changes; i < batch->at.changes; i++) {
+        check(batch->changes[i]->err != ERR_AGAIN);
         batch->changes[i]->is_in = true;
     }
     batch->in = batch->at;

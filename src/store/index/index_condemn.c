@@ -31,6 +31,7 @@ struct condemning {
 
 static void condemning_sync(struct condemning *c)
 {
+    check(c->marked_count <= SYNC_TOGETHER);
     for (unsigned i = 0; i < c->marked_count; i++) {
         int fd;
         bool synced = false;
@@ -56,12 +57,14 @@ static void condemning_note(struct condemning *c, struct segment *segment)
     if (c->marked_count == SYNC_TOGETHER) {
         condemning_sync(c);
     }
+    check(c->marked_count < ARRAY_LEN(c->marked));
     segment_pin_again(segment);
     c->marked[c->marked_count++] = segment;
 }
 
 static void condemn_place(struct condemning *c, const struct store_place *place)
 {
+    check(place->segment_number != 0);
     struct segment *segment = segment_log_entry(c->index->log, place->segment_number);
     if (!segment_pin(segment, place->segment_number)) {
         return; // the segment is being evicted anyway
@@ -138,6 +141,7 @@ static void condemn_known(struct condemning *c, MDB_txn *txn, struct index_env *
 static void condemn_key(struct condemning *c, const struct index_change *batch,
                         const struct index_change *change)
 {
+    check(change->kind == INDEX_CONDEMN && change->answer == NULL);
     for (const struct index_change *put = batch; put != change; put = put->next) {
         if (put->kind == INDEX_PUT && hash128_equal(put->hash, change->hash)) {
             condemn_place(c, &put->place);
@@ -179,6 +183,7 @@ void index_condemn_batch(struct index *index, const struct index_change *batch)
         if (change->kind == INDEX_CONDEMN) {
             condemn_key(&c, batch, change);
         } else if (change->is_bad) {
+            check(change->kind == INDEX_DELETE_AT);
             condemn_place(&c, &change->place);
         }
     }

@@ -24,6 +24,8 @@
 #include "store/index/index.h"
 #include "store/index/index_apply.h"
 
+static_assert(INDEX_FORGET_SLICE_LAST % INDEX_FORGET_SLICE == 0, "the last slices are whole ones");
+
 struct forget_list {
     struct forget_list *next;
     struct segment_removal *removals;
@@ -33,7 +35,7 @@ struct forget_list {
 void index_forget_init(struct index_forget *forget)
 {
     *forget = (struct index_forget){0};
-    pthread_mutex_init(&forget->guarded.lock, NULL);
+    check(pthread_mutex_init(&forget->guarded.lock, NULL) == 0);
     clock_cond_init(&forget->guarded.room);
     forget->guarded.last = &forget->guarded.first;
 }
@@ -47,13 +49,14 @@ static void list_free(struct forget_list *list)
 void index_forget_done(struct index_forget *forget)
 {
     struct forget_list *next;
+    check(forget->slice_count <= atomic_load(&forget->waiting));
     for (struct forget_list *list = forget->guarded.first; list != NULL; list = next) {
         next = list->next;
         list_free(list);
     }
     stats_sub(COUNTER_index_forgets_waiting, atomic_load(&forget->waiting));
     free(forget->slice);
-    pthread_mutex_destroy(&forget->guarded.lock);
+    check(pthread_mutex_destroy(&forget->guarded.lock) == 0);
     pthread_cond_destroy(&forget->guarded.room);
 }
 
@@ -79,12 +82,14 @@ static bool wait_for_room_locked(struct index_forget *forget, unsigned count)
 
 void index_forget_add(struct index_forget *forget, struct segment_removal *removals, unsigned count)
 {
+    check(removals != NULL || count == 0);
     struct forget_list *list = calloc(1, sizeof(*list));
     check(list != NULL);
     list->removals = removals;
     list->count = count;
     pthread_mutex_lock(&forget->guarded.lock);
     if (count > 0 && wait_for_room_locked(forget, count)) {
+        check(*forget->guarded.last == NULL);
         *forget->guarded.last = list;
         forget->guarded.last = &list->next;
         atomic_fetch_add(&forget->waiting, count);
@@ -122,6 +127,7 @@ static int removal_compare(const void *a, const void *b)
 
 unsigned index_forget_take(struct index_forget *forget, unsigned max)
 {
+    check(max > 0 && forget->slice_count <= forget->slice_max);
     if (forget->slice_count > 0 || atomic_load(&forget->waiting) == 0) {
         return forget->slice_count; // the disk refused this slice the last time
     }
@@ -134,6 +140,7 @@ unsigned index_forget_take(struct index_forget *forget, unsigned max)
     pthread_mutex_lock(&forget->guarded.lock);
     while (forget->guarded.first != NULL && forget->slice_count < max) {
         struct forget_list *list = forget->guarded.first;
+        check(list->taken < list->count);
         unsigned count = (unsigned)min_u64(max - forget->slice_count, list->count - list->taken);
         memcpy(forget->slice + forget->slice_count, list->removals + list->taken,
                count * sizeof(*forget->slice));
@@ -148,6 +155,7 @@ unsigned index_forget_take(struct index_forget *forget, unsigned max)
         }
     }
     pthread_mutex_unlock(&forget->guarded.lock);
+    check(forget->slice_count > 0 && forget->slice_count <= max);
     qsort(forget->slice, forget->slice_count, sizeof(*forget->slice), removal_compare);
     return forget->slice_count;
 }
@@ -166,7 +174,7 @@ void index_forget_forgotten(struct index_forget *forget, unsigned count)
     forget->slice_count -= count;
     memmove(forget->slice, forget->slice + count, forget->slice_count * sizeof(*forget->slice));
     pthread_mutex_lock(&forget->guarded.lock);
-    atomic_fetch_sub(&forget->waiting, count);
+    check(atomic_fetch_sub(&forget->waiting, count) >= count);
     stats_sub(COUNTER_index_forgets_waiting, count);
     forget->guarded.is_stuck = false;
     pthread_cond_broadcast(&forget->guarded.room);

@@ -48,6 +48,11 @@ static_assert(INDEX_OBJECT_LEN <= 96,
               "costs 183 bytes an object in all, and 1.5 for each of its checksums'");
 static_assert(60 + 32 == INDEX_OBJECT_LEN, "checksums begin behind the place");
 static_assert(28 + 32 == INDEX_PLACE_LEN, "the place ends the record");
+static_assert(32 + 8 == INDEX_META_LEN, "zeros end the record");
+static_assert(8 + CACHE_ID_LEN == 24, "the cache's id is between version and number of blocks");
+static_assert(STORE_DESCRIBED_MAX <= UINT16_MAX, "the length of a version id has two bytes");
+static_assert(STORE_SUMS_MAX <= UINT8_MAX, "the length of the checksums has one byte");
+static_assert(INDEX_DESCRIBED < 1u << INDEX_CUTS_SHIFT, "the flags are in the low byte");
 
 static void put_be64(char *at, uint64_t value)
 {
@@ -151,12 +156,14 @@ size_t index_object_encode(struct hash128 hash, const struct index_record *recor
     wire_put_u32(ret + 48, record->opener);
     wire_put_u32(ret + 52, record->block_size_bytes);
     if ((record->flags & INDEX_WHOLE) != 0) {
+        check(place_fits_object(&record->place, record));
         wire_put_u32(ret + 56, record->place.block_count);
         place_put(ret + 60, &record->place);
     }
     memcpy(sums, record->sums.bytes, record->sums.len);
     if (is_described) {
         check(record->described.len <= STORE_DESCRIBED_MAX);
+        check(record->described.len == 0 || record->described.ptr != NULL);
         ret[INDEX_OBJECT_LEN] = (char)record->sums.len;
         memcpy(ret + len, record->described.ptr, record->described.len);
         len += record->described.len;
@@ -250,6 +257,7 @@ struct store_object *index_described_object(const struct run_header *header, uin
     if (described.len < DESCRIBED_FIXED || id_len > described.len - DESCRIBED_FIXED) {
         return NULL;
     }
+    check(generation != 0);
     struct span version_id = {d + DESCRIBED_FIXED, id_len};
     struct span headers = {version_id.ptr + id_len, described.len - DESCRIBED_FIXED - id_len};
     struct store_object *object = store_object_new(

@@ -20,6 +20,8 @@
 #include "store/segment/segment_log.h"
 
 #define LOOKUP_ANY_MAX 8u // places tried for a header if the window has none
+static_assert(STORE_VIEW_PLACES_MAX * STORE_BLOCK_SIZE_MIN == STORE_WINDOW_MAX,
+              "a view holds the smallest runs of the longest window");
 
 struct lookup {
     struct index *index;
@@ -41,6 +43,7 @@ struct lookup {
 
 struct index_env *index_reader_enter(struct index *index, struct index_reader *reader)
 {
+    check(!atomic_load_explicit(&reader->busy, memory_order_relaxed)); // a view in a view
     atomic_store(&reader->busy, true);
     struct index_env *env = atomic_load(&index->current);
     int rc = env == NULL ? MDB_NOTFOUND : 0;
@@ -67,6 +70,7 @@ struct index_env *index_reader_enter(struct index *index, struct index_reader *r
 
 void index_reader_leave(struct index_reader *reader)
 {
+    check(atomic_load_explicit(&reader->busy, memory_order_relaxed) && reader->txn != NULL);
     mdb_txn_reset(reader->txn);
     atomic_store(&reader->busy, false);
 }
@@ -75,6 +79,7 @@ static enum index_held record_find(struct index *index, struct index_env *env,
                                    struct index_reader *reader, struct hash128 hash,
                                    struct index_record *ret_record)
 {
+    check(reader->txn != NULL && reader->env == env);
     if (!index_proof_object(index, env, reader->txn, hash)) {
         return INDEX_UNKNOWN;
     }
@@ -114,6 +119,7 @@ bool index_described(struct index *index, struct index_reader *reader, struct ha
     }
     bool is_it = record_find(index, env, reader, hash, &record) == INDEX_HELD &&
                  record.generation == generation && (record.flags & INDEX_DESCRIBED) != 0;
+    check(!is_it || record.described.len <= STORE_DESCRIBED_MAX);
     *ret_len = is_it ? record.described.len : 0;
     if (is_it) {
         memcpy(ret_described, record.described.ptr, record.described.len);
@@ -128,6 +134,7 @@ bool index_described(struct index *index, struct index_reader *reader, struct ha
 static bool view_pin(struct lookup *l, struct store_place *found, bool durable)
 {
     struct segment_log *log = l->index->log;
+    check(found->segment_number != 0 && found->block_count > 0);
     struct segment *segment = segment_log_entry(log, found->segment_number);
     if (!segment_pin(segment, found->segment_number)) {
         // Its segment is gone for good.
@@ -162,6 +169,7 @@ static bool view_add(struct lookup *l, struct store_place place, bool durable)
 static bool view_add_pending(struct lookup *l, uint64_t block)
 {
     bool there = false;
+    check(l->pending_next <= l->pending_count && l->pending_count <= STORE_VIEW_PLACES_MAX);
     while (l->pending_next < l->pending_count &&
            l->pending[l->pending_next]->place.first_block <= block) {
         const struct store_place *place = &l->pending[l->pending_next++]->place;
@@ -278,6 +286,7 @@ static bool any_pending(struct lookup *l)
 static void lookup_window(struct lookup *l, uint64_t size_bytes, uint32_t block_size_bytes)
 {
     uint64_t blocks = segment_run_object_blocks(size_bytes, block_size_bytes);
+    check(blocks > 0);
     l->first = l->first_byte / block_size_bytes;
     l->end = l->end_byte / block_size_bytes + (l->end_byte % block_size_bytes != 0);
     l->end = min_u64(max_u64(l->end, l->first + 1), blocks);
@@ -288,6 +297,7 @@ static void lookup_window(struct lookup *l, uint64_t size_bytes, uint32_t block_
 // leaves the list later is in that view.
 static void pick_pending(struct lookup *l)
 {
+    check(l->version->generation != 0 && l->pending_count == 0);
     lookup_window(l, l->version->size_bytes, l->version->block_size_bytes);
     const struct memory_place *at = l->some = atomic_load(&l->version->first);
     // At most MEMORY_PENDING_MAX and those in flight.
@@ -384,6 +394,8 @@ static void lookup_places(struct lookup *l, const struct index_record *record)
     bool whole = record != NULL && (record->flags & INDEX_WHOLE) != 0;
     bool cursor =
         record != NULL && !whole && mdb_cursor_renew(l->reader->txn, l->reader->cursor) == 0;
+    check(record == NULL || record->generation == l->view->generation);
+    check(l->version == NULL || l->version->generation == l->view->generation);
     if (l->first < l->end) {
         if (whole) {
             view_add_durable(l, &record->place, 0);
@@ -411,6 +423,8 @@ void index_lookup(struct index *index, struct index_reader *reader, bool durable
                   struct store_view *ret_view)
 {
     struct lookup l;
+    check(ret_view->place_count == 0 && ret_view->any.segment == NULL);
+    check(index->readers[reader->number] == reader);
     l.index = index;
     l.reader = reader;
     l.hash = hash;
@@ -448,6 +462,7 @@ void index_lookup(struct index *index, struct index_reader *reader, bool durable
     } else if (l.version != NULL) {
         view_take_version(&l);
     }
+    check(!ret_view->found || ret_view->generation >= floor);
     ret_view->unknown = held == INDEX_UNKNOWN;
     if (ret_view->found) {
         lookup_window(&l, ret_view->size_bytes, ret_view->block_size_bytes);

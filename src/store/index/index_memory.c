@@ -35,13 +35,18 @@
 // A change holds its shard's lock briefly. Only the key's home and the index writer take it.
 #include "store/index/index_memory.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 #include "stats/stats.h"
 
+static_assert(offsetof(struct memory_place, retired) == 0, "retired and freed by this address");
+static_assert(offsetof(struct memory_version, retired) == 0, "retired and freed by this address");
+static_assert(offsetof(struct memory_entry, retired) == 0, "retired and freed by this address");
+
 void index_memory_init(struct index_memory *memory, unsigned reader_count)
 {
-    check(reader_count <= MEMORY_READERS_MAX);
+    check(reader_count > 0 && reader_count <= MEMORY_READERS_MAX);
     memset(memory, 0, sizeof(*memory));
     atomic_store(&memory->epoch, 1);
     memory->reader_count = reader_count;
@@ -56,7 +61,7 @@ void index_memory_init(struct index_memory *memory, unsigned reader_count)
     memset(memory->readers, 0, MEMORY_READERS_MAX * sizeof(*memory->readers));
     memset(memory->shards, 0, MEMORY_SHARDS * sizeof(*memory->shards));
     for (unsigned i = 0; i < MEMORY_SHARDS; i++) {
-        pthread_mutex_init(&memory->shards[i].lock, NULL);
+        check(pthread_mutex_init(&memory->shards[i].lock, NULL) == 0);
     }
 }
 
@@ -68,12 +73,15 @@ bool index_memory_enter(struct index_memory *memory, unsigned reader)
         return false;
     }
     check(reader < memory->reader_count);
+    check(atomic_load_explicit(&memory->readers[reader].epoch, memory_order_relaxed) == 0);
     atomic_store(&memory->readers[reader].epoch, atomic_load(&memory->epoch));
     return true;
 }
 
 void index_memory_leave(struct index_memory *memory, unsigned reader)
 {
+    check(reader < memory->reader_count);
+    check(atomic_load_explicit(&memory->readers[reader].epoch, memory_order_relaxed) != 0);
     atomic_store_explicit(&memory->readers[reader].epoch, 0, memory_order_release);
 }
 
@@ -125,6 +133,7 @@ bool index_memory_is_heavy(const struct index_memory *memory)
 static void retire_locked(struct index_memory *memory, struct memory_shard *shard, void *ptr)
 {
     struct memory_retired *retired = ptr;
+    check(retired->next == NULL && retired->epoch == 0); // retired once
     retired->epoch = atomic_fetch_add(&memory->epoch, 1);
     retired->next = shard->retired;
     shard->retired = retired;
@@ -218,10 +227,14 @@ static void entry_replace_locked(struct index_memory *memory, _Atomic(struct mem
     struct memory_shard *shard = shard_of(memory, changed->hash);
     struct memory_entry *before = atomic_load(link);
     struct memory_entry *next = before != NULL ? atomic_load(&before->next) : NULL;
+    check(before == NULL || hash128_equal(before->hash, changed->hash));
+    check(changed->version == NULL || changed->version->generation >= changed->floor);
+    check(changed->deleted <= changed->floor);
+    check(!changed->floor_durable || (!changed->owed && changed->floor != 0));
     if (changed->floor == 0 && changed->version == NULL) {
         if (before != NULL) {
             atomic_store(link, next);
-            atomic_fetch_sub(&memory->count, 1);
+            check(atomic_fetch_sub(&memory->count, 1) > 0);
         }
     } else {
         struct memory_entry *made = malloc(sizeof(*made));
@@ -287,6 +300,8 @@ bool index_memory_put(struct index_memory *memory, const struct memory_put *put)
 {
     struct memory_shard *shard = shard_of(memory, put->hash);
     bool entered = true;
+    check(put->generation != 0 && put->sums.len <= STORE_SUMS_MAX);
+    check(put->place == NULL || put->place->generation == put->generation);
     pthread_mutex_lock(&shard->lock);
     _Atomic(struct memory_entry *) *link = entry_link_locked(memory, put->hash);
     struct memory_entry *before = atomic_load(link);
@@ -384,6 +399,7 @@ void index_memory_drop_place(struct index_memory *memory, struct hash128 hash, u
     struct memory_shard *shard = shard_of(memory, hash);
     pthread_mutex_lock(&shard->lock);
     struct memory_version *version = version_find_locked(memory, hash, generation);
+    check(place->generation == generation);
     _Atomic(struct memory_place *) *link = version != NULL ? &version->first : NULL;
     struct memory_place *at = NULL;
     while (link != NULL && (at = atomic_load(link)) != NULL && !place_is_same(&at->place, place)) {
@@ -430,6 +446,7 @@ bool index_memory_owe(struct index_memory *memory, struct hash128 hash, uint64_t
     bool owe = before != NULL && before->floor >= floor && !before->floor_durable && !before->owed;
     if (owe) {
         struct memory_entry changed = entry_copy(before, hash);
+        check(changed.floor != 0);
         changed.owed = true;
         entry_replace_locked(memory, link, &changed);
     }
@@ -451,6 +468,7 @@ uint64_t index_memory_judge_rebuilt(struct index_memory *memory, const struct me
 {
     struct memory_shard *shard = shard_of(memory, found->hash);
     uint64_t generation = found->generation;
+    check(found->place == NULL); // no place enters the memory side
     pthread_mutex_lock(&shard->lock);
     struct memory_entry *entry = atomic_load(entry_link_locked(memory, found->hash));
     if (entry != NULL && entry->version != NULL) {
@@ -521,9 +539,11 @@ void index_memory_done(struct index_memory *memory)
     for (unsigned i = 0; i < memory->reader_count; i++) {
         check(atomic_load(&memory->readers[i].epoch) == 0);
     }
+    check(atomic_load(&memory->count) == 0);
     index_memory_reclaim(memory);
     for (unsigned i = 0; i < MEMORY_SHARDS; i++) {
-        pthread_mutex_destroy(&memory->shards[i].lock);
+        check(memory->shards[i].retired == NULL);
+        check(pthread_mutex_destroy(&memory->shards[i].lock) == 0);
     }
     free(memory->shards);
     free(memory->readers);

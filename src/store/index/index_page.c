@@ -32,6 +32,12 @@
 #define TREE_DEPTH_AT 6u
 #define TREE_ROOT_AT 40u
 #define TREE_NO_ROOT UINT64_MAX
+static_assert(TREE_DEPTH_AT + sizeof(uint16_t) + 4 * sizeof(uint64_t) == TREE_ROOT_AT,
+              "four counts are between depth and root");
+static_assert(INDEX_PAGE_KEY_LEN == INDEX_OBJECT_KEY_LEN, "both tables have keys of one length");
+static_assert(INDEX_PAGE_KEY_LEN == INDEX_PLACE_KEY_LEN, "both tables have keys of one length");
+static_assert(TREE_ROOT_AT + sizeof(uint64_t) == TREE_BYTES, "the root ends the record");
+static_assert(INDEX_OBJECT_MAX < INDEX_PAGE_BYTES / 2, "two records fit into a leaf, as LMDB asks");
 
 bool index_page_tree(struct span record, struct index_tree *ret_tree)
 {

@@ -40,9 +40,13 @@
 #define LEAF_ROW_BYTES (INDEX_OBJECT_MAX + 28u) // of a row of "objects"
 #define BRANCH_LEAST 2u                         // children; LMDB merges branches with fewer
 #define AHEAD_DEPTH 3u                          // a tree with fewer levels is small and in memory
+static_assert(LEAF_LEAST_BYTES == INDEX_PAGE_BYTES / 4, "LMDB merges a leaf a quarter full");
+static_assert(LEAF_ROW_BYTES < INDEX_PAGE_BYTES / 2, "a leaf has two rows");
+static_assert(AHEAD_DEPTH <= INDEX_PAGE_DEPTH_MAX, "such trees exist");
 
 void index_proof_init(struct index_proof *proof, uint64_t page_count)
 {
+    check(proof->pages == NULL);
     proof->page_count = page_count;
     proof->pages = calloc(page_count / 64 + 1, sizeof(*proof->pages));
     check(proof->pages != NULL);
@@ -57,11 +61,13 @@ void index_proof_done(struct index_proof *proof)
 void index_proof_all(struct index *index)
 {
     struct index_env *env = atomic_load(&index->current);
+    check(env != NULL);
     atomic_store_explicit(&env->proof.is_whole, true, memory_order_release);
 }
 
 void index_proof_failed(struct index *index, struct index_env *env, const char *where)
 {
+    check(env != NULL && where != NULL);
     if (!atomic_exchange(&env->proof.is_bad, true)) {
         stats_add(COUNTER_index_injuries, 1);
         log_warn("index_injured", "where=%s", where);
@@ -112,6 +118,7 @@ static bool page_is_good(const struct index_walk *w, const struct index_page_pla
 static struct index_page_place child_place(const struct index_walk *w, unsigned level, unsigned i)
 {
     const char *page = w->step[level].page;
+    check(level + 1 < w->tree.depth);
     return (struct index_page_place){
         .table = w->table,
         .number = index_page_child(page, i),
@@ -124,6 +131,8 @@ static struct index_page_place child_place(const struct index_walk *w, unsigned 
 
 static bool step_to(struct index_walk *w, unsigned level, const struct index_page_place *at)
 {
+    check(level < w->tree.depth && w->tree.depth <= INDEX_PAGE_DEPTH_MAX);
+    check(at->is_leaf == (level + 1 == w->tree.depth));
     if (!page_is_good(w, at)) {
         return false;
     }
@@ -137,6 +146,7 @@ static bool step_to(struct index_walk *w, unsigned level, const struct index_pag
 // Walks from the page at `level` to the leaf of `key`; NULL: the first leaf.
 static enum index_walked walk_down(struct index_walk *w, unsigned level, const char *key)
 {
+    check(level < w->tree.depth);
     for (; level + 1 < w->tree.depth; level++) {
         if (key != NULL) {
             w->step[level].at = index_page_child_of(w->step[level].page, key);
@@ -157,6 +167,7 @@ enum index_walked index_proof_begin(struct index_walk *walk, const struct index_
     MDB_val key = {strlen(names[table]), (void *)(uintptr_t)names[table]};
     MDB_val value;
     MDB_envinfo info;
+    check(txn != NULL && env->map != NULL && table < ARRAY_LEN(names));
     walk->env = env;
     walk->table = table;
     walk->fd = -1;
@@ -178,12 +189,14 @@ enum index_walked index_proof_begin(struct index_walk *walk, const struct index_
 
 enum index_walked index_proof_seek(struct index_walk *walk, const char *key)
 {
+    check(key != NULL && walk->tree.depth > 0);
     return walk_down(walk, 0, key);
 }
 
 enum index_walked index_proof_next_leaf(struct index_walk *walk)
 {
     unsigned level = walk->tree.depth - 1;
+    check(walk->tree.depth > 0);
     do {
         if (level == 0) {
             return INDEX_WALK_ENDS;
@@ -197,6 +210,7 @@ enum index_walked index_proof_next_leaf(struct index_walk *walk)
 
 const char *index_proof_leaf(const struct index_walk *walk, unsigned *ret_at)
 {
+    check(walk->tree.depth > 0);
     *ret_at = walk->step[walk->tree.depth - 1].at;
     return walk->step[walk->tree.depth - 1].page;
 }
@@ -245,6 +259,7 @@ bool index_proof_rows(struct index *index, struct index_env *env, MDB_txn *txn, 
         return true;
     }
     uint64_t generation, block;
+    check(max > 0);
     index_place_key_parse(key, &generation, &block);
     struct index_walk walk;
     enum index_walked walked = index_proof_begin(&walk, env, txn, INDEX_TABLE_PLACES, false);
@@ -359,6 +374,7 @@ static void leaves_ahead(struct index_walk *w, int fd, const struct index_touch 
                          unsigned count)
 {
     uint64_t asked = 0;
+    check(fd >= 0 && w->tree.depth >= 2);
     for (unsigned i = 0; i < count; i++) {
         char key[INDEX_OBJECT_KEY_LEN];
         index_object_key(touches[i].hash, key);

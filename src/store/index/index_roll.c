@@ -19,8 +19,12 @@
 #include "store/index/index_writer.h"
 #include "store/segment/segment_log.h"
 
+static_assert(INDEX_ROLL_US < INDEX_ROLL_PAUSE_MS * 1000 / 10, "it rests most of the time");
+static_assert(INDEX_PAGE_KEY_LEN == INDEX_OBJECT_KEY_LEN, "one key fits both tables");
+
 static void round_begin(struct index_roll *roll, const struct index_env *env)
 {
+    check(env->id != 0);
     roll->env_id = env->id;
     roll->table = INDEX_TABLE_OBJECTS;
     roll->begun = false;
@@ -30,6 +34,7 @@ static void round_begin(struct index_roll *roll, const struct index_env *env)
 // Queues the removal of a place whose segment is gone, unless too many removals wait.
 static void place_look(struct index *index, struct hash128 owner, const struct store_place *place)
 {
+    check(place->segment_number != 0);
     struct segment *segment = segment_log_entry(index->log, place->segment_number);
     if (segment_pin(segment, place->segment_number)) {
         segment_unpin(segment);
@@ -72,6 +77,7 @@ static enum index_walked table_look(struct index_roll *roll, struct index *index
     uint64_t until_us = clock_monotonic_us() + INDEX_ROLL_US;
     struct index_walk walk;
     static const char first[INDEX_PAGE_KEY_LEN];
+    check(roll->reader.env == env && roll->env_id == env->id);
     enum index_walked walked = index_proof_begin(&walk, env, roll->reader.txn, roll->table, true);
     walked =
         walked == INDEX_WALKED ? index_proof_seek(&walk, roll->begun ? roll->key : first) : walked;
@@ -126,6 +132,7 @@ bool index_roll_slice(struct index_roll *roll, struct index *index)
         }
         stats_add(COUNTER_index_rounds, 1);
     }
+    check(roll->bad_records <= roll->records);
     index_reader_leave(&roll->reader);
     bool over = bad || walked == INDEX_WALK_ENDS;
     roll->env_id = over ? 0 : roll->env_id;

@@ -21,6 +21,8 @@
 
 #define LOOK_US 2000u
 #define CHANGES_LEAST 16u // a transaction waits for room for this many
+static_assert(CHANGES_LEAST <= INDEX_BATCH_MAX, "a batch has as many");
+static_assert(LOOK_US * 10 < INDEX_ROOM_WAIT_MS * 1000, "it looks often while it waits");
 
 // Waits briefly, or until another change comes.
 static void room_wait(struct index_writer *writer)
@@ -38,6 +40,7 @@ enum err index_room_begin(struct index_writer *writer, const struct index_batch 
     uint64_t until_us = clock_monotonic_us() + INDEX_ROOM_WAIT_MS * 1000ull;
     struct index_batch_left left = index_batch_left(batch);
     unsigned removals = left.deletes + left.forgets;
+    check(left.puts + removals > 0);
     enum err err = index_txn_begin(t, index, left.puts, removals, CHANGES_LEAST, ret_rc);
     if (left.forgets > 0) {
         return err; // places to forget can wait: the batch continues without them

@@ -12,6 +12,7 @@ enum err index_sync_segment(struct segment *segment)
 {
     struct segment_log *log = segment->log;
     int fd;
+    check(log != NULL);
     int failed = store_fault_strike(STORE_FAULT_SYNC);
     enum err err = segment_borrow_wait(segment, &fd);
     if (err == ERR_UNREADABLE || err == ERR_DESCRIPTORS) {
@@ -45,7 +46,7 @@ void index_sync_batch(struct index_writer *writer, const struct index_change *ba
             seen = synced[i] == c->place.segment;
         }
         if (!seen) {
-            check(c->place.segment != NULL);
+            check(c->place.segment != NULL && c->place.segment->log == log);
             // May fail if the segment is unreadable now. The order only saves work: a run lost in a
             // power cut fails its checksums.
             (void)index_sync_segment(c->place.segment);

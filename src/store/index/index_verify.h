@@ -7,7 +7,7 @@
 
 #include "store/index/index_format.h"
 
-// The longest wait for the verdict, which the child gives 45 ms after it began to run.
+// The longest wait for the verdict, which the child gives 25 ms after it began to run.
 #define INDEX_VERIFY_WAIT_MS 1000u
 
 enum index_verdict {
@@ -19,13 +19,9 @@ enum index_verdict {
 // Runs the child. Called before threads start.
 enum index_verdict index_verify(const char *path, uint64_t map_bytes,
                                 const uint8_t cache_id[CACHE_ID_LEN]) MUST_USE;
-// Verifies the two meta pages without LMDB, and that the file is as long as they say. LMDB could
-// crash on them before a child can run.
-bool index_verify_size(int index_fd);
-// Verifies the few pages that say where the tables are.
+// Verifies the two meta pages without LMDB, that the file is as long as they say, and the few pages
+// that say where the tables are. LMDB could crash on them before a child can run.
 bool index_verify_tables(int index_fd);
-// Returns the disk usage of data.mdb. Called before the index is opened.
-uint64_t index_file_bytes(int index_fd);
 // Truncates the unused end of data.mdb. Returns its disk usage after that.
 uint64_t index_file_cut(int index_fd);
 

@@ -50,11 +50,12 @@
 
 #define RENEW_BATCH 1024u
 #define RENEW_EARLY (RENEWALS_MAX / 4) // with this many renewals, a batch is due at once
+static_assert(RENEW_EARLY >= RENEW_BATCH, "a batch that is due early is full");
 
 struct index_waiter {
     pthread_mutex_t lock;
     pthread_cond_t done;
-    unsigned waiting;
+    bool is_done;
     enum err err;
 };
 
@@ -63,10 +64,12 @@ struct index_waiter {
 void index_writer_init(struct index_writer *writer, struct index *index,
                        uint64_t written_pages_bytes, bool (*memory_is_short)(void))
 {
+    check(index != NULL);
+    check(written_pages_bytes == 0 || memory_is_short != NULL);
     *writer = (struct index_writer){.index = index, .txn_cpu_us = INDEX_TXN_CPU_US};
     writer->written.max_bytes = written_pages_bytes;
     writer->written.is_short = memory_is_short;
-    pthread_mutex_init(&writer->guarded.lock, NULL);
+    check(pthread_mutex_init(&writer->guarded.lock, NULL) == 0);
     clock_cond_init(&writer->guarded.wake);
     clock_cond_init(&writer->guarded.changed);
     writer->guarded.last = &writer->guarded.first;
@@ -77,12 +80,18 @@ void index_writer_init(struct index_writer *writer, struct index *index,
 // nothing applies it.
 static void writer_push_locked(struct index_writer *writer, struct index_change *change)
 {
+    check(change->answer == NULL || (change->urgent && !change->is_ours));
+    check(change->waiter == NULL || change->is_ours);
+    check(change->described == NULL || change->kind == INDEX_REDESCRIBE);
+    check(*writer->guarded.last == NULL);
     change->next = NULL;
     *writer->guarded.last = change;
     writer->guarded.last = &change->next;
     writer->guarded.count++;
     writer->guarded.ours_count += change->is_ours;
     writer->guarded.urgent_count += change->urgent;
+    check(writer->guarded.ours_count <= INDEX_QUEUE_MAX);
+    check(writer->guarded.urgent_count <= writer->guarded.count);
     if (writer->guarded.count == 1 || change->urgent || writer->guarded.count == INDEX_BATCH_MAX) {
         pthread_cond_signal(&writer->guarded.wake);
     }
@@ -107,6 +116,9 @@ static void writer_push(struct index_writer *writer, struct index_change *change
 void index_writer_put(struct index_writer *writer, const struct memory_put *put)
 {
     struct index_memory *memory = &writer->index->memory;
+    check(put->generation != 0 && put->place != NULL);
+    check(put->place->segment != NULL && put->place->block_count > 0);
+    check(put->place->generation == put->generation);
     struct index_change *change = change_new(INDEX_PUT, put->hash);
     change->generation = put->generation;
     change->size_bytes = put->size_bytes;
@@ -128,6 +140,9 @@ void index_writer_put(struct index_writer *writer, const struct memory_put *put)
 
 void index_writer_redescribe(struct index_writer *writer, const struct index_change *change)
 {
+    check(change->answer != NULL && change->waiter == NULL);
+    check(change->described != NULL && change->described_len <= STORE_DESCRIBED_MAX);
+    check(change->generation != 0 && change->generation != change->from);
     struct index_change *mine = change_new(INDEX_REDESCRIBE, change->hash);
     *mine = *change;
     mine->kind = INDEX_REDESCRIBE;
@@ -138,6 +153,7 @@ void index_writer_redescribe(struct index_writer *writer, const struct index_cha
 void index_writer_delete(struct index_writer *writer, struct hash128 hash, uint64_t floor,
                          struct index_answer *answer)
 {
+    check(answer == NULL || answer->worker != NULL);
     struct index_change *change = change_new(INDEX_DELETE, hash);
     change->generation = floor;
     change->answer = answer;
@@ -148,6 +164,7 @@ void index_writer_delete(struct index_writer *writer, struct hash128 hash, uint6
 void index_writer_remove_later(struct index_writer *writer, struct hash128 hash,
                                const struct store_place *place, bool is_bad)
 {
+    check(place->segment_number != 0);
     pthread_mutex_lock(&writer->guarded.lock);
     if (writer->guarded.ours_count < INDEX_QUEUE_MAX) {
         struct index_change *change = change_new(INDEX_DELETE_AT, hash);
@@ -180,6 +197,7 @@ void index_writer_renewals_wait(struct index_writer *writer)
 
 static void writer_push_ours(struct index_writer *writer, struct index_change *change)
 {
+    check(change->answer == NULL); // no worker waits for room
     change->is_ours = true;
     pthread_mutex_lock(&writer->guarded.lock);
     while (writer->guarded.ours_count >= INDEX_QUEUE_MAX) {
@@ -187,46 +205,6 @@ static void writer_push_ours(struct index_writer *writer, struct index_change *c
     }
     writer_push_locked(writer, change);
     pthread_mutex_unlock(&writer->guarded.lock);
-}
-
-static void waiter_init(struct index_waiter *waiter, unsigned waiting)
-{
-    *waiter = (struct index_waiter){.waiting = waiting};
-    pthread_mutex_init(&waiter->lock, NULL);
-    pthread_cond_init(&waiter->done, NULL);
-}
-
-static enum err waiter_wait(struct index_waiter *waiter)
-{
-    pthread_mutex_lock(&waiter->lock);
-    while (waiter->waiting > 0) {
-        pthread_cond_wait(&waiter->done, &waiter->lock);
-    }
-    pthread_mutex_unlock(&waiter->lock);
-    pthread_mutex_destroy(&waiter->lock);
-    pthread_cond_destroy(&waiter->done);
-    return waiter->err;
-}
-
-static void waiter_tell(struct index_waiter *waiter, enum err err)
-{
-    pthread_mutex_lock(&waiter->lock);
-    waiter->err = waiter->err != ERR_OK ? waiter->err : err;
-    if (--waiter->waiting == 0) {
-        pthread_cond_signal(&waiter->done);
-    }
-    pthread_mutex_unlock(&waiter->lock);
-}
-
-static enum err writer_do(struct index_writer *writer, enum index_change_kind kind)
-{
-    struct index_waiter waiter;
-    waiter_init(&waiter, 1);
-    struct index_change *change = change_new(kind, (struct hash128){0, 0});
-    change->waiter = &waiter;
-    change->urgent = true;
-    writer_push_ours(writer, change);
-    return waiter_wait(&waiter);
 }
 
 void index_writer_forget(struct index_writer *writer, struct segment_removal *removals,
@@ -250,11 +228,28 @@ void index_writer_fit(struct index_writer *writer)
 
 enum err index_writer_flush(struct index_writer *writer)
 {
-    return writer_do(writer, INDEX_NOTHING);
+    struct index_waiter waiter = {.err = ERR_OK};
+    check(pthread_mutex_init(&waiter.lock, NULL) == 0);
+    check(pthread_cond_init(&waiter.done, NULL) == 0);
+    struct index_change *change = change_new(INDEX_NOTHING, (struct hash128){0, 0});
+    change->waiter = &waiter;
+    change->urgent = true;
+    writer_push_ours(writer, change);
+    pthread_mutex_lock(&waiter.lock);
+    while (!waiter.is_done) {
+        pthread_cond_wait(&waiter.done, &waiter.lock);
+    }
+    pthread_mutex_unlock(&waiter.lock);
+    check(pthread_mutex_destroy(&waiter.lock) == 0);
+    pthread_cond_destroy(&waiter.done);
+    return waiter.err;
 }
 
 void index_writer_move(struct index_writer *writer, struct index_move *move)
 {
+    check(move->to.segment != NULL && move->to.block_count == move->from.block_count);
+    check(move->to.segment_number != move->from.segment_number);
+    check(move->to.first_block == move->from.first_block);
     struct index_change *change = change_new(INDEX_MOVE, move->hash);
     change->place = move->to;
     change->move = move;
@@ -264,6 +259,7 @@ void index_writer_move(struct index_writer *writer, struct index_move *move)
 void index_writer_put_rebuilt(struct index_writer *writer, const struct segment_row *row,
                               const struct store_place *place)
 {
+    check(place->segment_number != 0 && !row->is_bad);
     struct index_change *change = change_new(INDEX_PUT_REBUILT, row->hash);
     change->place = *place;
     change->generation = row->generation;
@@ -282,25 +278,18 @@ static void change_finish(struct index_writer *writer, struct index_change *chan
         answer->err = change->err;
         mailbox_send_from_any_thread(answer->worker, &answer->message);
     }
-    if (change->waiter != NULL) {
-        waiter_tell(change->waiter, change->err == ERR_CANCELLED ? ERR_OK : change->err);
+    struct index_waiter *waiter = change->waiter;
+    if (waiter != NULL) {
+        check(change->kind == INDEX_NOTHING && change->err != ERR_CANCELLED);
+        pthread_mutex_lock(&waiter->lock);
+        check(!waiter->is_done);
+        waiter->is_done = true;
+        waiter->err = change->err;
+        pthread_cond_signal(&waiter->done);
+        pthread_mutex_unlock(&waiter->lock);
     }
     free(change->described);
     free(change);
-}
-
-// Updates segments after a committed change.
-static void change_committed(struct index *index, const struct index_change *change)
-{
-    if (change->kind == INDEX_DELETE_AT && change->place.segment_number != 0) {
-        struct segment *segment = segment_log_entry(index->log, change->place.segment_number);
-        if (segment_pin(segment, change->place.segment_number)) {
-            segment_clear_bad(segment, change->place.header_offset);
-            segment_unpin(segment);
-        }
-    } else if (change->kind == INDEX_PUT_REBUILT && change->err == ERR_OK) {
-        stats_add(COUNTER_recovered_runs, 1);
-    }
 }
 
 // --- a batch
@@ -339,6 +328,7 @@ static bool rc_means_broken(int rc)
 static void writer_commit_failed(struct index_writer *writer, int rc)
 {
     struct index *index = writer->index;
+    check(rc != 0);
     stats_add(COUNTER_index_commit_failures, 1);
     log_error("index_commit_failed", "lmdb=%s", log_quote(span_from_cstr(mdb_strerror(rc))));
     if (rc_means_broken(rc)) {
@@ -372,6 +362,7 @@ static enum err batch_txn(struct index_writer *writer, struct index_batch *chang
     }
     uint64_t began_us = clock_monotonic_us();
     struct index_batch_left left = index_batch_left(changes);
+    check(left.puts + left.deletes + left.forgets > 0);
     enum err err = index_room_begin(writer, changes, &t, ret_rc);
     if (err == ERR_DISK_FULL && left.forgets > 0) { // forgetting can wait, and filling goes on
         changes->forget = NULL;
@@ -404,6 +395,7 @@ static bool batch_commit(struct index_writer *writer, struct index_change *batch
                          struct index_change *owed, unsigned count)
 {
     struct index *index = writer->index;
+    check((batch == NULL && owed == NULL) == (count == 0));
     struct renewal_copy renewals[RENEW_BATCH];
     unsigned renewal_count = index_renewals_take(index, renewals, RENEW_BATCH);
     bool refused = disk_real_us() < writer->forget_due_us && !writer->stopping;
@@ -427,6 +419,8 @@ static bool batch_commit(struct index_writer *writer, struct index_change *batch
     do { // each transaction takes some changes
         err = batch_txn(writer, &changes, &is_all, &rc);
     } while (err == ERR_OK && !is_all);
+    check(changes.in.changes <= count && changes.in.renewals <= renewal_count);
+    check(changes.in.removals <= forget_count);
     index_batch_done(&changes);
     index_renewed(index, renewals, changes.in.renewals);
     if (changes.in.removals > 0) {
@@ -456,6 +450,9 @@ static bool batch_commit(struct index_writer *writer, struct index_change *batch
 
 static void writer_owe(struct index_writer *writer, struct index_change *change)
 {
+    check(change->kind == INDEX_DELETE && change->generation != 0);
+    check(change->answer == NULL && change->waiter == NULL);
+    check(writer->owed == NULL || writer->owed_count > 0);
     change->next = writer->owed;
     writer->owed = change;
     writer->owed_count++;
@@ -466,9 +463,10 @@ static void writer_owe(struct index_writer *writer, struct index_change *change)
 static void owed_drop(struct index_writer *writer, struct index_change **list)
 {
     struct index_change *change = *list;
+    check(writer->owed_count > 0);
     *list = change->next;
     writer->owed_count--;
-    atomic_fetch_sub(&writer->index->memory.pending, 1);
+    check(atomic_fetch_sub(&writer->index->memory.pending, 1) > 0);
     free(change);
 }
 
@@ -486,17 +484,8 @@ static void writer_give_up_index(struct index_writer *writer)
     while (writer->owed != NULL) {
         owed_drop(writer, &writer->owed);
     }
+    check(writer->owed_count == 0);
     index_memory_forgive(&writer->index->memory);
-}
-
-static void change_settle_put(struct index_memory *memory, struct index_change *c)
-{
-    index_memory_drop_place(memory, c->hash, c->generation, &c->place);
-    segment_unhold(c->place.segment);
-    store_place_unpin(&c->place);
-    atomic_fetch_sub(&memory->pending, 1);
-    atomic_fetch_sub(&memory->pending_bytes, c->place.payload_len);
-    chunk_budget_discharge(BUDGET_RUNS, MEMORY_PENDING_BYTES);
 }
 
 static void change_settle(struct index_writer *writer, struct index_change *c, bool committed)
@@ -504,6 +493,8 @@ static void change_settle(struct index_writer *writer, struct index_change *c, b
     struct index *index = writer->index;
     struct index_memory *memory = &index->memory;
     bool hides = c->kind == INDEX_PUT || c->kind == INDEX_DELETE;
+    check(!committed || c->err != ERR_AGAIN);
+    check((c->move != NULL) == (c->kind == INDEX_MOVE));
     if (hides && committed) {
         index_memory_floor_durable(memory, c->hash, c->generation);
     } else if (hides && index_memory_owe(memory, c->hash, c->generation)) {
@@ -512,19 +503,30 @@ static void change_settle(struct index_writer *writer, struct index_change *c, b
         writer_owe(writer, again);
     }
     if (c->kind == INDEX_PUT) {
-        change_settle_put(memory, c);
-    }
-    if (c->kind == INDEX_MOVE) {
+        uint64_t bytes = c->place.payload_len;
+        index_memory_drop_place(memory, c->hash, c->generation, &c->place);
+        check(atomic_fetch_sub(&memory->pending, 1) > 0);
+        check(atomic_fetch_sub(&memory->pending_bytes, bytes) >= bytes);
+        chunk_budget_discharge(BUDGET_RUNS, MEMORY_PENDING_BYTES);
+    } else if (c->kind == INDEX_MOVE) {
         c->move->err = c->err;
+    }
+    if (c->kind == INDEX_PUT || c->kind == INDEX_MOVE) {
         segment_unhold(c->place.segment);
         store_place_unpin(&c->place);
     }
     if (c->kind == INDEX_CONDEMN) {
-        atomic_fetch_sub(&writer->condemning, 1);
+        check(atomic_fetch_sub(&writer->condemning, 1) > 0);
     }
-    if (committed) {
-        change_committed(index, c);
+    if (c->kind == INDEX_DELETE_AT && committed) {
+        struct segment *segment = segment_log_entry(index->log, c->place.segment_number);
+        if (segment_pin(segment, c->place.segment_number)) {
+            segment_clear_bad(segment, c->place.header_offset);
+            segment_unpin(segment);
+        }
     }
+    stats_add(COUNTER_recovered_runs,
+              c->kind == INDEX_PUT_REBUILT && committed && c->err == ERR_OK);
 }
 
 // Called after a failed commit with deletes. Returns true if no later process will trust the index.
@@ -549,6 +551,8 @@ static void batch_settle(struct index_writer *writer, struct index_change *batch
     bool tried = committed;
     bool disowned = false;
     for (struct index_change *c = batch; c != NULL; c = c->next) {
+        check(c->is_in || !committed);
+        check(c->answer == NULL || c->kind == INDEX_DELETE || c->kind == INDEX_REDESCRIBE);
         bool answers = c->answer != NULL && !c->is_in && c->kind == INDEX_DELETE;
         if (answers && !tried) {
             disowned = writer_disown(writer);
@@ -595,12 +599,14 @@ static struct index_change *owed_take(struct index_writer *writer, unsigned *ret
         taken = c;
         ++*ret_count;
     }
+    check(*ret_count <= writer->owed_count);
     return taken;
 }
 
 static void owed_settle(struct index_writer *writer, struct index_change *taken, bool committed)
 {
     struct index_change *next;
+    check(taken == NULL || writer->owed_count > 0);
     for (struct index_change *c = taken; c != NULL; c = next) {
         next = c->next;
         if (committed) {
@@ -612,6 +618,7 @@ static void owed_settle(struct index_writer *writer, struct index_change *taken,
     if (!committed && writer->owed_count > MEMORY_PENDING_MAX) {
         writer_give_up_index(writer);
     } else if (!committed && writer->owed != NULL) {
+        check(writer->owed_failures <= 6);
         writer->owed_due_us =
             disk_real_us() + ((uint64_t)INDEX_AGAIN_MS * 1000 << writer->owed_failures);
         writer->owed_failures = (unsigned)min_u64(writer->owed_failures + 1, 6);
@@ -629,6 +636,7 @@ static void owed_settle(struct index_writer *writer, struct index_change *taken,
 static bool batch_process(struct index_writer *writer, struct index_change *batch, unsigned count)
 {
     struct index *index = writer->index;
+    check((batch == NULL) == (count == 0) && count <= INDEX_BATCH_MAX);
     index_sync_batch(writer, batch);
     index_condemn_batch(index, batch);
     for (struct index_change *c = batch; c != NULL; c = c->next) {
@@ -671,8 +679,7 @@ static bool writer_wait_locked(struct index_writer *writer)
         }
         if (writer->guarded.count == 0 && forget > 0) {
             batch_due_us = max_u64(batch_due_us, writer->forget_due_us);
-        } else if (writer->guarded.count >
-                   0) { // a change came while the retry of a refused slice waits
+        } else if (writer->guarded.count > 0) { // more than the retry of a refused slice waits
             batch_due_us = min_u64(batch_due_us, now_us + INDEX_LINGER_MS * 1000);
         }
         if (renewals > 0 && renew_due_us == 0) {
@@ -724,6 +731,9 @@ static struct index_change *writer_take_locked(struct index_writer *writer, unsi
         writer->guarded.last = &writer->guarded.first;
     }
     writer->guarded.count -= count;
+    check((writer->guarded.first == NULL) == (writer->guarded.count == 0));
+    check(writer->guarded.ours_count <= writer->guarded.count);
+    check(writer->guarded.urgent_count <= writer->guarded.count);
     pthread_cond_broadcast(&writer->guarded.changed);
     *ret_count = count;
     return batch;
@@ -740,6 +750,7 @@ static void owed_end(struct index_writer *writer)
     while (writer->owed != NULL) {
         owed_drop(writer, &writer->owed);
     }
+    check(writer->owed_count == 0);
 }
 
 static void *writer_main(void *ctx)
@@ -766,6 +777,7 @@ static void *writer_main(void *ctx)
 
 void index_writer_start(struct index_writer *writer)
 {
+    check(writer->index->disk != NULL && writer->index->writer == writer);
     disk_thread_start(&writer->guarded.thread, writer_main, writer);
 }
 
@@ -777,9 +789,10 @@ void index_writer_silence(struct index_writer *writer)
 void index_writer_stop(struct index_writer *writer)
 {
     disk_thread_stop(&writer->guarded.thread, &writer->guarded.lock, &writer->guarded.wake);
-    check(writer->guarded.first == NULL);
+    check(writer->guarded.first == NULL && writer->guarded.count == 0);
+    check(writer->owed == NULL && atomic_load(&writer->condemning) == 0);
     index_forget_done(&writer->forget);
-    pthread_mutex_destroy(&writer->guarded.lock);
+    check(pthread_mutex_destroy(&writer->guarded.lock) == 0);
     pthread_cond_destroy(&writer->guarded.wake);
     pthread_cond_destroy(&writer->guarded.changed);
 }

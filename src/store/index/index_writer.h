@@ -13,11 +13,15 @@
 // A batch begins this long after its first change. Including sync and commit, that is below 200 ms.
 #define INDEX_LINGER_MS 100u
 #define INDEX_RENEW_LINGER_MS 500u // the same for renewals
+static_assert(INDEX_RENEW_LINGER_MS > INDEX_LINGER_MS, "renewals can wait for other changes");
 // Owed deletes are retried after this time, which doubles up to 64 times.
 #define INDEX_AGAIN_MS 1000u
 // The most changes of the store itself that may wait. Puts are bounded when their runs begin,
 // deletes by the writes that wait for them.
 #define INDEX_QUEUE_MAX 4096u
+static_assert(INDEX_QUEUE_MAX >= INDEX_BATCH_MAX, "a full queue makes a full batch");
+static_assert(INDEX_FORGET_SLICE <= INDEX_BATCH_MAX, "a commit forgets no more than it may put");
+static_assert(INDEX_FORGET_SLICE_LAST <= INDEX_FORGET_MAX, "a slice is a part of what waits");
 
 enum index_change_kind {
     INDEX_PUT,

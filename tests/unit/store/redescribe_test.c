@@ -132,7 +132,7 @@ Test(redescribe, a_record_that_becomes_longer_counts_as_one_that_is_added)
     index_batch_done(&batch);
 }
 
-static uint64_t index_file_bytes(const struct box *box)
+static uint64_t data_file_bytes(const struct box *box)
 {
     char path[sizeof(box->dir) + 32];
     struct stat st;
@@ -170,7 +170,7 @@ Test(redescribe, a_burst_takes_the_room_that_the_index_has)
     }
     store_fault_stall(STORE_FAULT_COMMIT, false);
     cr_assert(index_writer_flush(&box.store->writer) == ERR_OK);
-    cr_assert_leq(index_file_bytes(&box), atomic_load(&box.store->index.allocated_bytes));
+    cr_assert_leq(data_file_bytes(&box), atomic_load(&box.store->index.allocated_bytes));
     for (unsigned i = 0; i <= BURST; i++) {
         wait_for(atomic_load(&changes[i].done));
         cr_assert(changes[i].d.err == ERR_OK);
