@@ -208,7 +208,7 @@ enum fill_verdict {
     FILL_VERDICT_WRONG
 };
 
-// Which readers may get a run.
+// The readers that may get a run.
 enum fill_audience {
     FILL_FOR_ALL,
     // Readers that named its version. The origin's answer has other headers than they know, so a

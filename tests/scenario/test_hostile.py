@@ -13,6 +13,7 @@ import json
 import os
 import subprocess
 import threading
+import time
 
 import pytest
 

@@ -53,7 +53,7 @@ void index_init(struct index *index, const struct index_options *options)
     check(disk != NULL && options->log != NULL && options->writer != NULL);
     check(host->want_rebuild != NULL && host->want_new_index != NULL && host->want_round != NULL);
     check(host->may_stay != NULL && host->gone != NULL);
-    check(host->line_write != NULL && host->lines_sync != NULL);
+    check(host->condemned_save != NULL);
     check(options->worker_count > 0 && options->worker_count < INDEX_READERS_MAX);
     memset(index, 0, sizeof(*index));
     index->disk = options->disk;
