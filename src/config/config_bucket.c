@@ -203,20 +203,21 @@ struct rule_field {
     {                                                                                              \
         name, KIND_##kind, accepts, SETTING_COUNT_, offsetof(struct config_rule, member)           \
     }
-#define SHARED(name, kind, accepts, member)                                                        \
+#define SHARED(name, kind, accepts, setting, member)                                               \
     {                                                                                              \
-        name, KIND_##kind, accepts, SETTING_cache_##member, offsetof(struct config_rule, member)   \
+        name, KIND_##kind, accepts, SETTING_##setting, offsetof(struct config_rule, member)        \
     }
 static const struct rule_field rule_fields[] = {
     OWN("match", TEXT, NULL, match),
     OWN("cache", BOOL, "true|false", cache),
     OWN("freshness", CHOICE, "ttl|immutable|strict", freshness),
-    SHARED("ttl", MS, NULL, ttl_ms),
-    SHARED("list_ttl", MS, NULL, list_ttl_ms),
-    SHARED("stale_if_error", MS, NULL, stale_if_error_ms),
-    SHARED("block_size", BLOCK_SIZE, NULL, block_size_bytes),
-    SHARED("max_object_size", BYTES, "0..18446744073709551614", max_object_size_bytes),
-    SHARED("readahead", BYTES, NULL, readahead_bytes),
+    SHARED("ttl", MS, NULL, cache_ttl_ms, ttl_ms),
+    SHARED("list_ttl", MS, NULL, cache_list_ttl_ms, list_ttl_ms),
+    SHARED("stale_if_error", MS, NULL, cache_stale_if_error_ms, stale_if_error_ms),
+    SHARED("block_size", BLOCK_SIZE, NULL, cache_block_size_bytes, block_size_bytes),
+    SHARED("max_object_size", BYTES, "0..18446744073709551614", cache_max_object_size_bytes,
+           max_object_size_bytes),
+    SHARED("readahead", BYTES, NULL, cache_readahead_bytes, readahead_bytes),
     OWN("priority", COUNT, "0..9", priority),
     OWN("pin", BOOL, "true|false", pin),
     OWN("share", PERCENT, "1%..100%", share_percent),
