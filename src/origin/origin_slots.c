@@ -22,7 +22,7 @@
 #include "origin/origin_private.h"
 #include "stats/stats.h"
 
-// 1/4 of the slots, at least one, is not for read-ahead.
+// 1/4 of the slots, at least one, is not for read-ahead. Where there is one slot, it is for all.
 #define SPARED_SHARE 4u
 // First bytes are late if they take twice as long as at best, plus this time.
 #define LATE_SLACK_US 20000u
@@ -115,7 +115,7 @@ void origin_slot_init(struct origin_call *call)
 
 unsigned origin_slots_spared(const struct origin_worker *ow)
 {
-    return ow->limit / SPARED_SHARE > 0 ? ow->limit / SPARED_SHARE : 1;
+    return ow->limit > 1 ? (unsigned)max_u64(ow->limit / SPARED_SHARE, 1) : 0;
 }
 
 static bool is_wanted(const struct origin_worker *ow)

@@ -204,6 +204,23 @@ def test_a_list_that_goes_on_while_the_disk_fails(start, origin, tmp_path):
     assert result(command)[-1]["objects_done"] == len(keys)
 
 
+def test_a_job_waits_for_a_connection(start, origin):
+    """All connections to the origin are in use for longer than a request waits for one. The job
+    asks for the objects again, and none is failed."""
+    keys = [f"k/{i}" for i in range(6)]
+    for key in keys:
+        origin.put(key, 1000)
+    server = start(origin, settings={**QUIET, "workers": 1, "origin.connections": 1}, ahead_s=0)
+    with origin.hold("k/0") as go:
+        command = begin(server, "s3://bkt/k/", "--jobs", "6")
+        origin.wait_for(1, key="k/0", method="GET")
+        server.wait_metric("forebay_origin_connections", lambda n: n >= 5, state="waiting")
+        server.advance(31)
+        wait_for(lambda: newest(server)["waits"] == "no-connection", "requests that ended without")
+        go.set()
+    assert result(command)[-1]["objects_done"] == len(keys)
+
+
 def test_a_file_that_has_just_changed_is_waited_for(start, tmp_path):
     """A directory's file counts as young for two seconds, after which the job asks again."""
     folder = tmp_path / "tree" / "bkt"

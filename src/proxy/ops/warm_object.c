@@ -197,6 +197,21 @@ static void run_end(struct warm_run *run)
     free(node);
 }
 
+// Tries the object again later, for a reason that passes. `asked_us`: the time of the request that
+// came to nothing.
+static void put_off(struct warm_object *o, uint64_t asked_us, enum refusal why)
+{
+    check(refusal_text(why)->passes);
+    o->later = why;
+    if (o->phase == WARM_PHASE_FETCH || o->phase == WARM_PHASE_CONFIRM) {
+        check_leave(o); // its answer is of no use when the object begins again
+        warm_phase_enter(o, WARM_PHASE_LATER);
+    }
+    if (why != REFUSAL_too_young) { // that is no state of the server
+        warm_pace_refused(o->job, asked_us, why);
+    }
+}
+
 // The object is not stored. Its other runs end first, unless `word` is a state that lasts.
 static void run_refused(struct warm_run *run, const char *word)
 {
@@ -209,14 +224,7 @@ static void run_refused(struct warm_run *run, const char *word)
         return;
     }
     run_end(run);
-    o->later = why;
-    if (o->phase == WARM_PHASE_FETCH || o->phase == WARM_PHASE_CONFIRM) {
-        check_leave(o); // its answer is of no use when the object begins again
-        warm_phase_enter(o, WARM_PHASE_LATER);
-    }
-    if (why != REFUSAL_too_young) { // that is no state of the store
-        warm_pace_refused(o->job, asked_us, why);
-    }
+    put_off(o, asked_us, why);
 }
 
 static void on_run_ended(struct warm_run *run)
@@ -232,6 +240,7 @@ static void on_run_ended(struct warm_run *run)
     enum subscription_outcome outcome = sub->outcome;
     enum err err = sub->err;
     bool is_ours = !sub->joined && !sub->whole;
+    uint64_t asked_us = run->asked_us;
     if (outcome == OUTCOME_REJOIN && err != ERR_OK) { // it was written, and that failed
         run_refused(run, refusal_text(refusal_of_error(err))->word);
         return;
@@ -249,6 +258,8 @@ static void on_run_ended(struct warm_run *run)
                                 : o->at; // it may have become shorter: the rest is looked for again
     } else if (outcome == OUTCOME_GONE) {
         (void)restart(o);
+    } else if (outcome == OUTCOME_ERROR && err == ERR_ORIGIN_FULL) {
+        put_off(o, asked_us, REFUSAL_no_connection);
     } else if (outcome == OUTCOME_ERROR) {
         (void)fail(o, err, NULL);
     } else { // ask again: the index has it by now, or will not have it
@@ -338,6 +349,8 @@ static void on_checked(void *ctx, struct subscription *sub)
         if (found != NULL) {
             take_version(o, found);
         }
+    } else if (err == ERR_ORIGIN_FULL) {
+        put_off(o, o->checked_us, REFUSAL_no_connection);
     } else {
         (void)fail(o, err, NULL);
     }
@@ -354,6 +367,7 @@ static enum warm_step confirm(struct warm_object *o)
                            .strict = true};
     check(o->check == NULL && o->object != NULL);
     warm_phase_enter(o, WARM_PHASE_CONFIRM);
+    o->checked_us = worker_now_us(o->job->pw->worker);
     o->check = subscription_ask(o->job->pw->fill, &ask, on_checked, o);
     return WARM_WAITS;
 }

@@ -114,7 +114,7 @@ struct warm_object {
     bool is_confirmed;  // the origin has confirmed the version for this job
     bool is_looked_for; // or asked for: an empty object has no byte that could be missing
     bool has_fetched;   // the job has fetched a part of it
-    enum refusal later; // in LATER and PAUSED: why the store did not take it
+    enum refusal later; // in LATER and PAUSED: why it waits
     unsigned tries;     // how often it has begun again after that
     uint64_t due_us;    // when it begins again
     enum err err;       // in FAILED
@@ -124,6 +124,7 @@ struct warm_object {
     uint64_t held_bytes;
     struct list runs;
     struct subscription *check; // the question of CONFIRM or SUMS
+    uint64_t checked_us;        // when CONFIRM asked
     struct store_read read;     // of HEADER
 };
 
