@@ -143,7 +143,6 @@ struct origin_trace {
     char traceparent[56];            // W3C trace context
     char request_id[ORIGIN_ID_SIZE]; // x-request-id
 };
-void origin_trace_read(const struct headers *client, struct origin_trace *ret_trace);
 
 // The property of an answer that forbids to store it.
 enum origin_forbids {

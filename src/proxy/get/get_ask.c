@@ -4,6 +4,8 @@
 // the request's worker.
 #include "proxy/get/get_private.h"
 
+#include <string.h>
+
 void get_ask_wanted(const struct get_state *g, uint64_t *ret_first, uint64_t *ret_end)
 {
     *ret_first = 0;
@@ -21,6 +23,33 @@ static bool is_strict(const struct request *r)
 {
     return r->rule->freshness == PROXY_FRESHNESS_STRICT || request_is_no_cache(r) ||
            r->get->is_doubted;
+}
+
+static bool is_of(const char *bytes, struct span value)
+{
+    for (size_t i = 0; i < value.len; i++) {
+        if (value.ptr[i] == '\0' || strchr(bytes, value.ptr[i]) == NULL) {
+            return false;
+        }
+    }
+    return value.len > 0;
+}
+
+// Reads the headers by which a client identifies its request in its own logs and traces. They are
+// sent with fetches that serve many clients, so a value is used only if it can be nothing but an
+// identifier.
+static void read_trace(const struct headers *client, struct origin_trace *ret_trace)
+{
+    struct span value;
+    *ret_trace = (struct origin_trace){.traceparent = ""};
+    if (headers_get(client, SPAN("traceparent"), &value) &&
+        value.len == sizeof(ret_trace->traceparent) - 1 && is_of("0123456789abcdef-", value)) {
+        span_to_text(value, ret_trace->traceparent, sizeof(ret_trace->traceparent));
+    }
+    if (headers_get(client, SPAN("x-request-id"), &value) &&
+        is_of("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_.:", value)) {
+        span_to_text(value, ret_trace->request_id, sizeof(ret_trace->request_id));
+    }
 }
 
 static void on_change(void *ctx, struct subscription *sub)
@@ -57,7 +86,7 @@ struct subscription *get_ask_run(struct request *r, uint64_t byte, uint64_t end)
                            .first_byte = byte,
                            .end_byte = end,
                            .block_size_bytes = get_state_block_size(r)};
-    origin_trace_read(&r->http->headers, &ask.trace);
+    read_trace(&r->http->headers, &ask.trace);
     uint64_t size = ask.block_size_bytes;
     check(size > 0);
     ask.block = byte / size;
@@ -97,7 +126,7 @@ enum step_result get_ask_home(struct request *r)
                            .refused = g->refused,
                            .strict = is_strict(r) || is_other,
                            .skip_index = g->skip_index};
-    origin_trace_read(&r->http->headers, &ask.trace);
+    read_trace(&r->http->headers, &ask.trace);
     g->revalidation = subscription_ask(r->pw->fill, &ask, on_change, r);
     store_object_unref(g->refused);
     g->refused = NULL;
@@ -111,7 +140,7 @@ static struct fill_ask ask_for_checksums(struct request *r, enum fill_ask_kind k
     check(g->phase == GET_PHASE_STEPS && g->object != NULL);
     struct fill_ask ask = {
         .kind = kind, .key = g->key, .object = g->object, .client = request_client(r)};
-    origin_trace_read(&r->http->headers, &ask.trace);
+    read_trace(&r->http->headers, &ask.trace);
     return ask;
 }
 

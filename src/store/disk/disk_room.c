@@ -57,6 +57,7 @@ static void room_tell(struct store_disk *disk, enum disk_room_of of, bool is_sho
 {
     struct disk_room *room = &disk->room;
     uint64_t now_us = clock_monotonic_us();
+    check(!is_short || missing > 0);
     if (room->is_short[of] != is_short) {
         room->is_short[of] = is_short;
         stats_add(gauge_of(of), is_short ? 1 : 0UL - 1);

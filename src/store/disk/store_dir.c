@@ -161,7 +161,9 @@ static bool format_checksum_is_right(struct span text, struct span *ret_body)
     }
     struct span body = {text.ptr, text.len - line};
     char expected[32];
-    (void)snprintf(expected, sizeof(expected), "checksum %08x\n", disk_crc32c(body.ptr, body.len));
+    int len =
+        snprintf(expected, sizeof(expected), "checksum %08x\n", disk_crc32c(body.ptr, body.len));
+    check(len == (int)line);
     *ret_body = body;
     return span_equal_cstr((struct span){text.ptr + body.len, line}, expected);
 }
@@ -418,6 +420,7 @@ static enum err dir_make_format(struct store_dir *dir)
 static enum err dir_make_path(struct store_dir *dir)
 {
     char *path = dir->path;
+    check(path[0] != '\0');
     for (char *slash = strchr(path + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
         *slash = '\0';
         int failed = mkdir(path, 0755) != 0 && errno != EEXIST ? errno : 0;
@@ -438,6 +441,7 @@ static enum err dir_make_private(struct store_dir *dir, const struct stat *outer
                                  struct buf *ret_why)
 {
     struct stat st;
+    check(dir->fd >= 0 && ret_why != NULL);
     if (fstatat(dir->fd, "format", &st, AT_SYMLINK_NOFOLLOW) == 0) {
         buf_printf(ret_why,
                    "%s holds a cache that others may change (owner %u, mode %04o): make it this "

@@ -20,6 +20,7 @@ bool store_links_is_link(int folder_fd, const char *name)
 
 enum err store_links_refuse(int dir_fd, const char *path, struct buf *ret_why)
 {
+    check(dir_fd >= 0 && path != NULL && ret_why != NULL);
     // Folders come before their content, because the content is checked through them.
     static const char *const NAMES[] = {
         "lock", "format",   "format.new", "index",  "index/data.mdb", "index/lock.mdb", "index/bad",
