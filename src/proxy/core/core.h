@@ -363,16 +363,18 @@ void response_overrides_apply(struct request *r, struct headers *headers);
 
 struct series_table *series_table_new(void);
 void series_table_free(struct series_table *table); // NULL is fine
-// A listing names a large object of a bucket, as the origin calls it. `follows`: it comes behind
-// the one of its folder that was named before.
+// Adds a large object that a listing names; `bucket` is the origin's name for the bucket.
+// `follows`: the last large object before it in the listing is in the same folder.
 void series_listed(struct series_table *table, const struct origin *origin, struct span bucket,
                    struct span key, bool follows);
-// Somebody reads a large object from its first byte on. Does not wait. series_end() when that is
-// over. True: it was named, and nobody has begun it since.
+// Called when a read of a large object begins at its first byte; series_end() must follow when the
+// read ends. Never waits. Returns true if series_next() has named the object since a reader last
+// began it.
 bool series_begin(struct series_table *table, const struct object_key *key);
 void series_end(struct series_table *table);
-// The name of an object that comes behind this one and that nobody has begun, once for each. False:
-// there is none, or objects like this one are not read in order.
+// Names the next object in the series that no reader has begun and that was not named before, both
+// in this pass through the series. Returns false if there is none, or if the objects of the series
+// are not read in order.
 bool series_next(struct series_table *table, const struct object_key *key,
                  char ret_text[S3_KEY_MAX], struct span *ret_name) MUST_USE;
 // The named object is missing, or the origin refuses it. It is not named again until a listing

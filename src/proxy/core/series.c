@@ -30,12 +30,12 @@
 #define PENALTY_MAX 1024u
 
 struct series_name {
-    char *text; // behind the folder
+    char *text; // after the folder
     uint16_t len;
-    uint16_t streak; // how many in order end with it
-    bool follows;    // the one in front of it is so in the listing, too
-    bool is_refused; // the origin did not let somebody have it
-    uint32_t begun;  // as which; 0: never
+    uint16_t streak; // objects begun in order, up to this one; 0: this one was not
+    bool follows;    // in the listing, too, no large object is between it and the name before it
+    bool is_refused; // the origin refused a request for it
+    uint32_t begun;  // value of begun_count when a reader began it last; 0: never
     uint32_t
         named_after; // value of begun_count when it was named for read-ahead; 0: it was not named
 };
@@ -53,9 +53,9 @@ struct series {
 };
 
 struct series_table {
-    atomic_uint readers; // of large objects, under way
+    atomic_uint readers; // reads of large objects in progress
     struct {
-        pthread_mutex_t lock; // alone: nothing is called under it
+        pthread_mutex_t lock; // no other lock is taken under it
         struct series items[SERIES_MAX];
         unsigned name_count;
         size_t text_bytes;
@@ -138,7 +138,7 @@ static struct series *find_locked(struct series_table *table, const struct origi
     return NULL;
 }
 
-// Where the name stands, or would. True: it does.
+// Returns true if the series has the name. *ret_at: its index, or the index to insert it at.
 static bool name_find(const struct series *s, struct span name, unsigned *ret_at)
 {
     unsigned low = 0, high = s->count;
@@ -219,7 +219,8 @@ static struct series *make_locked(struct series_table *table, const struct origi
     return s;
 }
 
-// Room for one more name in this series: others give way, those that were used longest ago first.
+// Returns true if there is room for one more name in this series. Drops other series for it, the
+// least recently used first.
 static bool has_room_locked(struct series_table *table, const struct series *s, size_t len)
 {
     while (table->guarded.name_count == NAMES_MAX || table->guarded.text_bytes + len > TEXT_MAX) {
@@ -246,7 +247,8 @@ static void insert_locked(struct series_table *table, struct series *s, unsigned
     }
     memmove(&s->names[at + 1], &s->names[at], (s->count - at) * sizeof(*s->names));
     s->count++;
-    // Between two that stood one behind the other it stands behind the former.
+    // A listing has the name after `at` directly after the name before `at`. So the new name, which
+    // sorts between them, follows the name before it.
     bool between = at + 1 < s->count && s->names[at + 1].follows;
     s->names[at] = (struct series_name){.text = malloc(name.len + 1),
                                         .len = (uint16_t)name.len,
@@ -289,7 +291,8 @@ void series_listed(struct series_table *table, const struct origin *origin, stru
 
 // --- what is read --------------------------------------------------------------------------------
 
-// Readers that go from one object to the next are none for a moment: so it shrinks slowly.
+// Returns the new value of `near`. It shrinks by at most one for each object begun, because a
+// reader is not counted between the end of one object and the beginning of the next.
 static unsigned near_now(struct series_table *table, const struct series *s)
 {
     unsigned readers = atomic_load_explicit(&table->readers, memory_order_relaxed);
@@ -297,13 +300,13 @@ static unsigned near_now(struct series_table *table, const struct series *s)
     return (unsigned)max_u64(near, s->near > 0 ? s->near - 1 : 0);
 }
 
-// How far in front of one in order the next is that has been begun may be.
+// Returns how many positions before an object in order its predecessor may be.
 static unsigned reach(const struct series *s)
 {
     return (s->near + 1) / 2;
 }
 
-// How many in order end with it.
+// Returns the streak of an object that is being begun.
 static unsigned streak_of(const struct series *s, const struct series_name *n)
 {
     check(n >= s->names && n < s->names + s->count);
@@ -326,7 +329,7 @@ static bool begin_locked(struct series_table *table, const struct object_key *ke
     }
     unsigned near = near_now(table, s);
     if (n->begun != 0 && s->begun_count - n->begun < near) {
-        return false; // other readers have begun it, too
+        return false; // another reader has just begun it
     }
     s->near = near;
     s->begun_count++;
@@ -362,7 +365,7 @@ static unsigned streak_needed(const struct series *s)
     uint64_t ratio = s->count / ((uint64_t)s->near * reach(s)), odds = 1;
     unsigned streak = 0;
     if (ratio < 2) {
-        return UINT_MAX; // in any order it would look the same
+        return UINT_MAX; // a random order would look the same
     }
     while (streak < STREAK_MIN || odds < CHANCE) {
         odds *= ratio;
@@ -371,7 +374,7 @@ static unsigned streak_needed(const struct series *s)
     return streak + s->penalty;
 }
 
-// In this round through the series?
+// Returns true if `at`, a value of begun_count, is from this pass through the series.
 static bool is_recent(const struct series *s, uint32_t at)
 {
     return at != 0 && s->begun_count - at < max_u64(s->count / 2, 1);
