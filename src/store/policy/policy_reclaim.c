@@ -10,14 +10,15 @@
 #include "store/policy/policy_private.h"
 
 #define LOOK_MISSES 32u      // misses from one look at a segment to the next
-#define LOOKS_MAX 16u        // after one batch of events
-#define LOOKS_BEFORE 16u     // before one is taken
-#define LOOKS_FOR_VICTIM 4u  // at those that seem cheapest
-#define SAMPLE_MAX 64u       // runs of a segment that stand for all
-#define CUT_SAMPLE_MAX 1024u // the same when it is evicted
-#define LOOSE_PARTS 8u       // a segment stays if less than one of this many parts of it may go
-#define ADMITTED_SHARE 0.02f // of the latest in the running mean of what is admitted
-// Limits of rewriting: a multiple of what is admitted, and at most this part of the capacity ahead.
+#define LOOKS_MAX 16u        // looks in turn after one batch of events
+#define LOOKS_BEFORE 16u     // looks in turn before a victim is chosen
+#define LOOKS_FOR_VICTIM 4u  // looks at the cheapest segments to choose it
+#define SAMPLE_MAX 64u       // runs of a segment that one look samples
+#define CUT_SAMPLE_MAX 1024u // runs of a segment sampled when it is evicted
+#define LOOSE_PARTS 8u       // a segment stays if less than 1/LOOSE_PARTS of its runs may go
+#define ADMITTED_SHARE 0.02f // weight of the latest run in the mean rank of admitted runs
+// Limits of rewriting: each admitted byte adds this much credit, and the credit is at most this
+// part of the capacity.
 #define REWRITTEN_PER_ADMITTED 1.1
 #define CREDIT_MAX_PART 64
 
@@ -75,7 +76,7 @@ struct levels {
 
 static_assert(CUT_SAMPLE_MAX < UINT16_MAX, "counts fit");
 
-// The first level from this one on that has some; there is one.
+// Returns the first level from `level` on that has runs. There must be one.
 static inline unsigned level_next(const struct levels *levels, unsigned level)
 {
     for (uint64_t four; level % 4 == 0; level += 4) {
@@ -91,7 +92,7 @@ static inline unsigned level_next(const struct levels *levels, unsigned level)
     return level;
 }
 
-// How many of each level among `sample` runs, which stand for all.
+// Counts the runs of each level in a sample of `sample` runs, evenly spaced in the segment.
 static void count_levels(const struct policy *policy, const struct policy_segment *segment,
                          uint32_t sample, struct levels *levels)
 {
@@ -110,7 +111,8 @@ static void count_levels(const struct policy *policy, const struct policy_segmen
     }
 }
 
-// With fewer runs that may go than a half, that much more each of them costs.
+// Returns the mean rank of the runs that eviction would drop: the cheapest half. If pins leave
+// fewer than half to drop, the cost is higher in the same proportion.
 static float segment_cost(const struct policy *policy, const struct policy_segment *segment)
 {
     struct levels levels = {0};
@@ -165,7 +167,7 @@ static uint32_t reclaim_next(struct policy *policy)
     return reclaim->next;
 }
 
-// Of those that cost the same the oldest goes first.
+// Of two segments with the same cost, the older counts as cheaper.
 static inline bool reclaim_is_cheaper(const struct policy_segments *segments, uint32_t at,
                                       uint32_t than)
 {
@@ -174,7 +176,7 @@ static inline bool reclaim_is_cheaper(const struct policy_segments *segments, ui
            (a->cost == b->cost && segments->table[a->at].number < segments->table[b->at].number);
 }
 
-// Where the one is that cost least when it was looked at last.
+// Returns the position of the segment that was cheapest at its last look.
 static uint32_t reclaim_cheapest(const struct policy_segments *segments)
 {
     uint32_t cheapest = 0;
@@ -187,7 +189,8 @@ static uint32_t reclaim_cheapest(const struct policy_segments *segments)
     return cheapest;
 }
 
-// Looks at the cheapest until it still is. `may_go`: NULL, all may.
+// Looks at the segment that seems cheapest, and repeats until one has not become dearer at its
+// look. Makes the cheapest of them the best. `may_go` NULL: all segments may go.
 static struct policy_segment *reclaim_find(struct policy *policy,
                                            bool (*may_go)(void *ctx, uint32_t number), void *ctx)
 {
@@ -216,7 +219,7 @@ static struct policy_segment *reclaim_find(struct policy *policy,
             best = segment;
         }
         if (now <= before) {
-            break; // none seems cheaper
+            break; // no other segment seems cheaper
         }
     }
     reclaim_set_best(policy, best, cost);
@@ -276,7 +279,7 @@ void policy_reclaim_admitted(struct policy *policy, uint32_t stamp, uint32_t len
 
 struct cut {
     unsigned level;
-    uint64_t drops_at_level; // number of runs of that very level that go
+    uint64_t drops_at_level; // number of runs of this level to drop
 };
 
 static struct cut segment_cut(const struct policy *policy, const struct policy_segment *segment)

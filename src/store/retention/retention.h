@@ -21,7 +21,8 @@ struct index_writer;
 struct segment_rows;
 struct store_condemned;
 
-// A run is not what it should be, and leaves the store. On the retention thread.
+// drop() removes a run from the store that could not be read, or is corrupt. Called on the
+// retention thread.
 struct retention_host {
     void *ctx;
     void (*drop)(void *ctx, const struct store_place *place, struct hash128 hash, enum err why);
@@ -36,17 +37,17 @@ struct retention_options {
     unsigned worker_count;
     bool was_clean;                   // the last process stopped cleanly
     bool learns;                      // policy `epoch`
-    const struct store_group *groups; // what rules say, borrowed for the call
+    const struct store_group *groups; // of the rules; borrowed for the call
     unsigned group_count;
 };
 
 // Retention's state of a segment, in addition to its entry in the log's table.
 struct retention_segment {
-    // Under the retention's lock: known to the policy; full, and known to be; runs of which it had
-    // not heard by then.
-    bool is_ranked, is_rank_sealed;
-    unsigned lost_runs_then;
-    bool wants_review; // of the retention thread: some of its runs are new to the policy
+    // Under the retention's lock.
+    bool is_ranked;          // the policy knows the segment
+    bool is_rank_sealed;     // the policy knows that it is full
+    unsigned lost_runs_then; // value of lost_runs up to which the policy has its runs
+    bool wants_review;       // of the retention thread: some of its runs are new to the policy
 };
 
 enum retention_phase {
@@ -54,15 +55,15 @@ enum retention_phase {
 #include "store/retention/retention_phases.def"
 };
 
-// Pins, and what was counted of them.
+// Pins, and their counters.
 struct retention_pins {
     atomic_bool by_rules;    // a rule has a pin
     atomic_bool by_command;  // something is pinned while the process runs
     atomic_bool keeps_spare; // the last spare segment is for pins
     // Under the retention's lock.
     unsigned tries;                // jobs in a row whose pins found no room
-    uint64_t refused, lost, bytes; // as counted
-    uint64_t told_us;              // real
+    uint64_t refused, lost, bytes; // as last added to the statistics
+    uint64_t told_us;              // real time of the last pins_full in the log
 };
 
 struct retention {
@@ -77,54 +78,55 @@ struct retention {
     struct policy *policy;
     struct retention_region region;     // of the policy
     struct retention_segment *segments; // as many as the log's table has entries
-    struct policy_ring *rings;          // of each worker, then the index writer's
+    struct policy_ring *rings;          // one per worker, then the index writer's
     unsigned ring_count;
-    uint64_t *woken_us;   // of each worker: when it woke the thread for what it was refused
+    uint64_t *woken_us;   // per worker: when a refused run last woke the thread
     pthread_mutex_t lock; // held for milliseconds at most; the log's may be taken under it
-    // Under it.
+    // Under `lock`.
     enum retention_phase phase; // written by retention_enter()
     struct retention_pins pins;
     struct retention_history {
         uint32_t tick;            // of the policy's clock
         uint64_t us;              // real
-    } history[RETENTION_HISTORY]; // a ring: when which tick was
-    unsigned history_count;       // ever
+    } history[RETENTION_HISTORY]; // a ring: the times of past ticks
+    unsigned history_count;       // entries ever written
     uint32_t *survivors;
     uint32_t survivor_max;
-    // Of the thread.
+    // Used by the retention thread.
     uint64_t saved_us; // real
     pthread_t thread;
-    _Atomic uint64_t state_bytes; // of the file it was loaded from or saved to
-    uint64_t state_bytes_then;    // of the one that was there at the start
-    atomic_uint
-        lost_runs; // events of runs that found no room in a ring: segments are listed instead
+    _Atomic uint64_t state_bytes; // size of the policy's state file
+    uint64_t state_bytes_then;    // its size at the start
+    // Events of runs lost because a ring was full. Their segments are listed instead.
+    atomic_uint lost_runs;
     struct {
-        pthread_mutex_t lock; // over a call of group_of; none is taken under it but by that
+        pthread_mutex_t lock; // held while group_of runs; only group_of takes locks under it
         store_group_fn group_of;
         void *ctx;
     } names;
-    atomic_uint reviews; // wanted: enum store_review, and those of retention_review.h
-    struct retention_review *_Atomic review; // of the thread: in progress, or NULL
-    bool reviews_again;                      // of the thread: with the next saving
+    atomic_uint reviews;                     // wanted: enum store_review, and RETENTION_REVIEW_*
+    struct retention_review *_Atomic review; // in progress, or NULL; the thread's
+    bool reviews_again;                      // once more after the next save; the thread's
     // Picked by the supply thread, until this thread has rewritten the survivors; NULL: none.
     struct retention_job *_Atomic job;
 #ifdef FOREBAY_FAULTS
-    atomic_bool keeps_half; // of each segment, and takes all, whatever the policy thinks of it
+    // Ignores the policy: every run is admitted, and every other run of a victim survives.
+    atomic_bool keeps_half;
 #endif
     struct {
-        pthread_mutex_t lock; // held for a moment; workers take it, and none is taken under it
+        pthread_mutex_t lock; // held briefly; workers take it, and none is taken under it
         pthread_cond_t wake;
         bool wanted, stop;
     } guarded;
 };
 
-// Before the threads, behind segment_log_open(). It always works: a file system that has no room
-// for the map means memory instead.
+// Called after segment_log_open(), before threads start. Cannot fail: if the file system has no
+// room for the map, memory is used instead.
 void retention_open(struct retention *retention, const struct retention_options *options);
 void retention_start(struct retention *retention);
 // Called after the workers: saves the policy's knowledge and finishes survivors that are in flight.
 void retention_stop(struct retention *retention);
-void retention_close(struct retention *retention); // one that is all zero is fine
+void retention_close(struct retention *retention); // accepts one that is all zero
 // Bytes of cache.size in use now, without those that were on disk at the start. Any thread.
 uint64_t retention_bytes(const struct retention *retention);
 // Called when more or fewer segments fit. Not on a worker.
@@ -137,7 +139,7 @@ void retention_set_group_of(struct retention *retention, store_group_fn group_of
 // Sets whether anything is pinned while the process runs. Any thread.
 void retention_set_listed_pins(struct retention *retention, bool has_pins);
 
-// --- what is seen: on the worker, or (gone) on the index writer
+// --- events: on the worker; retention_gone() on the index writer
 
 // The policy's answer about a run, for retention_missed() and retention_stored().
 struct retention_answer {
@@ -145,7 +147,7 @@ struct retention_answer {
     unsigned group; // of its rule
     bool is_part, on_probation;
 };
-// Is the run to be stored, and with what others?
+// Decides whether to store the run, and whether on probation.
 enum policy_verdict retention_admit(const struct retention *retention, struct hash128 hash,
                                     uint64_t first_block, unsigned group, bool is_part,
                                     struct retention_answer *ret_answer) MUST_USE;
@@ -185,7 +187,7 @@ static inline uint32_t retention_row_bytes(const struct segment_row *row, uint32
     return row->payload_offset - row->header_offset + payload_len;
 }
 
-// The policy's group of one of the store's, and back.
+// Converts a group of the store to the policy's group, and back.
 unsigned retention_policy_group(unsigned group);
 unsigned retention_group_of_policy(unsigned policy_group);
 
@@ -198,12 +200,12 @@ void retention_wake(struct retention *retention); // wakes its thread; any threa
 void retention_explain(struct retention *retention, struct store_explain *explain);
 // Called now and then, on the thread: notes the time of the policy's present tick.
 void retention_note_time(struct retention *retention);
-// Notes that a run was evicted which was used last `age_ticks` ago. Its lock is held.
+// Notes that a run was evicted that was last used `age_ticks` ago. Under the retention's lock.
 void retention_note_age_locked(const struct retention *retention, uint32_t age_ticks);
 
 // --- segments
 
-// Called when the entry is about to become segment `number`, made just now.
+// Called when the entry is about to become segment `number`, whose file was just created.
 void retention_begin(struct retention *retention, struct segment *segment, uint32_t number);
 enum segment_pick retention_pick(struct retention *retention,
                                  bool (*may_go)(void *ctx, uint32_t number), void *ctx,
@@ -213,8 +215,8 @@ enum segment_pick retention_pick(struct retention *retention,
 bool retention_has_probation(const struct retention *retention);
 // Returns whether nothing has been stored on probation for a while.
 bool retention_probation_ended(struct retention *retention) MUST_USE;
-// Returns the number of spare segments that are not for runs of this slot: with pins the last one
-// is for their survivors. Any thread.
+// Returns the number of spare segments that runs of this slot may not use. If there are pins, the
+// last spare segment is for their survivors. Any thread.
 unsigned retention_pins_spares(const struct retention *retention, const struct segment_slot *slot);
 // Admits everything again, until the next pick.
 void retention_has_room(struct retention *retention);
