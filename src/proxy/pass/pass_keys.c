@@ -5,7 +5,8 @@
 // that copies of a key may be held under.
 #include "proxy/pass/pass_private.h"
 
-// `bucket` by the name that the origin has for it; both live as long as `p`.
+// Adds a key that the request changes. `bucket` is the origin's name for the bucket. Both must live
+// as long as `p`.
 static enum err add_write(struct pass_state *p, struct span bucket, struct span key)
 {
     check(p->phase == PASS_READ);
@@ -55,7 +56,8 @@ enum err pass_keys_of_head(struct pass_state *p)
     return are_elsewhere ? ERR_OK : add_head_keys(p);
 }
 
-// The right to do it; on a condition, also the right to read (s3_effects.c).
+// Returns the right that the change needs. A conditional change also needs the right to read
+// (s3_effects.c).
 static unsigned rights_for(const struct request *r, unsigned right, bool is_conditional)
 {
     check(right != 0);

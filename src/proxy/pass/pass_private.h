@@ -6,18 +6,18 @@
 
 #include "proxy/pass/pass.h"
 
-#define PASS_COLLECT_MAX (2u << 20) // a body that must be known whole before it goes on
+#define PASS_COLLECT_MAX (2u << 20) // bytes of a body that must be complete before it is forwarded
 #define PASS_COLLECT_COPIES                                                                        \
     2u // of a body that is parsed and rendered again; the parsed form is in a counted arena
 #define PASS_COLLECT_SMALL 65536u // charged for a body of unknown length, until it is longer
-#define PASS_FORM_HEAD_MAX 65536u // of a form upload, until its file begins
+#define PASS_FORM_HEAD_MAX 65536u // bytes of a form upload before its file
 
 // --- pass_body.c ---------------------------------------------------------------------------------
 
-// How a request body goes on: its headers, length and hash towards the origin, and the bytes
-// themselves, verified on their way. Feed the client's bytes in, take the origin's bytes out. The
-// end of a body that can be checked is held back until it has been: the origin cannot complete a
-// wrong one.
+// Forwards a request body: its headers, length and hash for the origin, and its bytes, verified in
+// transit. The caller feeds the client's bytes in and takes the origin's bytes out. If the body can
+// be checked, its end is held back until the check has passed, so the origin cannot complete a
+// wrong body.
 struct pass_body {
     // The plan, complete after pass_body_plan() (collected bodies: after pass_body_finish()).
     enum origin_body kind;
@@ -39,7 +39,7 @@ struct pass_body {
     enum err too_large;   // the error of a collected body above its maximum
     uint64_t payload_fed; // decoded bytes so far
     uint64_t chunk_left;  // of the chunk being re-framed
-    uint64_t taken;       // bytes the origin has
+    uint64_t taken;       // bytes that the origin has taken
     struct byte_queue queue;
     struct buf whole; // collected
     unsigned copies;
@@ -57,21 +57,22 @@ struct pass_body_input {
     bool no_trailers;
 };
 
-// `headers`: the copy that goes to the origin; what describes the client's framing is taken out or
-// kept as the plan needs it. `arena` outlives the body. Zero-initialised before; pass_body_done()
-// after any outcome.
+// `body` must be zero-initialised; call pass_body_done() after any outcome. `headers` is the copy
+// for the origin: headers that describe the client's framing are removed or kept, as the plan
+// needs. `arena` must outlive the body.
 enum err pass_body_plan(struct pass_body *body, const struct pass_body_input *input,
                         struct arena *arena, struct headers *headers) MUST_USE;
 enum err pass_body_feed(struct pass_body *body, struct span data) MUST_USE;
-// The client's body is complete: ERR_OK = everything agreed. A collected body's plan is complete
-// then.
+// Called when the client's body is complete. Returns ERR_OK if every check passed. The plan of a
+// collected body is complete then.
 enum err pass_body_finish(struct pass_body *body, struct arena *arena) MUST_USE;
-// After that: other bytes, which it takes over, go on in the place of a collected body's.
+// Called after pass_body_finish(): forwards `bytes` instead of the collected ones, and takes
+// ownership of them.
 enum err pass_body_replace(struct pass_body *body, struct arena *arena, struct buf *bytes) MUST_USE;
 void pass_body_done(struct pass_body *body);
 bool pass_body_full(const struct pass_body *body);
 bool pass_body_low(const struct pass_body *body);
-// Bytes that may go to the origin now; 0 with *ret_end set: it has all of them.
+// Returns the number of bytes copied to `buf` for the origin. 0 with *ret_end set: it has all.
 size_t pass_body_take(struct pass_body *body, char *buf, size_t max, bool *ret_end);
 bool pass_body_ready(const struct pass_body *body); // would pass_body_take() give bytes or the end?
 
@@ -96,13 +97,13 @@ enum pass_form_state pass_form_read(struct arena *arena, const struct headers *h
                                     struct pass_form *ret_form);
 
 enum pass_form_step {
-    PASS_FORM_IN_FILE, // or in the value of a part behind it
+    PASS_FORM_IN_FILE, // or in the value of a part after it
     PASS_FORM_AT_MARK,
     PASS_FORM_AT_LINE_END,
     PASS_FORM_IN_LINES,
     PASS_FORM_AT_CLOSE
 };
-// The rest, from the file's first byte on, as it passes. Embedded.
+// Scans the rest of a form as it passes, from the file's first byte on. Embedded.
 struct pass_form_tail {
     enum pass_form_step step;
     unsigned at;
@@ -112,7 +113,7 @@ struct pass_form_tail {
     size_t window_len;
 };
 void pass_form_tail_init(struct pass_form_tail *tail, struct span boundary);
-// ERR_INVALID_ARGUMENT: a part behind the file that could mean something, or no delimiter line.
+// ERR_INVALID_ARGUMENT: a part after the file could have a meaning, or a delimiter line is missing.
 enum err pass_form_tail_feed(struct pass_form_tail *tail, struct span data) MUST_USE;
 bool pass_form_tail_is_closed(const struct pass_form_tail *tail);
 
@@ -122,16 +123,17 @@ bool pass_form_tail_is_closed(const struct pass_form_tail *tail);
 
 // An answer to a listing, byte for byte, for all workers.
 struct list_page;
-// A request's question for one. With LIST_FETCH it is what the answer goes into.
+// A request's question for a page. With LIST_FETCH the request puts the origin's answer into it.
 struct list_ask;
 
-// Asks the page's owner. The answer runs request_go(), with r->list_verdict. False: the listing is
-// not kept, or there is no memory for that; the origin is asked alone.
+// Asks the page's owner, whose answer sets r->list_verdict and runs request_go(). Returns false if
+// the listing is not kept or there is no memory for it: then the request asks the origin alone.
 bool list_cache_ask(struct request *r);
-// LIST_HIT, LIST_JOINED: the page, a reference for list_cache_page_unref().
+// LIST_HIT, LIST_JOINED: returns the page, a reference for list_cache_page_unref().
 struct list_page *list_cache_take_page(struct request *r);
 enum err list_cache_take_error(struct request *r); // LIST_FAILED, LIST_ALONE
-// LIST_FETCH: goes with list_cache_end() or list_cache_end_whole(). NULL where r has none.
+// LIST_FETCH: returns the question, which list_cache_end() or list_cache_end_whole() takes back.
+// NULL: `r` has none.
 struct list_ask *list_cache_take_fetch(struct request *r);
 void list_cache_leave(struct request *r); // the client has gone; harmless where nothing was asked
 
@@ -144,7 +146,7 @@ enum list_end {
     LIST_END_WHOLE,  // list_cache_end_whole()
     LIST_END_LEFT,   // the client has gone: another one fetches
     LIST_END_ALONE,  // it cannot be kept: each asks the origin
-    LIST_END_FAILED, // with an error that is as true for the others
+    LIST_END_FAILED, // with an error that holds for the others, too
 };
 void list_cache_end(struct list_ask *ask, enum list_end end, enum err err);
 
@@ -197,7 +199,7 @@ enum pass_kind {
 struct direct_read {
     struct origin_fetch fetch;
     struct span etag;
-    uint64_t size_bytes, first, last; // of the object; what is wanted of it
+    uint64_t size_bytes, first, last; // of the object; the wanted range
     time_t last_modified;
 };
 
@@ -205,10 +207,10 @@ struct direct_read {
 struct pass_call {
     enum call_phase phase;
     enum { PASS_BY_RELAY, PASS_BY_HEAD, PASS_BY_RANGE } kind;
-    enum err err; // of its end
+    enum err err; // its result
     uint64_t started_us;
     uint64_t asked_us; // the same by the worker's clock
-    bool may_park;     // its rest can be asked for by itself
+    bool may_park;     // the rest of its answer can be requested separately
     uint64_t asked_last, idle_since_us;
     struct timer timer;
 };
@@ -216,12 +218,12 @@ struct pass_call {
 // Rewrites locations and names in an answer, see pass_location.c.
 struct pass_location {
     enum {
-        LOCATION_UNUSED, // the document goes on as it comes
+        LOCATION_UNUSED, // the document is forwarded as it comes
         LOCATION_MENDS,  // it is being collected, to be rewritten
         LOCATION_HIDES,  // it is being collected, for the names in it
-        LOCATION_PASSES, // its beginning has gone on, maybe longer than the origin sent it
+        LOCATION_PASSES, // its beginning was forwarded, maybe longer than the origin sent it
     } phase;
-    struct buf document; // as far as it has come
+    struct buf document; // the part that has arrived
 };
 
 // State of the scan of a document that reports the outcome of a write; see pass_doubt.c.
@@ -231,7 +233,7 @@ struct pass_document {
     char code[24];
 };
 
-// A key that the request changes; its bucket by the name that the origin has for it.
+// A key that the request changes. `bucket` is the origin's name for its bucket.
 struct pass_key {
     struct span bucket, key;
 };
@@ -251,7 +253,7 @@ struct pass_writes {
     bool is_through;            // all names of the round have begun
     enum err err;               // why the request must be refused, after the first round
     bool is_in_doubt;           // each name of the second round gets a doubt
-    struct span doubted_bucket; // for lack of room for more of them
+    struct span doubted_bucket; // in doubt itself, because there was no room for more keys
     struct write_slot *slots;
     struct list idle; // slots
     unsigned in_flight;
@@ -262,9 +264,9 @@ struct pass_writes {
 
 // The functions of a phase. The table is in pass_phase.c.
 struct pass_row {
-    void (*begin)(struct pass_state *p);                 // when it is entered; NULL: nothing
-    void (*again)(struct pass_state *p);                 // whenever something has changed; NULL
-    enum pass_phase (*next)(const struct pass_state *p); // the same one: it waits
+    void (*begin)(struct pass_state *p); // when it is entered; NULL: does nothing
+    void (*again)(struct pass_state *p); // whenever something has changed; NULL: likewise
+    enum pass_phase (*next)(const struct pass_state *p); // the same phase: it waits
 };
 
 struct pass_state {
@@ -282,45 +284,45 @@ struct pass_state {
     struct headers headers;
     struct origin_relay relay;
     struct pass_call call;
-    struct direct_read direct; // instead of the relay, or its rest, see there
+    struct direct_read direct; // replaces the relay, or reads the rest of its answer
 
     // the client's body
     struct http_sink sink;
     struct pass_body body;
     enum upload_phase upload;
     bool upload_waiting;              // the relay waits for pass_upload_wake()
-    struct pass_form_tail *form_tail; // from its file on; NULL: no form, or not so far
+    struct pass_form_tail *form_tail; // NULL: no form, or its file has not begun
     struct buf form;                  // a form's beginning, until its key is known
     size_t form_tried;                // bytes of it already looked at
     bool form_is_signed;
 
     // the keys it changes
     struct pass_writes writes;
-    unsigned awaited; // answers to what its phase has begun: the note, the keys, the bucket
-    struct bucket_write bucket_write; // beside the keys, when it may change any of the bucket's
-    bool changes_bucket;
-    struct origin *origin;    // NULL: what it changes is not known yet
-    struct span bucket_place; // of its origin
-    struct store_note note;   // that the bucket is written to
+    unsigned awaited; // operations of its phase that have not ended: the note, the keys, the bucket
+    struct bucket_write bucket_write; // used with changes_bucket, in addition to the keys
+    bool changes_bucket;              // it may change any key of the bucket
+    struct origin *origin;            // NULL: what it changes is not known yet
+    struct span bucket_place;         // origin_place() of its origin
+    struct store_note note;           // that the bucket is written to
     struct timer note_timer;
     bool is_noting; // the store still uses `note`
 
     // towards the client
     enum answer_phase answer;
-    enum err err; // why it is refused here; ERR_OK: it is not
+    enum err err; // why Forebay itself refuses the request; ERR_OK: it does not
     struct span err_message;
-    struct subscription *telling;  // the key's home, before the client; see pass_version.c
-    bool is_streamed;              // the answer's head came before the outcome
-    struct pass_document document; // then it says the outcome
+    struct subscription *telling;  // while the key's home is told the version; see pass_version.c
+    bool is_streamed;              // the answer's head came before the outcome was known
+    struct pass_document document; // if is_streamed: reports the outcome
     struct http_source source;
     struct byte_queue down;
     uint64_t received_bytes;
     struct headers answered; // in the exchange's arena
     struct pass_location location;
-    struct list_ask *list_ask;        // the answer goes into its page, too; NULL: into none
+    struct list_ask *list_ask;        // its page gets the answer, too; NULL: no page does
     struct s3_list_scan *list_scan;   // NULL: no listing
-    struct s3_list_names *list_names; // what may be shown of it; NULL: all
-    struct span list_former;          // large object that it has named last, in memory for any
+    struct s3_list_names *list_names; // judges which names may be shown; NULL: all may
+    struct span list_former; // the last large object in it; the memory has room for any key
     struct list_page *list_page;
 };
 
@@ -335,12 +337,12 @@ static inline bool pass_changes_any(const struct pass_state *p)
 {
     return p->writes.key_count > 0 || p->changes_bucket;
 }
-// Is there a call whose end is to come, or whose rest is to be asked for?
+// Returns true if a call has not ended, or the rest of its answer has not been requested yet.
 static inline bool pass_calls(const struct pass_state *p)
 {
     return p->call.phase != CALL_NONE && p->call.phase != CALL_ENDED;
 }
-// Is there a response head that the client may have, or has?
+// Returns true if there is a response head for the client, sent or not.
 static inline bool pass_has_head(const struct pass_state *p)
 {
     return p->answer == ANSWER_HEAD || p->answer == ANSWER_SENT;
@@ -355,7 +357,7 @@ static inline bool pass_is_answered(const struct pass_state *p)
 // In the phase READ. `rows`: what each phase does.
 struct pass_state *pass_state_new(struct request *r, const struct pass_row *rows);
 void pass_state_free(void *ptr);
-// Copies into `arena`; false: it is full.
+// Copies into `arena`. Returns false if it is full.
 bool pass_state_copy_span(struct arena *arena, struct span *s);
 bool pass_state_copy_request(struct arena *arena, const struct s3_request *from,
                              struct s3_request *ret_to);
@@ -375,37 +377,38 @@ void pass_state_check(const struct pass_state *p); // aborts where its phases do
 
 void pass_origin_init(struct pass_state *p);
 void pass_origin_done(struct pass_state *p);
-// A call starts: bytes come, or a piece of them.
+// Notes that a call starts. `phase`: CALL_RUNNING or CALL_PIECE.
 void pass_origin_begin(struct pass_state *p, enum call_phase phase);
-// Starts p->direct.fetch, whose bucket, key and callbacks are set: HEAD, or what is wanted.
+// Starts p->direct.fetch, whose bucket, key and callbacks are set: a HEAD, or the wanted range.
 void pass_origin_fetch(struct pass_state *p);
-// A call has ended. False: that was not the answer's end, because the rest comes by another.
+// Called when a call ends. Returns false if another call will get the rest of the answer.
 bool pass_origin_end(struct pass_state *p, enum err err) MUST_USE;
 void pass_origin_pause(struct pass_state *p);
 void pass_origin_resume(struct pass_state *p); // harmless when not paused
-void pass_origin_cancel(struct pass_state *p); // harmless when nothing is under way
+void pass_origin_cancel(struct pass_state *p); // harmless when no call is in flight
 
 // --- pass_answer.c -------------------------------------------------------------------------------
 
-void pass_answer_headers(struct pass_state *p); // takes over those that the client may see
-void pass_answer_start(struct pass_state *p);   // the head, as p->relay says it
+void pass_answer_headers(struct pass_state *p); // keeps those that the client may see
+void pass_answer_start(struct pass_state *p);   // sends the head to the client
 void pass_answer_take(struct pass_state *p, struct span data); // bytes from the origin
 bool pass_answer_is_bodiless(const struct pass_state *p);
-// There is no page, or no whole one, of the listing that was to be kept; harmless when there is
-// none.
+// Ends the page of a listing that was to be kept, because it is not complete. Harmless if there is
+// no such page.
 void pass_answer_list_end(struct pass_state *p, enum list_end end, enum err err);
-void pass_answer_list_end_whole(struct pass_state *p); // the answer has come; harmless likewise
+void pass_answer_list_end_whole(struct pass_state *p); // it is complete; harmless likewise
 
 // --- pass_listing.c ------------------------------------------------------------------------------
 
-// Before the origin is asked; harmless where that is no listing.
+// Called before the origin is asked. Harmless if the request is no listing.
 void pass_listing_begin(struct pass_state *p);
-// Bytes of the answer, which go on afterwards. False: it is refused, they do not.
+// Called with bytes of the answer before they are forwarded. Returns false if the answer is
+// refused, so that they are not forwarded.
 bool pass_listing_take(struct pass_state *p, struct span data);
-// Is it shown in part only, so that the head waits for the first bytes of the body?
+// Returns true if names may be left out, so that the head waits for the first bytes of the body.
 bool pass_listing_is_judged(const struct pass_state *p);
-// Does its principal have rights on a part of the bucket only? pass_listing_may_show() judges each
-// name.
+// Returns true if its principal has rights on a part of the bucket only. Then
+// pass_listing_may_show() judges each name.
 bool pass_listing_is_limited(const struct request *r);
 bool pass_listing_may_show(void *ctx, struct span name); // ctx: a pass_state with its request
 // Number of last bytes that belong to a name that is not complete yet.
@@ -413,19 +416,20 @@ uint64_t pass_listing_pending(const struct pass_state *p);
 
 // --- pass_version.c ------------------------------------------------------------------------------
 
-// The head of a read has come. If it names a version, sends that version to the key's home, whose
-// reply starts the answer. False: it names none.
+// Called when the head of a read has come. If it names a version, sends that version to the key's
+// home, whose reply starts the answer. Returns false if it names none.
 bool pass_version_tell(struct pass_state *p);
 void pass_version_leave(struct pass_state *p); // harmless when no message is out
 
 // --- pass_upload.c -------------------------------------------------------------------------------
 
-// Bytes for the relay; 0 with ERR_OK: it has all. ERR_AGAIN: pass_upload_wake() resumes it.
+// Copies bytes for the relay to `buf`. 0 with ERR_OK: it has all. ERR_AGAIN: pass_upload_wake()
+// resumes it.
 enum err pass_upload_take(struct pass_state *p, char *buf, size_t max, size_t *ret_len) MUST_USE;
 void pass_upload_wake(struct pass_state *p); // resumes a relay that waits, if there is something
-void pass_upload_drop(struct pass_state *p); // the rest is thrown away
-// The request ends here with an error; what the origin has so far cannot become complete. The
-// first error counts.
+void pass_upload_drop(struct pass_state *p); // drops the rest
+// Ends the request with an error. The bytes that the origin has so far cannot become a complete
+// body. The first error counts.
 void pass_upload_refuse(struct pass_state *p, enum err err, struct span message);
 
 // --- pass_phase.c --------------------------------------------------------------------------------
@@ -437,8 +441,8 @@ void pass_phase_start(struct pass_state *p);
 // --- pass_doubt.c --------------------------------------------------------------------------------
 
 #define PASS_DOUBTS_MAX 4096u // keys in doubt, on all workers
-// The outcome is settled, if only because nothing more will be heard of it: if it is not known,
-// keys and bucket are in doubt. Before the writes end.
+// Called when no more can be learnt about the outcome, before the writes end. If the outcome is not
+// known, puts the keys and the bucket in doubt.
 void pass_doubt_begin(struct pass_state *p);
 // Begins a doubt of this name of a key, if the outcome is not known.
 void pass_doubt_name(struct pass_state *p, struct object_key *name);
@@ -450,19 +454,19 @@ void pass_relay_start(struct pass_state *p); // asks the origin
 
 // --- pass_receive.c ------------------------------------------------------------------------------
 
-// The client's body flows from here on; needs the plan.
+// Starts receiving the client's body. Called after pass_body_plan().
 void pass_receive_start(struct pass_state *p);
 
 // --- pass_sources.c ------------------------------------------------------------------------------
 
-// Sources of a copy or rename, as the origin knows them, become headers of what goes on.
+// Adds the headers that name the sources of a copy or rename, with the origin's bucket names.
 enum err pass_sources_send(struct pass_state *p, struct span *ret_message) MUST_USE;
 
 // --- pass_keys.c ---------------------------------------------------------------------------------
 
-// The keys a request changes become p->writes.keys; one that may change any key of its bucket sets
-// p->changes_bucket. From its head, from a form, from a collected body;
-// ERR_ACCESS_DENIED for a key that the principal may not change (p->err_message says so).
+// Each adds the keys that the request changes to p->writes.keys: from its head, from a form, or
+// from a collected body. If it may change any key of its bucket, sets p->changes_bucket.
+// ERR_ACCESS_DENIED: the principal may not change one of the keys (p->err_message says so).
 enum err pass_keys_of_head(struct pass_state *p) MUST_USE;
 enum err pass_keys_of_form(struct pass_state *p, struct span key) MUST_USE;
 enum err pass_keys_of_body(struct pass_state *p) MUST_USE;
@@ -470,28 +474,30 @@ enum err pass_keys_of_body(struct pass_state *p) MUST_USE;
 // --- pass_writes.c -------------------------------------------------------------------------------
 
 void pass_writes_init(struct pass_state *p);
-// One key more, before the open. `bucket` and `key` live as long as `p`.
+// Adds a key, before pass_writes_open(). `bucket` and `key` must live as long as `p`.
 enum err pass_writes_add(struct pass_state *p, struct span bucket, struct span key) MUST_USE;
 // Holds the keys open and invalidates every name of each; then runs on_round, never inside the
 // call. ERR_OVERLOAD: there is no memory for it; ERR_LIMIT: the cache directory does not take the
 // removal.
 void pass_writes_open(struct pass_state *p, void (*on_round)(struct pass_state *p, enum err err));
-// The outcome is settled: the same once more, if the origin was asked.
+// Called when no more can be learnt about the outcome. Invalidates every name once more, if the
+// origin was asked; then runs on_round.
 void pass_writes_close(struct pass_state *p, void (*on_round)(struct pass_state *p, enum err err));
-void pass_writes_done(struct pass_state *p); // the keys are not open any more; may be called twice
+void pass_writes_done(struct pass_state *p); // closes the keys; may be called twice
 
 // --- pass_xml.c ----------------------------------------------------------------------------------
 
-// The collected body is judged and replaced by what was understood of it. p->err_message may say
-// why not.
+// Judges the collected body and replaces it by the part that was understood. p->err_message may say
+// why it is refused.
 enum err pass_xml_delete(struct pass_state *p, struct s3_delete *ret_delete) MUST_USE;
 enum err pass_xml_restore(struct pass_state *p) MUST_USE;
 
 // --- pass_location.c -----------------------------------------------------------------------------
 
-// The answer's head has come: mends its Location, and decides whether its document is looked at.
+// Called when the answer's head has come. Rewrites its Location, and decides whether its document
+// is collected.
 void pass_location_begin(struct pass_state *p);
-// The answer is an error whose names are judged: it is collected first.
+// The same for an error answer whose names are judged: it is collected first.
 void pass_location_begin_error(struct pass_state *p);
 bool pass_location_collects(const struct pass_state *p);         // the answer's bytes?
 void pass_location_take(struct pass_state *p, struct span data); // while it collects
@@ -500,9 +506,10 @@ void pass_location_end(struct pass_state *p); // the answer is over; harmless wh
 // --- pass_direct.c -------------------------------------------------------------------------------
 
 bool pass_direct_wanted(const struct request *r);
-// Before pass_phase_start(): the call will be a HEAD. p->err_message may say why not.
+// Called before pass_phase_start(). Makes the call a HEAD. p->err_message may say why it cannot.
 enum err pass_direct_plan(struct pass_state *p) MUST_USE;
-// A relay's answer has come: its rest may be read directly, if its client turns out to be slow.
+// Called when the head of a relay's answer has come. Decides whether the rest may be read directly,
+// if the client turns out to be slow.
 void pass_direct_may_follow(struct pass_state *p);
 
 // --- pass_preflight.c ----------------------------------------------------------------------------
@@ -515,7 +522,8 @@ bool pass_preflight_keeps(struct span name);            // a header of a yes
 
 // --- pass_sts.c ----------------------------------------------------------------------------------
 
-// Its body is whole: is it the one call that may? p->err_message says why not.
+// Called when the body is complete. Returns ERR_OK for the one call that is forwarded. Otherwise
+// p->err_message says why it is refused.
 enum err pass_sts_authorize(struct pass_state *p) MUST_USE;
 
 #endif
