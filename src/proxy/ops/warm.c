@@ -212,7 +212,8 @@ static void page_list(struct proxy_warm *job, struct warm_page *page, struct spa
                     PROXY_LIST_MAX);
 }
 
-// The next listed object; NULL: none is there now, or (job->listed is NULL) none any more.
+// Returns the next listed object. NULL: the next page has not come yet, or the listing has ended
+// (then job->listed is NULL).
 static struct warm_object *next_listed(struct proxy_warm *job)
 {
     for (unsigned i = 0; i < 2; i++) {
@@ -220,7 +221,7 @@ static struct warm_object *next_listed(struct proxy_warm *job)
         if (!page->is_ready) {
             return NULL;
         }
-        // The next page comes while this one is worked off.
+        // The next page is fetched while the objects of this one are warmed.
         bool is_over = page->next == page->call.count;
         check(page->next <= page->call.count && !page->is_running);
         if (!other->is_running && !other->is_ready && page->call.next.len > 0 &&

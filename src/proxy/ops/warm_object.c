@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Warms one object of a job. It looks up the cached bytes as a reader would, and requests the
-// missing ones run by run. They are earlier than those of readers and have a lower priority;
-// fill joins the two. On the job's worker.
+// missing ones run by run. These requests have a lower priority than those of readers. If a reader
+// requests the same run, fill joins the two requests. Runs on the job's worker.
 //
 //   not known      the first run goes to the key's home (ROUTE), and its answer names the version
 //   known          a version that the listing does not name, or that is stale by its rule, is
@@ -22,7 +22,7 @@ struct warm_run_node {
     struct warm_run run;
 };
 
-// By the settings of now.
+// Takes the key and the rule from the present settings.
 static void take_rule(struct warm_object *o, struct span key)
 {
     const struct proxy_warm *job = o->job;
@@ -80,7 +80,8 @@ static void take_size(struct warm_object *o, uint64_t size_bytes)
     check(size_bytes != WARM_SIZE_UNKNOWN);
     o->size_bytes = size_bytes;
     uint64_t end = end_of(o), wanted = end > o->first_byte ? end - o->first_byte : 0;
-    atomic_fetch_add(&o->job->published.bytes, wanted - o->wanted_bytes); // listed: as it was then
+    // A listed object was counted with its listed size.
+    atomic_fetch_add(&o->job->published.bytes, wanted - o->wanted_bytes);
     o->wanted_bytes = wanted;
 }
 
@@ -114,7 +115,7 @@ static enum warm_step fail(struct warm_object *o, enum err err, const char *why)
     return WARM_OVER;
 }
 
-// Nothing is known of it any more.
+// Drops all that was learnt about the object.
 static void forget(struct warm_object *o)
 {
     store_object_unref(o->object);
@@ -175,7 +176,7 @@ static void check_leave(struct warm_object *o)
     }
 }
 
-// The object is not stored. Runs in flight end first.
+// Refuses the object, which ends after its runs in flight.
 static enum warm_step refuse(struct warm_object *o, const char *why)
 {
     o->why = why;
@@ -207,12 +208,14 @@ static void put_off(struct warm_object *o, uint64_t asked_us, enum refusal why)
         check_leave(o); // its answer is of no use when the object begins again
         warm_phase_enter(o, WARM_PHASE_LATER);
     }
-    if (why != REFUSAL_too_young) { // that is no state of the server
+    if (why != REFUSAL_too_young) { // too_young is a state of the object, not of the server
         warm_pace_refused(o->job, asked_us, why);
     }
 }
 
-// The object is not stored. Its other runs end first, unless `word` is a state that lasts.
+// Called when a run was refused storage, for the reason `word`. If the reason passes, the object is
+// tried again later, after its other runs have ended. Otherwise it is refused, and its other runs
+// are cancelled.
 static void run_refused(struct warm_run *run, const char *word)
 {
     struct warm_object *o = run->object;
@@ -231,7 +234,7 @@ static void on_run_ended(struct warm_run *run)
 {
     struct warm_object *o = run->object;
     struct subscription *sub = run->sub;
-    const struct store_place *place = &sub->place; // a run that was written already
+    const struct store_place *place = &sub->place; // of a run that was already stored
     uint64_t first = run->first_byte;
     uint64_t end = place->segment == NULL
                        ? sub->run_end_byte
@@ -241,7 +244,7 @@ static void on_run_ended(struct warm_run *run)
     enum err err = sub->err;
     bool is_ours = !sub->joined && !sub->whole;
     uint64_t asked_us = run->asked_us;
-    if (outcome == OUTCOME_REJOIN && err != ERR_OK) { // it was written, and that failed
+    if (outcome == OUTCOME_REJOIN && err != ERR_OK) { // it was being written, and the write failed
         run_refused(run, refusal_text(refusal_of_error(err))->word);
         return;
     }
@@ -325,7 +328,7 @@ static enum warm_step ask_run(struct warm_object *o, uint64_t next_present)
     o->run_count++;
     warm_pace_asked(job, min_u64(node->run.end_byte, end) - node->run.first_byte);
     node->run.sub = subscription_ask(job->pw->fill, &ask, on_run, &node->run);
-    return o->object == NULL ? WARM_WAITS : WARM_ASKED; // the first one tells the version
+    return o->object == NULL ? WARM_WAITS : WARM_ASKED; // the first run's answer names the version
 }
 
 // --- its version ---------------------------------------------------------------------------------
@@ -418,7 +421,7 @@ static enum warm_step describe(struct warm_object *o, struct store_view *view)
                                   .bucket = o->key->bucket,
                                   .key = o->key->key,
                                   .done = on_header_read};
-    place->segment = NULL; // its pin is the read's
+    place->segment = NULL; // the read owns its pin
     warm_phase_enter(o, WARM_PHASE_HEADER);
     store_read_start(pw->worker, &o->read);
     return WARM_WAITS;
@@ -435,7 +438,8 @@ static bool must_confirm(const struct warm_object *o, const struct store_view *v
     return freshness_check(o->rule, view) == FRESHNESS_STALE;
 }
 
-// Moves on over what is there. *ret_next: where the next piece that is there begins behind a gap.
+// Moves o->at past the cached bytes. *ret_next: where the next cached bytes begin after a gap;
+// UINT64_MAX: none do.
 static void skip_present(struct warm_object *o, const struct store_view *view, uint64_t end,
                          uint64_t *ret_next)
 {
@@ -455,7 +459,7 @@ static void skip_present(struct warm_object *o, const struct store_view *view, u
     }
 }
 
-// One window. WARM_OVER: all of it is there, and the next one may be looked at.
+// Examines one window. WARM_OVER: all of it is cached, and the next one may be examined.
 static enum warm_step look(struct warm_object *o, struct store_view *view)
 {
     check(o->phase == WARM_PHASE_FETCH && o->check == NULL);
@@ -507,7 +511,8 @@ static void on_described(void *ctx, struct subscription *sub)
     }
 }
 
-// All that is wanted of it is here. WARM_OVER: its checksums are known, too.
+// Called when all wanted bytes are cached. Asks for the object's checksums. WARM_OVER: there is
+// nothing to ask.
 static enum warm_step learn_checksums(struct warm_object *o)
 {
     static _Thread_local struct store_view view;

@@ -36,7 +36,7 @@ static uint64_t stored_count(void)
     return stats_sum(COUNTER_fills_stored);
 }
 
-// The store takes nothing: since when?
+// Called when the store takes no run: notes since when nothing has been stored.
 static void note_stuck(struct proxy_warm *job, uint64_t now_us)
 {
     struct warm_pace *pace = &job->pace;
@@ -55,7 +55,7 @@ static uint64_t wait_ms_of(struct proxy_warm *job, enum refusal *ret_why)
     uint64_t now_us = worker_now_us(job->pw->worker);
     *ret_why = REFUSAL_none;
     if (pace->due_us > now_us) {
-        pace->stuck_us = 0; // nobody tries
+        pace->stuck_us = 0; // the job requests nothing, so it is not stuck
         return (pace->due_us - now_us) / 1000 + 1;
     }
     enum refusal why = store_waits_for(job->pw->worker, job->proxy->store,
@@ -101,7 +101,7 @@ void warm_pace_ended(struct proxy_warm *job)
     job->run_count--;
 }
 
-// --- what the store makes of it ------------------------------------------------------------------
+// --- results -------------------------------------------------------------------------------------
 
 void warm_pace_stored(struct proxy_warm *job)
 {
@@ -121,7 +121,7 @@ void warm_pace_refused(struct proxy_warm *job, uint64_t asked_us, enum refusal w
     uint64_t now_us = worker_now_us(job->pw->worker);
     note_stuck(job, now_us);
     if (asked_us < pace->shrunk_us) {
-        return; // of those that were out when another one was refused
+        return; // it was in flight when an earlier refusal halved the limit
     }
     pace->limit = (unsigned)max_u64(pace->limit / 2, 1);
     check(pace->limit <= job->options.concurrency);
@@ -132,7 +132,7 @@ void warm_pace_refused(struct proxy_warm *job, uint64_t asked_us, enum refusal w
     pace->held_why = why;
 }
 
-// --- what waits ----------------------------------------------------------------------------------
+// --- objects that wait ---------------------------------------------------------------------------
 
 bool warm_pace_keep(struct proxy_warm *job, struct warm_object *o, unsigned wait_ms)
 {

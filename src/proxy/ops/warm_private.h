@@ -11,9 +11,9 @@
 #include "proxy/ops/inspect_private.h"
 
 #define WARM_RESTARTS_MAX 8u
-#define WARM_OBJECTS_LEAST 16u // that a job may have at hand
+#define WARM_OBJECTS_LEAST 16u // objects that each job may have in memory
 
-// An item of the request for a job; freed with the last object that comes of it.
+// An item of the request for a job; freed with the last of its objects.
 struct warm_item {
     struct list_node node; // in proxy_warm.items
     unsigned refs;
@@ -23,12 +23,12 @@ struct warm_item {
     char names[];
 };
 
-struct warm_page { // of the listing of the item at hand
+struct warm_page { // of the listing of proxy_warm.listed
     struct list_call call;
     struct proxy_warm *job;
     bool is_running, is_ready;
-    unsigned next; // entry
-    uint64_t bytes;
+    unsigned next;  // index of the next entry to begin
+    uint64_t bytes; // charged
 };
 
 // Written by the job's worker, read by anybody.
@@ -38,22 +38,22 @@ struct warm_published {
     _Atomic uint64_t objects, bytes, objects_done, bytes_done, objects_cached, objects_failed,
         objects_refused, bytes_fetched, began_us, ended_us;
     atomic_uint inflight, failure_count;
-    atomic_int waits;                        // enum refusal: why it asks for nothing now
+    atomic_int waits;                        // enum refusal: why it requests nothing now
     char *failures[PROXY_WARM_FAILURES_MAX]; // below failure_count: immutable
 };
 
 struct warm_pace {
     unsigned limit;         // runs at once; at most the job's concurrency
-    uint64_t due_us;        // nothing is asked for before: its rate
-    uint64_t held_until_us; // nor before: the store has refused
+    uint64_t due_us;        // no request before this time: the job's rate
+    uint64_t held_until_us; // nor before this one: a refusal, held_why
     enum refusal held_why;
-    uint64_t shrunk_us; // when
+    uint64_t shrunk_us; // when `limit` was last halved
     unsigned backoff_ms;
-    uint64_t stuck_us;     // since when the store takes nothing; 0: it does
-    uint64_t stored;       // by anybody, then
-    bool is_hopeless;      // it has been so for too long
+    uint64_t stuck_us;     // since when nothing could be stored; 0: not stuck
+    uint64_t stored;       // runs that the process had stored by then
+    bool is_hopeless;      // stuck for STUCK_MAX_US or longer
     enum refusal refuses;  // why objects are refused now without asking the origin
-    uint64_t later_due_us; // of the first one of proxy_warm.later
+    uint64_t later_due_us; // when the first object of proxy_warm.later is due
 };
 
 struct proxy_warm {
@@ -65,14 +65,14 @@ struct proxy_warm {
     atomic_uint pending;
     _Atomic uint64_t names_bytes;
     struct warm_published published;
-    // The worker's.
-    struct list items;          // not begun
-    struct warm_item *listed;   // whose pages these are (reference); NULL: none
-    struct warm_page pages[2];  // the one that is worked off, and the next
-    unsigned page;              // which is the first
-    struct circle circle;       // of the pages of `listed`
-    struct list ready, waiting; // struct warm_object: may ask; waits for something
-    struct list later;          // was refused by the store, and is tried again
+    // Used by the worker only.
+    struct list items;          // struct warm_item: not begun
+    struct warm_item *listed;   // the item being listed (a reference); NULL: none
+    struct warm_page pages[2];  // of its listing: the current one and the next one
+    unsigned page;              // index of the current one
+    struct circle circle;       // detects a listing whose pages lead in a circle
+    struct list ready, waiting; // struct warm_object: can take a step; waits for an event
+    struct list later;          // struct warm_object: refused for now, and tried again later
     unsigned object_count, run_count;
     struct warm_pace pace;
     struct task task;
@@ -102,36 +102,36 @@ struct warm_object {
     struct warm_item *item; // of a prefix: a listing named the object
     enum warm_phase phase;  // written by warm_phase_enter()
     struct object_key *key;
-    struct live *live; // a reference, in which `rule` is
+    struct live *live; // a reference; it contains `rule`
     const struct proxy_rule *rule;
     uint64_t first_byte, end_byte;     // wanted
-    uint64_t at;                       // all bytes before it are cached or asked for
+    uint64_t at;                       // all bytes before it are cached or requested
     uint64_t listed_size, listed_etag; // of a listed object; listed_etag 0: the listing has no ETag
     uint64_t size_bytes;               // WARM_SIZE_UNKNOWN until a version is known
     uint64_t wanted_bytes, done_bytes;
     struct store_object *object; // the version that is fetched; NULL: not known yet
     uint64_t etag_hash;
     bool is_confirmed;  // the origin has confirmed the version for this job
-    bool is_looked_for; // or asked for: an empty object has no byte that could be missing
+    bool is_looked_for; // or requested: an empty object has no byte that could be missing
     bool has_fetched;   // the job has fetched a part of it
     enum refusal later; // in LATER and PAUSED: why it waits
-    unsigned tries;     // how often it has begun again after that
-    uint64_t due_us;    // when it begins again
+    unsigned tries;     // how often it was tried again
+    uint64_t due_us;    // when it is tried again
     enum err err;       // in FAILED
     const char *why;    // in REFUSED, and in FAILED if it says more than err
     unsigned restarts;
     unsigned run_count;
     uint64_t held_bytes;
     struct list runs;
-    struct subscription *check; // the question of CONFIRM or SUMS
-    uint64_t checked_us;        // when CONFIRM asked
+    struct subscription *check; // the request of CONFIRM or SUMS
+    uint64_t checked_us;        // when CONFIRM sent it
     struct store_read read;     // of HEADER
 };
 
 enum warm_step {
     WARM_ASKED, // a request is out; more may follow at once
     WARM_WAITS, // for a run, a read, an answer
-    WARM_OVER   // nothing is left to be done
+    WARM_OVER   // nothing is left to do
 };
 
 // --- warm_phase.c --------------------------------------------------------------------------------
@@ -144,24 +144,26 @@ void warm_phase_enter(struct warm_object *o, enum warm_phase phase);
 struct warm_object *warm_object_new(struct proxy_warm *job, struct warm_item *item, struct span key,
                                     const struct list_entry *entry); // NULL: not listed
 enum warm_step warm_object_step(struct warm_object *o);
-void warm_object_leave(struct warm_object *o); // all its subscriptions
-void warm_object_free(struct warm_object *o);  // nothing of it is out
+void warm_object_leave(struct warm_object *o); // ends all its subscriptions
+void warm_object_free(struct warm_object *o);  // nothing of it may be in flight
 
 // --- warm_pace.c ---------------------------------------------------------------------------------
 
 void warm_pace_begin(struct proxy_warm *job);
-uint64_t warm_pace_wait_ms(struct proxy_warm *job); // 0: something may be asked for now
+uint64_t warm_pace_wait_ms(struct proxy_warm *job); // 0: a run may be requested now
 static inline bool warm_pace_is_full(const struct proxy_warm *job)
 {
     return job->run_count >= job->pace.limit;
 }
-void warm_pace_asked(struct proxy_warm *job, uint64_t bytes); // a run
-void warm_pace_ended(struct proxy_warm *job);                 // whatever became of it
-void warm_pace_stored(struct proxy_warm *job);                // a run that the job has fetched
+void warm_pace_asked(struct proxy_warm *job, uint64_t bytes); // a run was requested
+void warm_pace_ended(struct proxy_warm *job);                 // a run ended, with any result
+void warm_pace_stored(struct proxy_warm *job);                // a run of the job was stored
 void warm_pace_refused(struct proxy_warm *job, uint64_t asked_us, enum refusal why);
-// It is tried again, in WAIT_MS at least. False: not any more.
+// Keeps the object for another try, after at least `wait_ms`. Returns false if it is not to be
+// tried again.
 bool warm_pace_keep(struct proxy_warm *job, struct warm_object *o, unsigned wait_ms);
-// Those whose time has come are ready. In how many ms the next one is; 0: none waits.
+// Moves the objects that are due to `ready`. Returns the time until the next one is due, in ms; 0:
+// none waits.
 uint64_t warm_pace_wake(struct proxy_warm *job);
 
 // --- warm_room.c ---------------------------------------------------------------------------------
@@ -171,7 +173,7 @@ struct warm_item *warm_room_item_new(struct proxy_warm *job,
 void warm_room_item_unref(struct proxy_warm *job, struct warm_item *item); // NULL is fine
 void warm_room_page_come(struct warm_page *page);
 void warm_room_page_gone(struct warm_page *page);
-bool warm_room_lists_ahead(const struct proxy_warm *job);  // a page behind the one at hand
+bool warm_room_lists_ahead(const struct proxy_warm *job);  // the page after the current one
 bool warm_room_takes_object(const struct proxy_warm *job); // one more
 void warm_room_object_come(struct warm_object *o);
 void warm_room_object_gone(struct warm_object *o); // and is freed next
