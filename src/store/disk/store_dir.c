@@ -237,7 +237,7 @@ static enum err dir_refused(struct store_dir *dir, int errno_value)
 
 enum err store_dir_write_format(struct store_dir *dir)
 {
-    check(dir->fd >= 0 && dir->lock_fd >= 0); // nobody else writes it
+    check(dir->fd >= 0 && dir->lock_fd >= 0); // it is locked, so no other process writes it
     struct buf text;
     buf_init(&text, FORMAT_BYTES_MAX);
     pthread_mutex_lock(&dir->condemned_lock);
@@ -314,7 +314,7 @@ unsigned store_dir_version(int fd)
 
 static enum err dir_read_format(struct store_dir *dir, struct buf *ret_why)
 {
-    check(dir->lock_fd >= 0); // so it does not change
+    check(dir->lock_fd >= 0); // so no other process changes it
     char text[FORMAT_BYTES_MAX];
     size_t len = 0;
     int errno_value = format_read(dir->fd, text, &len, &dir->was_used);

@@ -30,20 +30,20 @@ struct lookup {
     uint64_t first_byte, end_byte;
     uint64_t first, end; // the blocks of that window
     struct store_view *view;
-    const struct memory_version *version; // the version that counts, or NULL
-    // its places in the window, ascending
+    const struct memory_version *version; // the memory side's version; NULL: none counts
+    // Places of `version` in the window, ascending.
     const struct memory_place *pending[STORE_VIEW_PLACES_MAX];
     unsigned pending_count, pending_next;
-    const struct memory_place *some; // any of its places
+    const struct memory_place *some; // the newest place of `version`, in the window or not
     bool is_described;               // its record has a description
-    struct renewal_copy renewal;     // of whatever generation; 0: none
+    struct renewal_copy renewal;     // of any generation; generation 0: there is none
 };
 
 // --- LMDB
 
 struct index_env *index_reader_enter(struct index *index, struct index_reader *reader)
 {
-    check(!atomic_load_explicit(&reader->busy, memory_order_relaxed)); // a view in a view
+    check(!atomic_load_explicit(&reader->busy, memory_order_relaxed)); // views are not nested
     atomic_store(&reader->busy, true);
     struct index_env *env = atomic_load(&index->current);
     int rc = env == NULL ? MDB_NOTFOUND : 0;

@@ -17,10 +17,10 @@ void retention_pins_fit(struct retention *retention);
 // others are. Under the policy's lock.
 bool retention_pins_victim(struct retention *retention, bool (*may_go)(void *ctx, uint32_t number),
                            void *ctx, uint32_t max, struct policy_victim *ret_victim);
-// Has any rule a pin, or is anything pinned while it runs? Any thread.
+// Returns true if a rule has a pin, or anything is pinned while the process runs. Any thread.
 bool retention_pins_any(struct retention *retention);
 void retention_pins_figures(struct retention *retention, struct store_pins_figures *ret_figures);
-// Counts what became of pins, and says it now and then. On the thread.
+// Counts refused and lost pins, and logs them now and then. On the retention thread.
 void retention_pins_tell(struct retention *retention);
 
 #endif

@@ -6,15 +6,15 @@
 
 #include "store/retention/retention.h"
 
-// Beside enum store_review: segments that are marked so (wants_review), all of their runs.
+// In addition to enum store_review: all runs of the segments that are marked (wants_review).
 #define RETENTION_REVIEW_MARKED 4u
-#define RETENTION_REVIEW_LAST 8u // and there is none after it
+#define RETENTION_REVIEW_LAST 8u // no other review follows this one
 
-// Any thread.
+// Asks for these reviews. Any thread.
 void retention_review_want(struct retention *retention, unsigned reviews);
-// Or under way? Any thread.
+// Returns true if a review is wanted or in progress. Any thread.
 bool retention_review_is_wanted(const struct retention *retention);
-// A few runs further. True: there is more to do.
+// Reviews a few more runs. Returns true if there is more to do.
 bool retention_review_step(struct retention *retention) MUST_USE;
 // Asks for one more review. Runs that began under the previous list may have been stored since the
 // last one.

@@ -528,8 +528,8 @@ static bool reserve_in(struct segment_log *log, struct segment *segment,
     return true;
 }
 
-// Keeps the segment that has more room left as the slot's current one and fills up the other. So a
-// run as long as a segment does not end a segment that has just been begun.
+// Keeps the segment that has more room left as the slot's current one and seals the other. So a run
+// as long as a segment does not end a segment that has just been begun.
 static void slot_keep_roomier(struct segment_slot *slot, struct segment_log *log,
                               struct segment *next)
 {
@@ -563,7 +563,8 @@ static enum err slot_reserve(struct segment_log *log, struct segment_slot *slot,
         fits = reserve_in(log, segment, want, ret_reservation);
         slot_keep_roomier(slot, log, segment);
     }
-    if (!fits && !want->is_long) { // filled up, it may be evicted
+    if (!fits && !want->is_long) {
+        // No segment of the slot has room. The current one is sealed, so that it may be evicted.
         segment_fill_up(log, slot->guarded.current);
         slot->guarded.current = NULL;
     }
