@@ -63,8 +63,8 @@ struct home_key {
     uint64_t known_us;          // when the request that found it was sent
     struct home_noted found;    // by other answers, while the version is being decided
     struct store_object *put;   // the last version published in this entry's life; or NULL
-    struct list held;           // until it is decided, or no delete is on its way
-    struct list publishing;     // struct held_publish: until it is decided
+    struct list held;           // readers held until it is decided, or no delete is in flight
+    struct list publishing;     // struct held_publish: held until it is decided
     uint64_t floor;
     uint64_t acked[FILL_WORKERS_MAX];
     bool has_floor;      // the floor is not lifted yet
@@ -175,11 +175,12 @@ void home_drop_refused(struct home_key *h, struct subscription *sub);
 // --- home_given.c --------------------------------------------------------------------------------
 
 struct home_given home_given(struct home_key *h);
-// Adds what one more answer told. NULL: that there is no object, or nothing that can be compared.
+// Adds the version that one more answer names. NULL: the answer says that there is no object, or
+// describes none that can be compared.
 void home_note(struct home_noted *noted, struct store_object *object);
 void home_note_forget(struct home_noted *noted);
-// Returns true if another answer told something else than `object`. Both were in flight at once, so
-// nobody can say which is newer.
+// Returns true if a noted answer names another version than `object`, or other headers. Both
+// answers were in flight at once, so nobody can say which is newer.
 bool home_note_contradicts(const struct home_noted *noted, const struct store_object *object);
 // Notes that this version is given, so that no reader gets an older one from now on. NULL: there is
 // no such object.
