@@ -37,8 +37,8 @@ static bool body_passes_through(const struct http_exchange *x)
     return x->body == BODY_FLOWING || x->body == BODY_PAUSED || x->body == BODY_DROPPED;
 }
 
-// How many bytes may be received at once. While memory is short: few, even if the client sends
-// requests ahead.
+// Returns how many bytes may be received now. While memory is short these are few, even if the
+// client pipelines requests.
 static size_t input_room(const struct http_connection *c)
 {
     size_t room = HTTP_IN_MAX - (c->in.len - c->in_used);
@@ -84,8 +84,9 @@ static void note_waiting(struct http_connection *c, bool waits)
     c->wait_since_us = waits ? now : 0;
 }
 
-// A reader that pauses costs a connection, a request and a pinned segment, or some memory. While
-// none of these is short, it may pause for long. An upload holds up an origin's connection.
+// Returns true if a client that is too slow may stay for now. A paused reader holds a connection, a
+// request, and a pinned segment or some memory. It may stay while none of these is short. A paused
+// upload may not, because it also holds a connection to the origin.
 static bool may_pause(const struct http_connection *c)
 {
     bool memory = http_reply_holds_memory(&c->x) && chunk_budget_is_short();
@@ -95,7 +96,7 @@ static bool may_pause(const struct http_connection *c)
            !http_quota_is_scarce(c->hw->quota);
 }
 
-// Bytes per second that a client must send or read.
+// Returns the bytes per second that a client must send or read.
 static uint64_t least_rate(const struct http_connection *c)
 {
     const struct http_sink *sink = c->x.sink;
@@ -123,7 +124,7 @@ static bool too_slow(struct http_connection *c)
     return true;
 }
 
-// The deadline while the client may have left unnoticed; 0: none.
+// Returns the deadline of a client that shut its sending side and may have left unnoticed; 0: none.
 static uint64_t deadline_of_eof(const struct http_connection *c)
 {
     return c->eof ? c->since_us + c->hw->quota->idle_timeout_ms * 1000 : 0;
@@ -381,7 +382,8 @@ static void connection_settle(struct http_connection *c)
     set_deadline(c, deadline_of_state(c, waits));
 }
 
-// Nothing moves by itself, and the client has sent all that it will. Only a reply can be due.
+// Called when nothing moves by itself and the client has sent all that it will. Only a reply can be
+// due.
 static void connection_at_eof(struct http_connection *c)
 {
     const struct http_exchange *x = &c->x;
@@ -549,7 +551,7 @@ static void on_deadline(struct timer *timer)
     }
 }
 
-// --- Birth and end -------------------------------------------------------------------------------
+// --- Start and end -------------------------------------------------------------------------------
 
 void http_run_start(struct http_worker *hw, int fd, SSL *ssl, const char *peer, bool loopback,
                     unsigned source)
@@ -578,13 +580,13 @@ void http_run_start(struct http_worker *hw, int fd, SSL *ssl, const char *peer, 
     stats_add(COUNTER_http_connections_idle, 1);
     c->phase = ssl != NULL ? CONNECTION_HANDSHAKE : CONNECTION_OPEN;
     c->since_us = connection_now_us(c);
-    if (http_connection_leave(c)) { // where the server drains
+    if (http_connection_leave(c)) { // if the server drains
         return;
     }
     if (hw->is_closed) {
         http_connection_close(c, false);
     } else {
-        connection_read(c); // mostly the request is here already
+        connection_read(c); // the request has usually arrived by now
     }
 }
 
