@@ -35,12 +35,14 @@ struct prefix {
 };
 
 struct profile {
-    uint64_t *hashes;       // SLOTS, 0: free
-    uint32_t *slots, *lens; // number of the block; its bytes
-    uint32_t *reads;        // READS_MAX
+    // `hashes` and `slots` are a hash table of SLOTS entries: the hash of a block (0: the entry is
+    // free), and the block's number. `lens` has the bytes of each block, by number.
+    uint64_t *hashes;
+    uint32_t *slots, *lens;
+    uint32_t *reads; // numbers of the blocks that were read, in the order of the log
     uint32_t block_count, read_count, again_count;
-    uint64_t held_bytes, read_bytes,
-        again_bytes; // of different blocks; of reads; of those not the first
+    // Bytes of all different blocks, of all reads, and of the reads that were not a block's first.
+    uint64_t held_bytes, read_bytes, again_bytes;
     uint64_t lines, bad_lines, other_lines, left_out;
     struct prefix prefixes[PREFIXES_MAX];
     unsigned prefix_count;

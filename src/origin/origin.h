@@ -290,7 +290,7 @@ enum origin_oddity {
 };
 bool origin_is_odd(const struct origin *origin, enum origin_oddity oddity); // any thread
 struct origin_oddity_text {
-    const char *word; // in explain
+    const char *word; // names it in the answer of explain
     const char *text; // for people: the oddity, and its effect
 };
 const struct origin_oddity_text *origin_oddity_text(enum origin_oddity oddity);

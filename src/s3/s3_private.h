@@ -54,8 +54,8 @@ bool s3_route_next(const struct s3_request *r, size_t *position, enum s3_operati
 // Returns true if the id of a version or upload, used in a path, would lead a file-based origin out
 // of its key's path.
 bool s3_id_climbs(struct span id);
-// Appends to a piece of a listing of at most `max` bytes. Data that does not fit is left out, and
-// *len stays above `max` from then on.
+// Appends `data` to a tag or text of a listing, in a buffer of `max` bytes. Data that does not fit
+// is left out. *len is above `max` from then on, and nothing more is appended.
 void s3_list_append(char *to, size_t max, size_t *len, struct span data);
 // Counts the headers and parameters with that name, in any case.
 unsigned s3_name_count(const struct s3_request *r, const struct headers *headers, const char *name);
