@@ -43,7 +43,8 @@ struct retention_options {
 
 // Retention's state of a segment, in addition to its entry in the log's table.
 struct retention_segment {
-    // Under the retention's lock: the policy knows the segment; the policy knows that it is full.
+    // The first three are under the retention's lock. is_ranked: the policy knows the segment.
+    // is_rank_sealed: the policy knows that the segment is full.
     bool is_ranked, is_rank_sealed;
     unsigned lost_runs_then; // value of lost_runs up to which the policy has its runs
     bool wants_review;       // of the retention thread: some of its runs are new to the policy
