@@ -8,10 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Those that hits use, one after another; the many of a burst of misses are given back, 32 KiB
-// each.
+// Enough for hits, which reuse requests one after another. The many requests of a burst of misses,
+// 32 KiB each, are freed.
 #define REQUEST_POOL_MAX 8u
-// A request that moves more often without waiting runs in a circle.
+// A request that takes more steps without waiting is in a loop.
 #define REQUEST_STEPS_MAX 64u
 
 void request_go(struct request *r)
@@ -130,7 +130,7 @@ static struct span request_revalidated_status(struct request *r)
     return text != NULL ? span_from_cstr(text) : SPAN("forebay");
 }
 
-// Of a miss: is what is fetched stored, and if not, why.
+// Returns the status of a miss: whether the fetched bytes are stored, and if not, why.
 static const char *request_fetched_status(struct request *r, const char *how)
 {
     if (!r->has_run || how == NULL) {
@@ -141,7 +141,7 @@ static const char *request_fetched_status(struct request *r, const char *how)
                : arena_printf(r->arena, "%s; stored=?0; detail=%s", how, r->unstored_why);
 }
 
-// Of a miss that the origin has answered with an error, or not at all.
+// Returns the status of a miss that the origin answered with an error, or not at all.
 static const char *request_failed_status(struct request *r)
 {
     check(r->err != ERR_OK && r->status >= 400);
@@ -216,8 +216,8 @@ void request_common_headers(struct request *r, struct headers *headers)
     request_sandbox_headers(headers, r->arena);
 }
 
-// Nobody looks at these bytes again: ids are digits, origin_server_header_learn() takes no value
-// that is not clean, and what Cache-Status says is made of our own words.
+// Nothing validates these bytes afterwards. Ids are digits, origin_server_header_learn() accepts
+// only clean values, and Cache-Status has only words of our own.
 struct span request_lines(struct request *r, struct span before, struct span behind,
                           struct span stored)
 {
@@ -302,8 +302,8 @@ enum step_result request_fail(struct request *r, enum err err, struct s3_error_d
     return fail(r, err, detail, error_row(err)->status, NULL);
 }
 
-// Is this error the origin's word on the client's request? The others are about the origin itself,
-// or about a request that Forebay made of its own.
+// Returns true if the error is the origin's verdict on the client's request. The others are about
+// the origin itself, or about a request that Forebay made of its own.
 static bool is_origins_verdict(enum err err, unsigned status)
 {
     switch (err) {
@@ -323,7 +323,7 @@ static bool is_origins_verdict(enum err err, unsigned status)
     }
 }
 
-// About the signature towards the origin; the client's was good.
+// Returns true if the error is about our signature to the origin. The client's was good.
 static bool is_about_our_keys(struct span code)
 {
     static const char *const codes[] = {"SignatureDoesNotMatch",        "InvalidAccessKeyId",
@@ -356,7 +356,7 @@ enum step_result request_fail_by_origin(struct request *r, enum err err, struct 
     if (!is_there || !is_origins_verdict(err, answer.status)) {
         return request_fail(r, err, NULL);
     }
-    // The packed bytes go with their subscription.
+    // The packed bytes are freed with their subscription.
     for (unsigned i = 0; i < answer.headers.count; i++) {
         struct header *h = &answer.headers.items[i];
         h->name = arena_copy(r->arena, h->name);
