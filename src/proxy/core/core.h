@@ -146,12 +146,10 @@ struct proxy_worker {
     struct store *store;
     struct worker *worker;
     unsigned index;
-    struct fill_worker *fill; // its part of the fill protocol
-    struct access_keys
-        *access_keys;  // this worker's reference: the accepted keys; swapped by a message
-    struct live *live; // its reference; swapped by a message
-    struct access_keys
-        *known; // the next access_keys: every worker has them here before one uses them
+    struct fill_worker *fill;        // its part of the fill protocol
+    struct access_keys *access_keys; // this worker's: the accepted keys; swapped by a message
+    struct live *live;               // its reference; swapped by a message
+    struct access_keys *known;       // the next ones: all workers know them before one uses them
     uint64_t access_keys_number, known_number; // of the reloads that brought them
     struct list request_pool;
     unsigned request_pool_count;
