@@ -65,7 +65,7 @@ static enum http_pull pull(struct http_source *source, struct http_slice *ret_sl
         return HTTP_PULL_SLICE;
     }
     if (unjudged > 0) {
-        pass_origin_resume(p); // however little the queue may hold, a name comes to its end
+        pass_origin_resume(p); // whatever the limit of the queue, a name must be completed
     }
     if (p->call.phase != CALL_ENDED || held > unjudged) {
         return HTTP_PULL_WAIT;
@@ -84,7 +84,8 @@ void pass_answer_start(struct pass_state *p)
     pass_enter_answer(p, ANSWER_SENT);
     struct headers *headers = arena_alloc(r->arena, sizeof(*headers));
     if (headers != NULL) {
-        request_common_headers(r, headers); // first: no header of an object pushes the sandbox out
+        // First, so that no header of an object displaces the sandbox.
+        request_common_headers(r, headers);
         for (unsigned i = 0; i < p->answered.count; i++) {
             (void)!headers_add(headers, r->arena, p->answered.items[i].name,
                                p->answered.items[i].value); // as many as there is room for
@@ -104,7 +105,7 @@ void pass_answer_start(struct pass_state *p)
         .has_length = p->relay.has_length && p->location.phase == LOCATION_UNUSED,
         .length = p->relay.length,
         .no_length = p->relay.status == 204 || p->relay.status == 304,
-        .close = p->upload == UPLOAD_DROPPED, // the rest of the request's body is on its way
+        .close = p->upload == UPLOAD_DROPPED, // the rest of the request's body is still to come
     };
     if (!pass_answer_is_bodiless(p)) {
         p->source.pull = pull;
@@ -138,8 +139,8 @@ void pass_answer_list_end_whole(struct pass_state *p)
     }
 }
 
-// A page that others wait for comes as fast as the origin sends it, however slow its first client
-// is, unless memory is short.
+// Other clients may wait for the page. So it is received as fast as the origin sends it, however
+// slow its first client is, unless memory is short.
 static void list_take(struct pass_state *p, struct span data)
 {
     check(p->list_ask != NULL);
@@ -176,6 +177,6 @@ void pass_answer_take(struct pass_state *p, struct span data)
     if (p->answer == ANSWER_SENT) {
         http_reply_ready(p->request->x);
     } else if (pass_listing_is_judged(p) && p->err == ERR_OK) {
-        pass_answer_start(p); // there is something that may be shown
+        pass_answer_start(p); // some names may be shown
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads objects around the cache from an origin that relays none (a directory): under a rule
+// Reads objects, bypassing the cache, from an origin that relays none (a directory): under a rule
 // `cache: false`, with no-store and the like. First a HEAD fixes the version. Conditions and range
 // are judged on it as on a hit; then the range is fetched with If-Match and streamed. Nothing is
 // stored. On the request's worker, as a part of the sequence in serve_pass.c. Here p->relay is no
@@ -72,7 +72,7 @@ static enum err on_body(struct origin_fetch *f, struct span data)
     return ERR_OK;
 }
 
-// Conditions, then the range, as on a hit. ERR_OK: p->relay says what is answered.
+// Judges the conditions, then the range, as on a hit. ERR_OK: p->relay has the answer.
 static enum err judge(struct pass_state *p)
 {
     check(p->call.kind == PASS_BY_HEAD);
@@ -158,7 +158,7 @@ static void on_end(struct origin_fetch *f, enum err err)
 {
     struct pass_state *p = as_pass(f->ctx);
     check(p->call.kind != PASS_BY_RELAY);
-    // A change between the two calls is no failed condition of the client's.
+    // A change between the two calls does not mean that a condition of the client failed.
     err = err == ERR_ORIGIN_CHANGED ? ERR_ORIGIN_BUSY : err;
     if (!pass_origin_end(p, err)) {
         return;
@@ -171,7 +171,7 @@ static void on_end(struct origin_fetch *f, enum err err)
     } else if (p->request != NULL && err == ERR_NO_SUCH_KEY) {
         p->relay.status = error_row(err)->status;
         if (p->answer == ANSWER_NONE) {
-            (void)pass_version_tell(p); // true: on_told() goes on
+            (void)pass_version_tell(p); // true: on_told() continues
         }
     }
     pass_go(p);
@@ -194,8 +194,8 @@ void pass_direct_may_follow(struct pass_state *p)
     check(!p->call.may_park);
     struct direct_read *d = &p->direct;
     d->etag = p->relay.part_etag;
-    // Asked for as a run would be: of what else selects the answer a part's number alone is a
-    // range, too.
+    // The rest is requested as a run is, by key and range. So nothing else in the request may
+    // select the answer, except a part number, which stands for a range.
     bool is_plain =
         p->s3.operation == S3_GetObject &&
         (p->s3.bypass_reason == NULL || strcmp(p->s3.bypass_reason, "part-number") == 0);

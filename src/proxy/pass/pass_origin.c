@@ -2,18 +2,18 @@
 // The call at the origin for a request that passes through: a relay, or a fetch of a direct read.
 // On the request's worker.
 //
-// A transfer that is paused for a slow client keeps one of the few slots at the origin. A read
-// whose rest can be asked for by itself gives it back, as a run does (fill_pause.c):
+// A transfer that is paused for a slow client keeps one of the few slots at the origin. If the rest
+// of a read can be requested separately, the read frees its slot, as a run does (fill_pause.c):
 //
 //   RUNNING    pausing: PAUSED, and the timer runs
 //   PAUSED     resumed in time: RUNNING. Timer: the call is cancelled, YIELDING
 //   YIELDING   resumed: RETAKING. The call's end: PARKED
 //   RETAKING   the call's end: PARKED, and on at once
-//   PARKED     resumed: the rest is asked for, PIECE; RUNNING if it was not parked for long
+//   PARKED     resumed: the rest is requested, PIECE; RUNNING if it was not parked for long
 //   PIECE      its end: PARKED, and on at once if the client has taken most of what was queued
 //
-// The rest is asked for in pieces that are never paused. A client that takes a piece quickly gets
-// all that is left at once.
+// The rest is requested in pieces that are never paused. If a client takes a piece quickly, all
+// that is left is requested at once.
 #include "proxy/pass/pass_private.h"
 
 #include <string.h>
@@ -155,7 +155,7 @@ bool pass_origin_end(struct pass_state *p, enum err err)
 void pass_origin_pause(struct pass_state *p)
 {
     if (p->call.phase != CALL_RUNNING) {
-        return; // there is room for a piece, and nothing more comes of any other call
+        return; // there is room for a piece, and any other call brings no more bytes
     }
     pass_enter_call(p, CALL_PAUSED);
     call_pause(p);

@@ -13,7 +13,8 @@ static enum err on_upload(struct origin_relay *relay, char *buf, size_t max, siz
     return pass_upload_take(as_pass(relay->ctx), buf, max, ret_len);
 }
 
-// Statuses about the way to the origin: clients take some of them for final, so they become a 503.
+// Statuses of a failure on the way to the origin. Clients take some of them for final, so they
+// become a 503.
 static bool status_is_gateway_failure(unsigned status)
 {
     return status == 408 || status == 429 || status == 502 || status == 504;
@@ -34,7 +35,8 @@ static bool answers_early(const struct pass_state *p)
     }
 }
 
-// An origin cannot have stored what it has not got: the rest may still be refused here.
+// An origin that has not received the whole body cannot have stored it. The rest may still be
+// refused here.
 static bool succeeds_too_early(const struct pass_state *p)
 {
     return p->relay.status < 300 && p->body.taken < p->body.length &&
@@ -55,7 +57,7 @@ static bool has_no_room(const struct pass_state *p)
     return bytes > USUAL_HEADERS_BYTES && is_read && !pass_changes_any(p) && chunk_budget_is_full();
 }
 
-// Why an answer with this head is none for the client; ERR_OK: it is one.
+// Returns the reason why the client must not get an answer with this head. ERR_OK: it may.
 static enum err refuse_head(const struct pass_state *p, struct span *ret_message)
 {
     check(p->answer == ANSWER_NONE);
