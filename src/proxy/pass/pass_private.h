@@ -311,7 +311,7 @@ struct pass_state {
     enum answer_phase answer;
     enum err err; // why Forebay itself refuses the request; ERR_OK: it does not
     struct span err_message;
-    struct subscription *telling;  // while the key's home is told the version; see pass_version.c
+    struct subscription *telling;  // sends the key's home the version; see pass_version.c
     bool is_streamed;              // the answer's head came before the outcome was known
     struct pass_document document; // if is_streamed: reports the outcome
     struct http_source source;
