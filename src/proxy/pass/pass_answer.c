@@ -65,7 +65,7 @@ static enum http_pull pull(struct http_source *source, struct http_slice *ret_sl
         return HTTP_PULL_SLICE;
     }
     if (unjudged > 0) {
-        pass_origin_resume(p); // whatever the limit of the queue, a name must be completed
+        pass_origin_resume(p); // a name must be completed, however full the queue is
     }
     if (p->call.phase != CALL_ENDED || held > unjudged) {
         return HTTP_PULL_WAIT;
