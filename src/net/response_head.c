@@ -178,6 +178,9 @@ enum err response_head_line(struct response_head *h, struct span line, bool *ret
     } else {
         h->is_strict = false; // a bare line feed
     }
+    if (line.len > 0 && line.ptr[0] == '\r') {
+        return ERR_ORIGIN_PROTOCOL; // libcurl ends the head here, and takes the rest for the body
+    }
     switch (h->state) {
     case RESPONSE_STATUS_LINE:
         return take_status_line(h, line);

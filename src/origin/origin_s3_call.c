@@ -418,6 +418,7 @@ static enum err collect(struct origin_s3_call *c, struct span data)
         return ERR_OK;
     }
     if (status_is_enough(c)) {
+        timer_stop(&c->timer); // it may be due in this very turn
         origin_s3_call_enter(c, S3_PHASE_CUT);
         return ERR_ORIGIN_RESET;
     }
@@ -441,8 +442,8 @@ static enum err on_body(void *ctx, struct span data)
         return c->received > c->call.f->body_len ? ERR_ORIGIN_PROTOCOL
                                                  : c->call.f->on_body(c->call.f, data);
     default:
-        check(c->phase == S3_PHASE_LOOK);
-        return ERR_ORIGIN_PROTOCOL; // the answer to a HEAD has no body
+        return ERR_ORIGIN_PROTOCOL; // the answer to a HEAD has no body, and none comes before a
+                                    // head
     }
 }
 

@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -506,6 +507,38 @@ def test_a_whole_object_that_does_not_match_is_not_kept(forebay, origin, kind):
             assert bytes(reply.body) == BODY and sums(reply) == describe(kind, RIGHT[kind])
             forebay.settle()
         assert "hit" in reply.header("cache-status")
+
+
+@pytest.mark.parametrize("kind", ["crc32", "sha1", "sha256"])
+def test_a_run_that_its_reader_leaves_needs_no_sum_of_the_whole(forebay, origin, kind):
+    """The only reader leaves in the middle of an object that is one run. The blocks that have come
+    are kept, and the object is whole after the next read."""
+    body = bytes(range(256)) * (3 * 4096)
+    whole = {
+        "crc32": crc32_of,
+        "sha1": lambda data: b64(hashlib.sha1(data).digest()),
+        "sha256": lambda data: b64(hashlib.sha256(data).digest()),
+    }[kind](body)
+    origin.put("a", len(body), body=body, checksums=describe(kind, whole))
+    gate = threading.Event()
+    origin.fault("a", "hold_at", (len(body) // 2 + 1000, gate), method="GET")
+    with forebay.connection() as reader:
+        reader.send(
+            b"GET /bkt/a HTTP/1.1\r\nHost: 127.0.0.1\r\nx-amz-checksum-mode: ENABLED\r\n\r\n"
+        )
+        assert reader.read_head().status == 200
+        while len(reader.buf) < len(body) // 3:
+            assert reader._fill()
+        reader.reset()
+        forebay.wait_metric("forebay_http_connections", lambda n: n == 0, state="active")
+        gate.set()
+        forebay.settle()
+    with forebay.client() as client:
+        for _ in range(2):
+            assert bytes(client.get("a", headers=MODE).body) == body
+            forebay.settle()
+        assert "hit" in client.get("a").header("cache-status")
+    assert forebay.metric("forebay_origin_checksums_total", result="mismatch") == 0
 
 
 LARGE = bytes(range(256)) * (80 * 4096)  # 80 MiB: many runs, of more than one worker

@@ -311,7 +311,7 @@ void access_log_reopen(struct access_log *log)
 
 void access_log_switch(struct access_log *log, struct proxy_access_log_file *file)
 {
-    check(log != NULL && file != log->file);
+    check(log != NULL && file != NULL);
     check(file->since == NULL);
     file->since = calloc(log->ring_count, sizeof(*file->since));
     check(file->since != NULL);

@@ -45,3 +45,22 @@ Test(response_head, bounds)
     cr_assert_eq(heads, RESPONSE_INTERIM_MAX + 1);
     arena_free(arena);
 }
+
+// libcurl takes any line that begins with a carriage return for the end of the head.
+Test(response_head, line_that_begins_with_a_carriage_return_is_refused)
+{
+    static const char *const LINES[] = {"\r\r\n", "\rX: y\r\n", "\rX\n"};
+    struct arena *arena = arena_new(1 << 20);
+    struct response_head head;
+    bool done = false;
+    for (size_t i = 0; i < ARRAY_LEN(LINES); i++) {
+        struct span line = span_from_cstr(LINES[i]);
+        response_head_init(&head, arena, false);
+        cr_assert_eq(response_head_line(&head, SPAN(OK200), &done), ERR_OK);
+        cr_assert_eq(response_head_line(&head, line, &done), ERR_ORIGIN_PROTOCOL);
+        response_head_init(&head, arena, false);
+        cr_assert_eq(response_head_line(&head, SPAN("HTTP/1.1 100 Continue\r\n"), &done), ERR_OK);
+        cr_assert_eq(response_head_line(&head, line, &done), ERR_ORIGIN_PROTOCOL);
+    }
+    arena_free(arena);
+}
