@@ -236,9 +236,10 @@ static bool is_not_modified_since(const struct store_object *kept, const char *t
            kept->last_modified <= date;
 }
 
-// Returns true if the kept answer saves the reader a request: the origin would only repeat it, or
-// the answer says where the wanted bytes are. Other conditions go to the origin with the first
-// request for bytes, which costs no more and is never out of date.
+// Returns true if the kept answer saves the reader a request to the origin. That is so if the
+// origin would only answer 304, or if the kept size says where a suffix begins. Any other condition
+// goes to the origin with the first request for bytes, which costs no more and is never out of
+// date.
 static bool kept_helps(const struct store_object *kept, const struct fill_ask *ask)
 {
     bool is_this = span_equal_cstr(kept->etag, ask->condition.value);
@@ -360,8 +361,8 @@ void home_route_held(struct home_key *h)
 // - A 412 says that another version than the reader's is current. It does not concern readers that
 //   came after the request was sent, because their version may be the newer one.
 //
-// If the error concerns a condition, readers without one are first in the new order, because their
-// request fails for none of the others.
+// If the error concerns a condition, readers without one come first in the new order, because their
+// request cannot fail on a condition.
 static void home_fail_held(struct home_key *h, struct first_end_message *m)
 {
     struct list others, conditional;
@@ -450,7 +451,9 @@ void home_on_version(struct fill_worker *fw, struct version_message *m)
 {
     struct home_key *h = home_get(fw, m->base.key);
     check(m->token != 0 && m->object != NULL);
-    if (h->token != m->token) { // its readers get the version all the same
+    if (h->token != m->token) {
+        // The token is old, so this version decides nothing. But readers of the run get it, so it
+        // is treated as what a check finds.
         (void)home_find_out(h, m->object);
         home_maybe_free(h);
         return;
@@ -495,7 +498,8 @@ static bool first_end_is_in_doubt(const struct home_key *h, const struct first_e
     return h->found.has && (h->found.object == NULL || is_found == is_denied);
 }
 
-// Returns true if another version counted here, which is now invalidated.
+// Returns true if the answer contradicts the visible or the known version, which is then
+// invalidated.
 static bool home_find_out_by_end(struct home_key *h, const struct first_end_message *m)
 {
     if (m->version == 0) {
@@ -521,8 +525,8 @@ static bool home_find_out_by_end(struct home_key *h, const struct first_end_mess
 }
 
 // Handles the answer to a first request that still decides. Returns true if it contradicts another
-// answer. Then it decides nothing, the version that counts is invalidated, and the held readers
-// have been routed again.
+// answer. Then it decides nothing: the home has invalidated the key and routed the held readers
+// again.
 static bool home_doubts_end(struct home_key *h, const struct first_end_message *m)
 {
     if (!first_end_tells(m)) {
@@ -575,9 +579,10 @@ static void home_answer_fill(struct fill_worker *owner, struct fill *fill,
     message_send(owner, &m->base);
 }
 
-// Rule 14. Returns true if no invalidation has met the run. Judged when the PUBLISH arrives: an
-// acknowledgement that the sender sent later arrives later. While the index takes headers over, a
-// run has the earlier headers, or a generation that is being replaced, and is refused.
+// Rule 14. Returns true if no invalidation has met the run. home_on_publish() asks this when the
+// PUBLISH arrives, because then only acknowledgements that the sender sent earlier have arrived.
+// While the index replaces the version's headers, every run is refused: it has the earlier headers
+// or the generation that is being replaced.
 static bool home_is_undoomed(const struct home_key *h, const struct publish_message *m)
 {
     return h->described == NULL && !home_is_open(h) && h->acked[m->base.from->index] == h->floor;

@@ -61,8 +61,8 @@ static bool err_says_absent(enum err err)
     return err == ERR_NO_SUCH_KEY || err == ERR_NO_SUCH_BUCKET;
 }
 
-// Returns the visible version as this home published it or as an asker describes it. NULL: nobody
-// described it.
+// Returns the visible version as this home published it, or as a reader that asks about it
+// describes it. NULL: neither did.
 static const struct store_object *revalidation_visible(const struct revalidation *c,
                                                        const struct home_visible *v)
 {
@@ -83,8 +83,8 @@ static const struct store_object *revalidation_visible(const struct revalidation
     return NULL;
 }
 
-// Keeps the answer for the next asker, as a record of the version would, while nothing of it is
-// stored.
+// Keeps the answer for the next reader that asks (home_kept.c). It serves as the version's record
+// until a run of the version is stored.
 static void revalidation_keep(struct revalidation *c, bool is_newest)
 {
     bool may_be_kept =
@@ -183,7 +183,7 @@ void home_answer_concluded(struct home_key *h)
     }
 }
 
-// --- who wants checksums -------------------------------------------------------------------------
+// --- answers with checksums ----------------------------------------------------------------------
 
 static void answer_described(struct home_key *h, struct subscription *sub,
                              struct store_object *described)
@@ -286,7 +286,7 @@ static enum err on_revalidation_head(struct origin_fetch *f)
 {
     struct revalidation *c = f->ctx;
     check(c->found == NULL);
-    // Not the home's key, which may be a writer's and then has no rule.
+    // Uses the reader's key, because the home's may come from a write and then has no rule.
     c->found = fill_version_from_fetch(c->key, f, NULL);
     if (c->found == NULL) {
         return ERR_ORIGIN_UNFIT;
@@ -380,7 +380,9 @@ static void home_revalidate(struct home_key *h, struct subscription *sub)
             origin_fetch_hasten(&h->revalidation->fetch, sub->ask.client);
         }
     }
-    // A reader that asks after another got an answer must get none that is older (rule 31).
+    // The request in flight may bring an older version than a reader has been given since it was
+    // sent. A reader that asks now must not get that version, so it waits for the next request
+    // (rule 31).
     bool waits = !is_new && (sub->ask.strict || h->revalidation->given.has);
     home_hold(waits ? &h->next_revalidation : &h->revalidation->waiters, sub);
 }
@@ -392,8 +394,9 @@ void home_on_revalidate(struct fill_worker *fw, struct ask_message *m)
     home_maybe_free(h);
 }
 
-// Rule 31. The client of that answer may have asked before other clients were given another
-// version. Nobody can then say which is newer, and no run in flight counts for either.
+// Rule 31. An answer that bypassed the cache named this version, or no object. Its request may have
+// been sent before other clients were given another version. Then nobody can say which version is
+// newer, and no run in flight counts for either.
 void home_on_told(struct fill_worker *fw, struct ask_message *m)
 {
     struct home_key *h = home_get(fw, m->base.key);

@@ -28,7 +28,7 @@ void invalidate_on_invalidate(struct fill_worker *fw, struct floor_message *m)
     message_send(m->base.from, &ack->base);
 }
 
-// Rule 26: a worker lifts only the floor that is named.
+// Rule 26: lifts the key's floor if it is still the one in the message. A higher one stays.
 void invalidate_on_floor_lift(struct fill_worker *fw, struct floor_message *m)
 {
     fill_floor_lift(fw, m->base.key->hash, m->floor);
@@ -53,10 +53,10 @@ static struct span key_place(const struct object_key *key)
     return span_from_cstr(origin_place(key->origin));
 }
 
-// Older cache directories have epochs of a bucket under its origin's endpoint as the configuration
-// spells it. Current epochs are under the origin's place. An endpoint that differs from its place
-// is no other origin's place, so its epoch does not rise any more. Both are added, so that names
-// stay above every epoch that was raised.
+// Earlier versions of Forebay stored a bucket's epoch under its origin's endpoint as the
+// configuration spells it. Now it is stored under the origin's place, the canonical endpoint. An
+// endpoint in another spelling is the place of no origin, so the epoch stored under it does not
+// rise any more. The two are added, so that names stay above every epoch that was raised.
 static uint64_t epoch_as_spelt(const struct store *store, const struct origin *origin,
                                struct span bucket)
 {
@@ -139,7 +139,7 @@ void invalidate_on_write_done(struct fill_worker *fw, struct write_message *m)
     struct key_write *kw = m->write;
     check(kw->at == fw && !list_node_linked(&kw->node));
     if (kw->is_listed) {
-        kw->on_ended(kw); // open_keys keeps the bucket's epoch
+        kw->on_ended(kw); // open_keys.c holds the bucket's epoch
         return;
     }
     uint64_t epoch = fill_epoch(fw->store, kw->key->origin, kw->key->bucket);

@@ -138,7 +138,8 @@ subscription_ask(struct fill_worker *fw, const struct fill_ask *ask,
     list_init(&sub->pieces);
     list_node_init(&sub->held_node);
     bool joins = wants_bytes && ask->object != NULL;
-    uint64_t stripe_byte = joins ? ask->block * ask->block_size_bytes : 0; // 0: the key's home
+    // JOIN goes to the owner of the stripe, any other ask to the key's home, which owns stripe 0.
+    uint64_t stripe_byte = joins ? ask->block * ask->block_size_bytes : 0;
     struct ask_message *m = ask->kind == FILL_ASK_TELL ? message_told_new(fw, sub->ask.key)
                             : !wants_bytes             ? message_revalidate_new(fw, sub->ask.key)
                             : joins                    ? message_join_new(fw, sub->ask.key)
@@ -240,7 +241,8 @@ static void subscription_changed(struct subscription *sub)
     }
 }
 
-// Takes over a reference from a message, which releases whatever it still has after delivery.
+// Takes ownership of a reference in a message. Those that are left in it are released after its
+// delivery.
 static void take_object(struct subscription *sub, struct store_object **object)
 {
     check(sub->answer == NULL);
@@ -248,7 +250,7 @@ static void take_object(struct subscription *sub, struct store_object **object)
     *object = NULL;
 }
 
-// Takes over a pinned place, or unpins it if the reader has left.
+// Takes ownership of a pinned place, or unpins it if the reader has left.
 static void take_place(struct subscription *sub, struct store_place *place)
 {
     check(sub->place.segment == NULL && sub->state != SUBSCRIPTION_ENDED);
@@ -387,7 +389,7 @@ void subscription_on_final(struct fill_worker *fw, struct answer_message *m)
     subscription_end(sub, m);
 }
 
-// Rule 10: the one answer to an ask that no run delivers to.
+// Rule 10: handles the only answer to an ask that is not attached to a run.
 void subscription_on_answer(struct fill_worker *fw, struct answer_message *m)
 {
     (void)fw;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts of a worker and its users ask it for the time of the turn, the thread, deferred
-// work, a wake-up. loop.c runs the worker.
+// The calls with which a worker's parts and users get the time of the turn, the thread's worker,
+// deferred work and wake-ups. loop.c runs the worker.
 #include <errno.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -8,7 +8,9 @@
 #include "base/clock.h"
 #include "loop/loop_private.h"
 
-#define QUICK_LASTS_US 100000u // how long after a quick answer more are expected
+// After a request was answered in the turn in which it arrived, more such requests are expected for
+// this long.
+#define QUICK_LASTS_US 100000u
 
 static __thread struct worker *current_worker;
 
@@ -108,7 +110,7 @@ void worker_wake(struct worker *w)
     check(n == (ssize_t)sizeof(one) || errno == EAGAIN);
 }
 
-// --- Deferred work and the dead ------------------------------------------------------------------
+// --- Deferred work, and objects to be freed ------------------------------------------------------
 
 void worker_task_init(struct task *task, void (*fn)(struct task *task))
 {

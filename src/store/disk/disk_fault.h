@@ -7,9 +7,8 @@
 #include <stdbool.h>
 
 #ifdef FOREBAY_FAULTS
-// The n-th call of a kind from now fails (1: the next). With `repeat`, all later calls of that kind
-// fail too. In scripts (FOREBAY_DISK_FAULTS) the kinds are named store.sync, store.commit and so
-// on. Any thread.
+// The kinds of calls that can fail. In scripts (FOREBAY_DISK_FAULTS) they are named store.sync,
+// store.commit and so on.
 enum store_fault {
     STORE_FAULT_SYNC,
     STORE_FAULT_COMMIT,
@@ -21,7 +20,7 @@ enum store_fault {
     STORE_FAULT_TABLE,
     STORE_FAULT_MARK,
     STORE_FAULT_NOTE,    // writing the line of a condemned key
-    STORE_FAULT_DISOWN,  // writing the marker that distrusts the index
+    STORE_FAULT_DISOWN,  // writing the marker that makes the index invalid
     STORE_FAULT_REMOVE,  // removing the index, if the marker failed
     STORE_FAULT_REWRITE, // writing a survivor
     STORE_FAULT_ROLL,    // reading a page of the index in a round
@@ -31,18 +30,22 @@ enum store_fault {
     STORE_FAULT_TRIM,    // returning the unused bytes of a segment
     STORE_FAULT_COUNT_
 };
+// Makes the `nth` call of this kind from now fail with `errno_value` (1: the next one; 0: none).
+// With `repeat`, all later calls of this kind fail too. Any thread.
 void store_fault_set(enum store_fault fault, unsigned nth, bool repeat, int errno_value);
-int store_fault_strike(enum store_fault fault); // returns an errno value or 0
+// Counts a call of this kind. Returns the errno value with which it must fail, or 0.
+int store_fault_strike(enum store_fault fault);
 // Makes calls of that kind wait until `stall` is false again.
 void store_fault_stall(enum store_fault fault, bool stall);
 // Waits until the first call of that kind is stalled.
 void store_fault_stall_reached(enum store_fault fault);
-// FOREBAY_TEST_STEADY=1: what is stored does not depend on how fast the machine is. No write is
-// late, and the store waits for a spare segment and for room in the queue of the index, where it
-// would refuse a run otherwise. For tests that count hits.
+// Returns true if FOREBAY_TEST_STEADY=1 is set, for tests that count hits. The speed of the machine
+// then does not decide which runs are stored: no write is late, and the store waits for a spare
+// segment and for room in the queue of the index instead of refusing the run.
 bool store_fault_is_steady(void);
-// Waits a moment for another thread of the store. False: the store is not steady, or it has waited
-// long enough. `tries` counts the calls that waited already.
+// Waits a moment for another thread of the store. Returns false, without waiting, if
+// store_fault_is_steady() is false or the caller has waited long enough. `tries`: the calls in
+// which it has waited.
 bool store_fault_waits(unsigned tries);
 #else
 #define store_fault_strike(fault) 0

@@ -1,30 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
-// Priorities, shares and pins are factors on rank, so that little else needs to know of them.
+// Priorities, shares and pins of groups of runs. Each becomes a factor on the rank of the group's
+// runs, so that few other parts of the policy deal with groups.
 //
-// A share is a factor that falls as the group grows past its share: by four octaves in the room of
-// one segment. So the group's runs and those of others meet at the bar where the group holds about
-// its share. Within the group the order stays: a run replaces one that is worth less. While the
-// cache has room, or no other group wants the room, the group holds more; its excess goes first.
+// A share becomes a factor that falls as the group reaches and exceeds its share: by four octaves
+// in about the room of one segment. So the group's runs and those of others meet at the admission
+// bar when the group holds about its share. Within the group the order stays: a run replaces one
+// that is worth less. While the cache has room, or no other group wants the room, the group holds
+// more. Its excess is evicted first.
 //
-// A run on probation counts for its group's share, because it takes room. It is not refused for
-// that, because it goes soon anyway.
+// A run on probation counts towards its group's share, because it takes room. It is not refused
+// because of the share, because it will be evicted soon.
 //
-// A pin is a rank above all. Pins have a limit together: beyond it, a new run counts as it would
-// without its pin, until it is read when there is room. Segments on probation are dropped whole:
-// they hold no pins, and a run stored there counts as it would without its own.
+// A pin ranks a run above all runs without one. The pinned runs together have a limit. Beyond it, a
+// new run counts as it would without its pin, until it is read while there is room. Segments on
+// probation are dropped whole, so they hold no pins: a run stored there counts as it would without
+// its pin.
 //
-// A rule that is removed, and a pin that comes or goes, concern every stored run, of which there
-// may be tens of millions. So policy_groups_step() goes through them in steps, between which the
-// policy's lock is free. A run that is stored between two steps does not join a group that is being
-// vacated. A segment's count of pins may be wrong until its turn has come. Until then it may stay a
-// moment longer than it must, or its runs are rewritten.
+// If a rule is removed, or a pin is added or removed, every stored run must be checked, and there
+// may be tens of millions. So policy_groups_step() goes through them in steps, and the policy's
+// lock is free between two steps. A run that is stored between two steps does not join a group that
+// is being vacated. A segment's count of pins may be wrong until policy_groups_step() reaches it.
+// Until then the segment may stay a moment longer than it must, or its runs are rewritten.
 #include "store/policy/policy_private.h"
 
 #include <math.h>
 
-#define SHARE_STEP_PARTS 64u    // a group past its share by one of these parts of the capacity
-#define SHARE_STEP_OCTAVES 4.0f // has a factor lower by these octaves,
-#define SHARE_OCTAVES_MAX 12.0f // and no further, or there would be no order left
+// The factor of a group that reaches or exceeds its share falls by SHARE_STEP_OCTAVES for each
+// 1/SHARE_STEP_PARTS of the capacity (or half of the share, if that is less). It falls by at most
+// SHARE_OCTAVES_MAX, because below that the ranks would leave no order.
+#define SHARE_STEP_PARTS 64u
+#define SHARE_STEP_OCTAVES 4.0f
+#define SHARE_OCTAVES_MAX 12.0f
 
 void policy_groups_init(struct policy *policy)
 {
@@ -109,7 +115,7 @@ static uint64_t vacating_bytes(const struct policy *policy)
     return bytes;
 }
 
-// They hold nothing any more, and are as they were at first.
+// Resets the groups being vacated to their initial state. They hold no runs any more.
 static void vacating_end(struct policy *policy)
 {
     check(vacating_bytes(policy) == 0);
@@ -125,7 +131,7 @@ bool policy_groups_step(struct policy *policy, uint32_t runs_max)
 {
     struct policy_groups *groups = &policy->groups;
     struct policy_segments *segments = &policy->segments;
-    check(runs_max > 0); // or it would never end
+    check(runs_max > 0); // otherwise this would never end
     check(groups->step_at <= segments->table_size);
     if (vacating_bytes(policy) == 0 && !groups->counts_pins) {
         vacating_end(policy);
@@ -140,13 +146,14 @@ bool policy_groups_step(struct policy *policy, uint32_t runs_max)
         if (groups->counts_pins) {
             segment_count_pins(segments, segment);
         }
-        runs += segment->run_count + 1; // to look at an empty one takes time, too
+        runs += segment->run_count + 1; // checking an empty segment takes time, too
     }
     if (groups->step_at < segments->table_size) {
         return true;
     }
     groups->counts_pins = false;
-    groups->step_at = 0; // once more, if survivors went from behind to before it meanwhile
+    // Another round follows if survivors have moved to segments that were checked already.
+    groups->step_at = 0;
     if (vacating_bytes(policy) > 0) {
         return true;
     }
@@ -202,7 +209,7 @@ void policy_groups_tend(struct policy *policy)
         if (options->share_percent > 0) {
             factor *= share_factor(policy, group);
         }
-        check(factor > 0); // below 0 it would mean a pin
+        check(factor > 0); // a negative factor would mean a pin
         state->level_shift = policy_rank_levels(factor);
         state->is_kept = options->is_pinned && groups->pinned_bytes <= groups->pinned_max_bytes;
         bool takes = options->is_pinned && groups->pinned_bytes < groups->pinned_max_bytes;
@@ -216,7 +223,7 @@ unsigned policy_group_take(const struct policy *policy, const struct policy_segm
 {
     check(group < POLICY_GROUPS);
     if ((policy->groups.vacating >> group & 1) != 0) {
-        return policy->groups.of[group].options.plain; // or it would never be empty
+        return policy->groups.of[group].options.plain; // otherwise the group would never be empty
     }
     const struct policy_group *options = &policy->groups.of[group].options;
     if (!options->is_pinned) {
