@@ -57,11 +57,12 @@ static bool setting_is_choice(const struct config_setting *row)
     return strcmp(row->kind, "CHOICE") == 0 || strcmp(row->kind, "BOOL") == 0;
 }
 
-// Stands for the options in front of a command: a command without a name.
+// Lists the options that may precede a command's name, as a command without a name.
 static const struct command leading = {
     .name = "", .takes = TAKES_SETTINGS | TAKES_SERVER | TAKES_OUTPUT | TAKES_ALL};
 
-// Appends those of these options that have a value, or that have none, separated by `between`.
+// Appends the options that may precede a command's name, separated by `between`: those with a value
+// if `has_value`, otherwise those without one.
 static void append_leading(struct buf *out, bool has_value, const char *between)
 {
     const struct command_option *option = NULL;

@@ -43,9 +43,9 @@ struct http_server {
     struct timer pause;
     atomic_bool is_draining;
     atomic_uint undrained_count; // pending orders to drain and to recall
-    atomic_int passing_fd;       // -1: idle connections are closed
-    unsigned passed_at_once;     // per message through it; set before the orders, as is:
-    int recalled_fd;             // passed connections return through it
+    atomic_int passing_fd;       // idle connections leave through it; -1: they are closed
+    unsigned passed_at_once;     // in one message through it; set before the orders are sent
+    int recalled_fd;             // passed connections return through it; set likewise
     bool is_started;             // main thread
     struct http_taking *taking;  // NULL: there was no former process
 };
@@ -136,7 +136,7 @@ static void append_refusal(struct http_server *server, struct buf *out)
     arena_free(arena);
 }
 
-// One connection too many: sends 503 and closes, without ever waiting for it.
+// Refuses a connection beyond the limits: sends 503 and closes, and never waits for the client.
 static void shed(struct listener *l, int fd, enum counter why)
 {
     stats_add(why, 1);
@@ -144,7 +144,7 @@ static void shed(struct listener *l, int fd, enum counter why)
         struct buf out;
         buf_init(&out, 32768);
         append_refusal(l->server, &out);
-        // Best effort. Bytes that have arrived are read, so that the close is no reset.
+        // Best effort. Reads the bytes that have arrived, because otherwise the close is a reset.
         (void)send(fd, out.ptr, out.len, MSG_NOSIGNAL | MSG_DONTWAIT);
         (void)shutdown(fd, SHUT_WR);
         (void)recv(fd, l->server->workers[0].receive, HTTP_RECEIVE_SIZE, MSG_DONTWAIT);
@@ -176,7 +176,7 @@ static void hand_over(struct listener *l, int fd, const struct sockaddr_storage 
     }
     if (!l->is_unix) {
         int on = 1;
-        // If it fails, replies are slower and dead peers are detected later, no more.
+        // A failure only makes replies slower and delays the detection of dead peers.
         (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
         (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
     }
@@ -270,8 +270,7 @@ static void accept_some(struct listener *l, unsigned max)
         if (errno == EAGAIN) {
             return;
         }
-        // The rest are errors of the one connection (aborted, reset): the next is tried, within the
-        // bound.
+        // Any other error concerns only this connection (aborted, reset). The next one is accepted.
     }
 }
 
@@ -289,7 +288,7 @@ static void adopt(void *ctx, int fd)
     struct sockaddr_storage addr = {0};
     socklen_t len = sizeof(addr);
     if (getpeername(fd, (struct sockaddr *)&addr, &len) != 0) {
-        close(fd); // it has ended meanwhile
+        close(fd); // the client has closed it
         return;
     }
     server->former.is_unix = addr.ss_family == AF_UNIX;
@@ -410,7 +409,7 @@ enum err http_server_new(struct loop *loop, const struct http_options *options,
     return ERR_OK;
 }
 
-// A message that has a worker do something for the server.
+// A message that makes a worker call carry_out().
 struct order {
     struct message message;
     struct http_server *server;
@@ -484,7 +483,8 @@ static void listener_close(struct listener *l)
     l->fd = -1;
 }
 
-// If a process follows, names and waiting clients belong to it.
+// If another process takes over (is_followed), it keeps the names of the listeners and the clients
+// that wait in their queues.
 static void drain_listeners(struct http_server *server, bool is_followed)
 {
     listeners_set(server, false);

@@ -38,10 +38,10 @@ struct origin_s3_call {
     bool wants_fresh;    // from here on each attempt has a connection of its own
     bool omits_if_match; // we compare the ETag of the answer instead; origin_s3_odd.c
     bool is_presigned;   // this attempt uses a URL with its own signature
-    // The status of the HEAD instead of which a GET was sent: a refusal, or a success that
-    // describes nothing. The status of the refused If-Match. 0: none.
+    // Status of the HEAD that a GET has replaced: a refusal, or a success that describes nothing.
+    // Status of the attempt whose If-Match was refused. 0: there is none.
     unsigned replaced_head, refused_if_match;
-    unsigned replicas_asked; // because another version answered
+    unsigned replicas_asked; // further replicas, because one denied the requested version
     unsigned attempts;
     enum err pending_err; // S3_PHASE_ENDING
 
@@ -127,11 +127,13 @@ void origin_s3_call_enter(struct origin_s3_call *c, enum origin_s3_phase phase);
 
 // Called before each attempt: decides whether to avoid HEAD or If-Match with this origin.
 void origin_s3_odd_prepare(struct origin_s3_call *c);
-// Returns true if the call must ask again, without the HEAD or the If-Match that the answer
-// refuses, as some stores always do, or without the HEAD that does not describe the object.
+// Returns true if the call must ask again in another form. The store may refuse HEAD or If-Match,
+// as some stores always do. Or its answer to a HEAD does not describe the object. Or another
+// replica must be asked, see origin_s3_odd_ask_replica().
 bool origin_s3_odd_ask_otherwise(struct origin_s3_call *c);
-// The answer denies the requested version, of which a client has bytes. Returns true if the call
-// must ask again, on a connection of its own, which another replica may answer.
+// Called when the answer denies the requested version. Returns true if a client has bytes of that
+// version and the call must ask again, on a connection of its own, which another replica may
+// answer.
 bool origin_s3_odd_ask_replica(struct origin_s3_call *c);
 // Called when an attempt of a fetch was answered as requested.
 void origin_s3_odd_learn(struct origin_s3_call *c);
@@ -144,13 +146,13 @@ enum err origin_s3_call_build(struct origin_s3_call *c, struct origin_s3_url *re
 
 // --- origin_s3_call_answer.c ---------------------------------------------------------------------
 
-// How a call goes on after an attempt.
+// The next step of a call after an attempt.
 enum origin_s3_next {
-    S3_NEXT_ASK,   // with the next attempt, at once
-    S3_NEXT_WAIT,  // with the next attempt, after wait_ms
-    S3_NEXT_RENEW, // with the next attempt, when there are new credentials
-    S3_NEXT_HOLD,  // the relay's caller gets the collected answer
-    S3_NEXT_END    // with `err`
+    S3_NEXT_ASK,   // make the next attempt at once
+    S3_NEXT_WAIT,  // make the next attempt after wait_ms
+    S3_NEXT_RENEW, // make the next attempt when there are new credentials
+    S3_NEXT_HOLD,  // give the collected answer to the relay's caller
+    S3_NEXT_END    // end the call with `err`
 };
 struct origin_s3_verdict {
     enum origin_s3_next next;

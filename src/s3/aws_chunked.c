@@ -39,7 +39,7 @@ enum decoder_state {
     AT_SIGNED_TRAILER, // the trailer's signature has arrived; an empty line follows
     AT_END,            // everything has arrived; one more CRLF may follow
     AT_END_LF,
-    AT_CLOSED, // it has followed
+    AT_CLOSED, // that CRLF has followed
     AT_FAILED
 };
 
@@ -295,7 +295,7 @@ static enum err take_trailer_signature(struct aws_chunked_decoder *d, struct spa
         return ERR_BAD_REQUEST;
     }
     enter(d, AT_SIGNED_TRAILER);
-    // Without signatures to verify, that it is there is enough.
+    // If signatures are not verified here, it is enough that there is one.
     return d->has_signatures
                ? verify_signature(d, "AWS4-HMAC-SHA256-TRAILER", "", &d->trailer_hash, value.ptr)
                : ERR_OK;
@@ -306,7 +306,8 @@ static enum err take_trailer_line(struct aws_chunked_decoder *d, struct span lin
     bool has_signature = d->state == AT_SIGNED_TRAILER;
     check(has_signature || d->state == AT_TRAILER);
     if (line.len == 0) {
-        // A signed trailer ends after its signature; one empty line before that does not end it.
+        // A signed trailer ends after its signature. An empty line between its other lines and the
+        // signature is ignored.
         bool waits = d->is_signed && d->trailer_lines > 0 && !has_signature;
         if (!waits) {
             if (d->has_trailer && d->has_signatures && !has_signature) {

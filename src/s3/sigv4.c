@@ -111,8 +111,8 @@ static char *put_escaped(char *out, unsigned char c)
     return out;
 }
 
-// Decodes once and encodes once. `out` must have room for three times raw.len. Returns the end, or
-// NULL for a broken escape.
+// Writes `raw` in the canonical encoding: decoded once and encoded once. `out` must have room for
+// three times raw.len. Returns the end, or NULL for a broken escape.
 static char *put_canonical(char *out, struct span raw, bool keep_slash, struct path_form form)
 {
     for (size_t i = 0; i < raw.len; i++) {
@@ -467,8 +467,8 @@ static enum err list_signed_headers(struct arena *arena, const struct headers *h
     return ERR_OK;
 }
 
-// Normalises a path as services other than S3 do: RFC 3986 section 5.2.4, and double slashes. Each
-// remaining segment is appended, and ".." removes the last one again.
+// Normalises a path as services other than S3 do: removes empty segments, and resolves "." and ".."
+// (RFC 3986 section 5.2.4). Segments are appended to the result, and ".." removes the last one.
 static enum err normalize_path(struct arena *arena, struct span path, struct span *ret_path)
 {
     char *out = arena_alloc(arena, path.len + 2);
@@ -625,8 +625,8 @@ static enum err verify_time(const struct sigv4_claim *claim, time_t now)
 
 // Checks the list of signed headers; this limits the work of everything after it. Each name must
 // occur once, host must be listed, and so must every x-amz-* header that could change what the
-// request does. A missing listed header never passes signature_fits(), so repeating the name of one
-// does no harm.
+// request does. A request that lacks a listed header is always refused later, so a repeated name of
+// a missing header does no harm.
 static enum err verify_signed_headers(struct span list, const struct headers_index *index)
 {
     const struct headers *headers = index->headers;

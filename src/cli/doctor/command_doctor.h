@@ -15,7 +15,7 @@ struct doctor {
     const char *const *buckets; // named by the user
     unsigned bucket_count;
     uint64_t timeout_ms;    // for each answer of an origin
-    struct store_look look; // of cache.dir
+    struct store_look look; // at cache.dir
     unsigned count[3];      // findings by state
     int exit_code;          // of the first red finding that has one
     bool has_speed;
@@ -30,8 +30,8 @@ void command_doctor_find(struct doctor *doctor, enum doctor_state state, const c
 // Prints the verdict: text, or with --json the last line. Returns the exit code of the command.
 int command_doctor_verdict(struct doctor *doctor);
 
-// Reports "WHERE: WHAT" as a red finding. Sets the exit code for an origin unless there is one
-// already.
+// Reports "WHERE: WHAT" as a red finding about an origin. Sets the exit code to EXIT_CODE_ORIGIN,
+// unless an earlier finding has set one.
 void command_doctor_red_of_origin(struct doctor *doctor, const char *check_name, const char *remedy,
                                   const char *what, const char *where);
 
@@ -42,11 +42,12 @@ void command_doctor_expiry(struct doctor *doctor, const struct origin *origin);
 // `is_missed`: no other source has credentials.
 void command_doctor_metadata(struct doctor *doctor, bool is_missed);
 
-// --- command_doctor_speed.c: what an object of some size is read with, for a few seconds
+// --- command_doctor_speed.c: how fast the origin delivers an object, for a few seconds
 
 struct command_probe;
 struct command_probe_ask;
-// Measures the origin with the object of `ask`, which has `size_bytes`. Once in a report.
+// Measures the origin with the object of `ask`, which has `size_bytes`. Only the first large enough
+// object of a report is measured, and none of a directory.
 void command_doctor_speed(struct doctor *doctor, struct command_probe *probe,
                           const struct command_probe_ask *ask, uint64_t size_bytes);
 

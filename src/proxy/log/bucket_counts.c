@@ -8,21 +8,21 @@
 
 #include "proxy/log/log.h"
 
-#define BUCKETS_MAX 64u // each is a label of metrics
+#define BUCKETS_MAX 64u // the metrics have a label value for each
 #define RESULTS (RESULT_BYPASS + 1u)
 #define SOURCES 3u
 #define NAME_MAX_BYTES 64u
 #define OTHER "_other" // no bucket has such a name
 
 struct row {
-    atomic_bool is_there; // behind its name
+    atomic_bool is_there; // set after the name
     char name[NAME_MAX_BYTES];
     atomic_ulong results[RESULTS], bytes[SOURCES];
 };
 
 struct bucket_counts {
     struct row rows[BUCKETS_MAX + 1]; // the last one: all others
-    unsigned count, latest;           // the worker's
+    unsigned count, latest;           // only the worker uses them
 };
 
 struct bucket_counts *bucket_counts_new(void)
@@ -38,7 +38,7 @@ void bucket_counts_free(struct bucket_counts *counts)
     free(counts);
 }
 
-// Returns whether S3 allows the name, so that a metric label can have it unescaped.
+// Returns true if S3 allows the name. A metric label needs no escapes for such a name.
 static bool is_name(struct span s)
 {
     for (size_t i = 0; i < s.len; i++) {
@@ -77,7 +77,7 @@ static struct row *row_of(struct bucket_counts *counts, const struct request *r)
     }
     struct row *row = &counts->rows[counts->count++];
     check(!atomic_load_explicit(&row->is_there, memory_order_relaxed));
-    memcpy(row->name, name.ptr, name.len); // zeros are behind it
+    memcpy(row->name, name.ptr, name.len); // zeros follow it
     atomic_store_explicit(&row->is_there, true, memory_order_release);
     return row;
 }
@@ -91,7 +91,7 @@ static void add(atomic_ulong *slot, uint64_t n)
 void bucket_counts_note(struct bucket_counts *counts, const struct request *r)
 {
     if (r->s3.bucket.len == 0) {
-        return; // of the service
+        return; // the request is to the service, not to a bucket
     }
     struct row *row = row_of(counts, r);
     check((unsigned)r->result < RESULTS);
@@ -101,7 +101,7 @@ void bucket_counts_note(struct bucket_counts *counts, const struct request *r)
     add(&row->bytes[2], r->bytes_origin);
 }
 
-// --- all workers' --------------------------------------------------------------------------------
+// --- sums over all workers -----------------------------------------------------------------------
 
 struct sum {
     const char *name;
@@ -158,7 +158,7 @@ static struct sums *sums_new(const struct proxy *proxy)
     qsort(sums->rows, sums->count, sizeof(sums->rows[0]), compare);
     check(sums->count <= BUCKETS_MAX + 1);
     if (sums->rows[BUCKETS_MAX].name != NULL) {
-        sums->rows[sums->count++] = sums->rows[BUCKETS_MAX]; // onto itself when all are there
+        sums->rows[sums->count++] = sums->rows[BUCKETS_MAX]; // onto itself if all rows are used
     }
     return sums;
 }

@@ -18,9 +18,9 @@ void evict_worker_init(struct proxy_worker *pw);
 
 // --- ops_worker.c --------------------------------------------------------------------------------
 
-// The worker for a question that any worker could answer. Any thread.
+// Returns the worker for a call that any worker can run; each worker has its turn. Any thread.
 struct proxy_worker *ops_worker(struct proxy *proxy);
-// Copies the name to *at, which then points behind it. Returns the copy.
+// Copies the name to *at, and moves *at to the end of the copy. Returns the copy.
 struct span ops_name_copy(char **at, struct span name);
 
 #endif

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shared parts of the calls of operators: a worker for each, and copies of the names in them.
+// Helpers for the calls of operators: choosing the worker that runs a call, and copying names.
 #include "proxy/ops/ops.h"
 
 #include <string.h>

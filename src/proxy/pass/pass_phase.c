@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The phases of a request that passes through: the functions of each phase, and the condition that
-// ends it. It is the table behind pass_go(). pass_phases.def lists the phases that may follow each
+// ends it. pass_go() runs through this table. pass_phases.def lists the phases that may follow each
 // other. On the request's worker.
 //
 // The order is the promise. The origin is asked after every copy of what the request changes is
@@ -33,7 +33,7 @@ void pass_phase_start(struct pass_state *p)
     check(p->origin == NULL && r->origin != NULL);
     check(p->err == ERR_OK);
     p->relay.bucket = arena_copy(p->arena, r->origin_bucket);
-    p->origin = r->origin; // the client may leave meanwhile
+    p->origin = r->origin; // a write goes on if the client leaves, and `r` is then gone
     p->bucket_place = span_from_cstr(origin_place(r->origin));
     if (pass_changes_any(p)) {
         stats_add(COUNTER_writes_inflight, 1);
@@ -43,7 +43,7 @@ void pass_phase_start(struct pass_state *p)
 
 // --- note ----------------------------------------------------------------------------------------
 
-// A note that the disk does not take in time counts as one that failed. The write goes on without.
+// A note that is not on disk in time counts as failed, and the write continues without it.
 static void on_note_late(struct timer *timer)
 {
     struct pass_state *p = as_pass(container_of(timer, struct pass_state, note_timer));
@@ -120,7 +120,7 @@ static void on_bucket_ready(struct bucket_write *bw)
 
 static void on_bucket_ended(struct bucket_write *bw);
 
-// The keys, the bucket, or both.
+// Returns how many invalidations a round waits for: one of the keys, one of the bucket, or both.
 static unsigned count_writes(const struct pass_state *p)
 {
     return (p->writes.key_count > 0 ? 1 : 0) + (p->changes_bucket ? 1 : 0);
@@ -193,7 +193,7 @@ static void on_one_ended(struct pass_state *p)
 
 static void on_keys_ended(struct pass_state *p, enum err err)
 {
-    (void)err; // of the first round
+    (void)err; // an error of the first round, which on_keys_ready() has handled
     pass_writes_done(p);
     on_one_ended(p);
 }

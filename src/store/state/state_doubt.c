@@ -5,23 +5,25 @@
 //
 // A bucket is in doubt until a time. A record that the origin confirmed before that time must be
 // confirmed once more before it is used: until then at every use, and afterwards once for each
-// record. So a doubt needs no end, only its time, and is never forgotten. The design takes it for
-// impossible that an origin applies a write later than STORE_DOUBT_MS after the last sign of that
-// write.
+// record. So a doubt needs no end, only its time, and is never dropped. The design assumes that no
+// origin applies a write later than STORE_DOUBT_MS after the last sign of that write.
 //
 // Over restarts: before the first write to a bucket is sent, `format` notes that the bucket is
 // being written to. A process that ends without a clean stop leaves writes of unknown outcome; the
 // next process finds the note, and the bucket is in doubt. A clean stop removes the note and leaves
-// the times. The next process compares them with the wall clock; within one process it is the
-// monotonic clock. STORE_DOUBT_MS without a write and without a doubt removes the note, too: a
-// crash then puts nothing in doubt. A note that cannot be written (counted) does not delay its
-// write: the disk may be full, which must cost no request. The only loss is the doubt of a process
-// that is killed during that very write.
+// the times. The next process compares them with the wall clock. Within one process, they are
+// compared with the monotonic clock. The note is also removed after STORE_DOUBT_MS without a write
+// and without a doubt, so that a crash then puts nothing in doubt. A note that cannot be written
+// (counted) does not delay its write, because a full disk must not make a request fail. The doubt
+// is lost only if the process is killed during that very write.
 //
-// At most STATE_DOUBTS_MAX buckets have a time of their own, the others share one: coarse, and
-// never forgotten. Threads: look-ups on any thread, without a lock; doubts on any thread, under a
-// lock that is held for a moment; notes on a thread of the blocking pool, under the lock of
-// `format`.
+// At most STATE_DOUBTS_MAX buckets have a time of their own. All others share one time, so a doubt
+// about one of them counts for all of them.
+//
+// Threads:
+// - Look-ups: any thread, without a lock.
+// - Doubts: any thread, under a lock that is held for a moment.
+// - Notes: a thread of the blocking pool, under the lock of `format`.
 #include "store/state/state_doubt.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -95,7 +97,7 @@ void state_doubt(struct store_doubts *doubts, struct span origin, struct span bu
 
 // --- `format` ------------------------------------------------------------------------------------
 
-// The later of both, on the wall clock.
+// Returns the later of the slot's two times, as a time of the wall clock.
 static uint64_t slot_until(const struct store_doubt_slot *slot)
 {
     uint64_t until_ms = atomic_load(&slot->until_mono_ms), now_ms = clock_monotonic_ms();
@@ -165,7 +167,7 @@ void state_doubts_settle(struct store_doubts *doubts)
 {
     rows_from_slots(doubts);
     if (stats_sum(COUNTER_writes_inflight) > 0) {
-        return; // whose end did not come in time: the notes stay
+        return; // these writes did not end in time, so the notes stay
     }
     row_of(doubts, &doubts->others)->flag = false;
     for (unsigned i = 0; i < doubts->disk->dir.format.state.count[STATE_DOUBTS]; i++) {
@@ -177,8 +179,8 @@ void state_doubts_settle(struct store_doubts *doubts)
 
 bool state_write_is_noted(const struct store_doubts *doubts, struct span origin, struct span bucket)
 {
-    // The write has been counted: see notes_take_locked(). The cast: the count is of passings, not
-    // of what the store is.
+    // The caller has counted the write already, see notes_take_locked(). The cast: `passings` is no
+    // part of the doubts, it only orders this look-up and the removal of notes.
     atomic_fetch_add((atomic_uint *)(uintptr_t)&doubts->passings, 1);
     return !doubts->disk->attached ||
            atomic_load(&doubt_find(doubts, doubt_hash(doubts, origin, bucket))->is_noted);
@@ -227,7 +229,8 @@ static bool writes_are_open(void)
     return stats_sum(COUNTER_writes_inflight) > 0 || stats_sum(COUNTER_writes_in_doubt) > 0;
 }
 
-// How many notes now say `noted`.
+// Sets the notes of the slots in `which` (NULL: of all slots) to `noted`. Returns how many changed.
+// Stores the former notes in ret_which, unless it is NULL.
 static unsigned notes_set(struct store_doubts *doubts, bool noted, const bool *which,
                           bool *ret_which)
 {
@@ -253,8 +256,8 @@ void state_doubts_note_all(struct store_doubts *doubts)
     check(row_of(doubts, &doubts->others)->flag);
 }
 
-// Takes the notes away before it looks once more for writes; a write is counted before it looks for
-// its note. Both pass by one counter in between, so the second to pass sees what the first has
+// Clears the notes, then checks once more for writes. A write is counted first, and then looks for
+// its note. In between, both increment `passings`, so the second of them sees what the first has
 // done.
 static void notes_take_locked(struct store_doubts *doubts)
 {
@@ -270,7 +273,7 @@ static void notes_take_locked(struct store_doubts *doubts)
         err = disk_commit_state(doubts->disk);
     }
     if (open || err != ERR_OK) {
-        (void)notes_set(doubts, true, were, NULL); // tried again
+        (void)notes_set(doubts, true, were, NULL); // a later tick tries again
     }
 }
 

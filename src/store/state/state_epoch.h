@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Epochs of buckets in memory; the lines of `format` make them last.
+// Epochs of buckets in memory. The lines of `format` keep them across restarts.
 #ifndef FOREBAY_STORE_STATE_STATE_EPOCH_H
 #define FOREBAY_STORE_STATE_STATE_EPOCH_H
 
@@ -25,19 +25,19 @@ struct store_epochs {
     enum err (*disown)(struct store_disk *disk);
     atomic_bool any;                                 // false: no epoch was ever raised
     struct store_epoch_slot others;                  // all buckets that have no slot
-    struct store_epoch_slot table[EPOCH_TABLE_SIZE]; // open addressing; slots are never given back
+    struct store_epoch_slot table[EPOCH_TABLE_SIZE]; // open addressing; slots are never freed
     struct {
-        pthread_mutex_t lock;             // alone: nothing is called under it
+        pthread_mutex_t lock;             // nothing is called while it is held
         unsigned holds[EPOCH_HOLD_COUNT]; // open writes to single keys, by the bucket's hash
     } guarded;
 };
 
-// Zeroed before. disown() makes the index of an unusable directory invalid; it may block.
+// `epochs` must be zeroed. disown() makes the index of an unusable directory invalid; it may block.
 void state_epochs_init(struct store_epochs *epochs, struct store_disk *disk,
                        enum err (*disown)(struct store_disk *disk));
 void state_epochs_done(struct store_epochs *epochs);
 void state_epochs_load(struct store_epochs *epochs); // from `format`, before any other call
-// As store_epoch() and the calls behind it.
+// These do the work of store_epoch(), store_epoch_begin() and so on, see store.h.
 uint64_t state_epoch(const struct store_epochs *epochs, struct span origin, struct span bucket);
 void state_epoch_begin(struct worker *w, struct store_epochs *epochs, struct span origin,
                        struct span bucket, struct store_epoch_change *change);
