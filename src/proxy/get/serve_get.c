@@ -52,7 +52,7 @@ void serve_get_sum_up(struct request *r)
     uint64_t sent = (g->pos - 1) / block - g->first / block + 1;
     r->blocks_hit = (unsigned)min_u64(sent - min_u64(sent, r->blocks_missed), UINT32_MAX);
     if (r->result == RESULT_HIT && r->blocks_missed > 0) {
-        r->result = RESULT_PARTIAL; // behind what was looked at for the head
+        r->result = RESULT_PARTIAL; // blocks after those that were looked up for the head
     }
 }
 
@@ -69,7 +69,7 @@ static enum step_result go_to(struct request *r, enum request_step step)
     return STEP_AGAIN;
 }
 
-// `version` becomes the one that is answered with; its reference is taken over.
+// Makes `version` the version of the reply. Takes ownership of the reference.
 static void set_version(struct get_state *g, struct store_object *version)
 {
     check(g->object == NULL && version != NULL);
@@ -78,7 +78,8 @@ static void set_version(struct get_state *g, struct store_object *version)
 }
 
 // Restarts while nothing has been sent. If the object has changed PROXY_RESTARTS_MAX times
-// during the request, it is passed through: the origin alone can say which version is current.
+// during the request, the request is passed through, because only the origin can say which version
+// is current.
 static enum step_result restart(struct request *r)
 {
     struct get_state *g = get_of(r);
@@ -96,14 +97,16 @@ static enum step_result restart(struct request *r)
 
 // --- LOOKUP --------------------------------------------------------------------------------------
 
-// No cache can be filled by the origin's answer, but the client may understand it.
+// Passes the request through. The origin's answer cannot fill a cache, but the client may
+// understand it.
 static enum step_result answer_fits_not(struct request *r)
 {
     fill_uncacheable_note(r->pw->fill, get_of(r)->key->hash, ORIGIN_FORBIDS_SHAPE);
     return get_state_bypass(r, "answer");
 }
 
-// Replicas have answered with several versions lately: what comes in several runs might be cut.
+// Returns true if the store's replicas have answered with different versions lately. A reply from
+// several runs might then be cut.
 static bool replicas_differ(struct request *r)
 {
     struct get_state *g = get_of(r);
@@ -111,8 +114,9 @@ static bool replicas_differ(struct request *r)
            fill_uncacheable(r->pw->fill, g->key->hash) == ORIGIN_FORBIDS_VERSIONS;
 }
 
-// The object had no strong ETag lately, so none of its runs is stored, and two of them cannot be
-// joined to one reply. If-Match can never name it: the origin judges that, too.
+// Returns true if the object had no strong ETag lately and the request needs one. None of its runs
+// is stored then, and two of them cannot be joined in one reply. If-Match can never match it, so
+// the origin evaluates that, too.
 static bool has_no_etag(struct request *r)
 {
     struct get_state *g = get_of(r);
@@ -120,14 +124,15 @@ static bool has_no_etag(struct request *r)
            fill_uncacheable(r->pw->fill, g->key->hash) == ORIGIN_FORBIDS_ETAG;
 }
 
-// A HEAD wants checksums of a store that is described by GET of one byte, which names none.
+// Returns true if a HEAD wants checksums from a store whose objects are described by a GET of one
+// byte, which names none.
 static bool only_head_tells(struct request *r)
 {
     return r->http->is_head && get_state_wants_checksums(r) &&
            origin_is_odd(r->origin, ORIGIN_HEAD_DIFFERS);
 }
 
-// The index has nothing that may be used.
+// Continues if the index has nothing that may be used.
 static enum step_result lookup_missed(struct request *r)
 {
     check(get_of(r)->object == NULL);
@@ -147,13 +152,14 @@ static enum step_result lookup_missed(struct request *r)
     if (!g->view.found && has_no_etag(r)) {
         return get_state_bypass(r, "no-etag");
     }
-    // Where a record counts whose bytes cannot be read, others may still be given its version:
-    // which one is current is for the home to find out (rule 31).
+    // If a record is visible but its bytes cannot be read, other readers may still be given its
+    // version. So the home must find out which version is current (rule 31).
     bool asks = g->needs_head || (g->skip_index && g->view.found);
     return asks ? get_ask_home(r) : go_to(r, REQUEST_GET_FIRST);
 }
 
-// A small object whose one run is at hand: header and body in one read, if that does not wait.
+// Reads the header and the body of a small object, whose only run is cached, in one read. Returns
+// false if the object is not such a one, or if the read would wait.
 static bool read_small(struct request *r)
 {
     struct get_state *g = get_of(r);
@@ -176,7 +182,7 @@ enum step_result serve_get_step_lookup(struct request *r)
     uint64_t first = 0, end = 0;
     get_ask_wanted(g, &first, &end);
     get_state_view(r, first, end);
-    // Rule 9: what answered 412 may still be in the index here; the home has it removed.
+    // Rule 9: this look-up may still find the version that answered 412. The home removes it.
     bool refused = g->refused != NULL && g->view.found &&
                    g->view.etag_hash == hash64(g->refused->etag.ptr, g->refused->etag.len, 0);
     if (!g->view.found || g->skip_index || refused) {
@@ -186,14 +192,14 @@ enum step_result serve_get_step_lookup(struct request *r)
     g->etag_hash = g->view.etag_hash;
     check(get_state_has_record(g));
     if (replicas_differ(r) && !get_state_covers(g, first, end)) {
-        return get_state_bypass(r, "versions"); // the rest might be of another one
+        return get_state_bypass(r, "versions"); // the missing runs might be of another version
     }
     return go_to(r, read_small(r) ? REQUEST_GET_FRESHNESS : REQUEST_GET_DESCRIBE);
 }
 
 // --- DESCRIBE ------------------------------------------------------------------------------------
 
-// The disk does not give what the index names: asks the origin.
+// The run that the index names cannot be read from the disk. Restarts, and asks the origin.
 static enum step_result unreadable(struct request *r)
 {
     get_of(r)->skip_index = true;
@@ -268,7 +274,7 @@ enum step_result serve_get_step_freshness(struct request *r)
     return go_to(r, REQUEST_GET_REPLY);
 }
 
-// The home has named a version: none if it is the one that it was asked about.
+// Uses the version that the home has named. It names none if the version asked about is current.
 static void take_found(struct get_state *g, const struct subscription *sub)
 {
     check(sub->state == SUBSCRIPTION_ENDED);
@@ -279,7 +285,7 @@ static void take_found(struct get_state *g, const struct subscription *sub)
     }
 }
 
-// Rule 32: as if the index had it.
+// Rule 32: uses the version that the home knows as if the index had it.
 static enum step_result take_known(struct request *r, const struct subscription *sub)
 {
     struct get_state *g = get_of(r);
@@ -357,7 +363,7 @@ enum step_result serve_get_step_revalidated(struct request *r)
 
 // --- FIRST ---------------------------------------------------------------------------------------
 
-// The run's head has come, or the place where it lies.
+// Handles the run's head, or the place of a run that is stored already.
 static enum step_result first_answered(struct request *r, const struct subscription *sub)
 {
     struct get_state *g = get_of(r);
@@ -369,13 +375,13 @@ static enum step_result first_answered(struct request *r, const struct subscript
     }
     memcpy(r->origin_id, sub->origin_id, sizeof(r->origin_id));
     g->is_home_known |= sub->whole;
-    // A run that began before this request came says nothing of a version that came since.
+    // A run that began before this request arrived says nothing about a later version.
     bool may_be_older = (sub->joined || sub->whole) && !g->is_confirmed;
     return may_be_older && get_state_is_other(g, sub->answer->etag) ? get_ask_home(r)
                                                                     : go_to(r, REQUEST_GET_REPLY);
 }
 
-// The origin has judged the condition that the run was asked for with.
+// Replies with the origin's verdict on the condition in the request for the run.
 static enum step_result first_judged(struct request *r, const struct subscription *sub)
 {
     if (sub->err == ERR_NOT_MODIFIED) {
@@ -387,7 +393,7 @@ static enum step_result first_judged(struct request *r, const struct subscriptio
     return request_fail(r, sub->err, &detail);
 }
 
-// The origin does not know suffixes, or gives more than was asked for.
+// Returns true if the origin does not support suffix ranges, or sends more than the suffix.
 static bool refuses_suffix(const struct subscription *sub)
 {
     return sub->ask.suffix_bytes > 0 &&
@@ -424,7 +430,7 @@ static enum step_result first_ended(struct request *r, const struct subscription
     if (sub->outcome == OUTCOME_ERROR && g->object == NULL &&
         (sub->err == ERR_INVALID_RANGE || refuses_suffix(sub))) {
         get_state_leave(&g->runs[0]);
-        return get_ask_home(r); // HEAD tells how long it is
+        return get_ask_home(r); // a HEAD tells the size of the object
     }
     if (sub->outcome == OUTCOME_ERROR && sub->err == ERR_ORIGIN_UNFIT) {
         return answer_fits_not(r);
