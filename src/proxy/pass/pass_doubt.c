@@ -66,7 +66,7 @@ static void doubt_bucket(struct proxy_worker *pw, const struct object_key *key)
     store_doubt(pw->store, span_from_cstr(origin_place(key->origin)), key->bucket);
 }
 
-// False: there is no room for another one.
+// Counts and charges one more doubt. Returns false if there is no room for it.
 static bool doubt_takes(struct proxy *proxy)
 {
     if (atomic_fetch_add(&proxy->doubt_count, 1) < PASS_DOUBTS_MAX &&
@@ -144,7 +144,8 @@ void pass_doubt_take(struct pass_state *p, struct span data)
     }
 }
 
-// An unknown operation may have nothing to say.
+// Returns true if the document does not settle the outcome. An empty one does for operations that
+// may have nothing to report.
 static bool document_is_unsure(const struct pass_state *p)
 {
     bool lacks_verdict = !p->document.has_text && p->s3.operation != S3_Unknown &&
@@ -154,7 +155,8 @@ static bool document_is_unsure(const struct pass_state *p)
 
 // --- doubts --------------------------------------------------------------------------------------
 
-// An upload that the origin does not have to its last byte is none.
+// Returns true if the outcome of the write is unknown. An upload whose last byte the origin does
+// not have is not applied.
 static bool is_doubtful(const struct pass_state *p)
 {
     check(p->phase == PASS_CLOSE);

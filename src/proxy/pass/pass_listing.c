@@ -74,7 +74,7 @@ static bool are_of_one_folder(struct span a, struct span b)
            memchr(b.ptr + same, '/', b.len - same) == NULL;
 }
 
-// Objects that read-ahead follows: others are read in one run.
+// Notes the order of large objects for read-ahead. A smaller object is read in one run anyway.
 static void note_order(struct pass_state *p, struct span key, uint64_t size_bytes)
 {
     struct span former = p->list_former;

@@ -12,7 +12,8 @@ static bool is_read_of_object(const struct s3_request *s3)
     return s3->operation == S3_GetObject || s3->operation == S3_HeadObject;
 }
 
-// May the answer be about the object as it is now? Not if a parameter may select another version.
+// Returns true if the answer may describe the current object, because no parameter can select
+// another version.
 static bool may_name_version(const struct s3_request *s3)
 {
     for (unsigned i = 0; i < s3->param_count; i++) {
@@ -24,8 +25,9 @@ static bool may_name_version(const struct s3_request *s3)
            (s3->operation == S3_Unknown && (s3->flags & S3_OP_READ) != 0 && s3->key.len > 0);
 }
 
-// The ETag that the answer names; empty: there is no such object. False: it says nothing. Weak or
-// not: what a proxy on the way has packed is of the same version.
+// Finds the ETag that the answer names; empty: there is no such object. Returns false if the answer
+// says neither. A weak ETag counts like a strong one, because a proxy that compresses an answer on
+// the way does not change its version.
 static bool find_etag(const struct pass_state *p, struct span *ret_etag)
 {
     check(p->request != NULL);
@@ -55,7 +57,8 @@ static void on_told(void *ctx, struct subscription *sub)
     pass_go(p);
 }
 
-// The version that the answer names; NULL also for an ETag that is longer than any that is kept.
+// Returns the version that the answer names. NULL: there is no such object, or the ETag is longer
+// than any that the cache stores.
 static struct store_object *version_named(const struct object_key *key, struct span etag)
 {
     check(key != NULL);
@@ -72,7 +75,7 @@ bool pass_version_tell(struct pass_state *p)
     check(!pass_changes_any(p) || p->is_streamed);
     struct span etag;
     unsigned status = p->relay.status;
-    bool denies = status == 412 || status == 416; // denies what may be cached, and names no version
+    bool denies = status == 412 || status == 416; // may deny a cached version, and names none
     check(p->telling == NULL && !pass_is_answered(p));
     if (!may_name_version(&p->request->s3) || !(denies || find_etag(p, &etag))) {
         return false;
@@ -80,7 +83,7 @@ bool pass_version_tell(struct pass_state *p)
     struct object_key *key = request_object_key(p->request);
     struct fill_ask ask = {.key = key, .client = request_client(p->request)};
     if (denies) {
-        // No reader: it has looked at no record that could be compared.
+        // This ask has looked up no record with which the home could compare the answer.
         ask.kind = FILL_ASK_CURRENT;
         ask.strict = ask.skip_index = true;
     } else {

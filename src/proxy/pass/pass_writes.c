@@ -45,8 +45,8 @@ static bool table_has(const struct access_keys *table, struct span realm)
     return false;
 }
 
-// The common realm, those of the request's keys file, those that only the newest one has. False: no
-// more.
+// Returns the next realm: first the common one, then those of the request's keys file, then those
+// that only the newest keys file has. Returns false if there is none left.
 static bool realm_at(const struct pass_state *p, size_t *index, struct span *ret_realm)
 {
     size_t own, newest;
@@ -70,8 +70,9 @@ static bool is_same_place(const struct origin *a, const struct origin *b)
     return b != NULL && a != b && strcmp(origin_place(a), origin_place(b)) == 0;
 }
 
-// The request's origin, the default one, those of buckets with settings of their own: the same
-// bucket at the same place is one bucket. False: no more.
+// Returns the next origin through which the bucket may be cached: first the request's, then the
+// default one, then those of buckets with settings of their own. The last two count only if they
+// reach the same bucket at the same place. Returns false if there is none left.
 static bool origin_at(const struct pass_state *p, unsigned *index, struct span bucket,
                       struct origin **ret_origin)
 {
@@ -91,7 +92,8 @@ static bool origin_at(const struct pass_state *p, unsigned *index, struct span b
     return false;
 }
 
-// The key itself, then the path that it is to an origin on files. False: no more.
+// Sets *ret_key to reading number `index` of a key: 0 is the key itself, 1 the path that an origin
+// on files makes of it. Returns false if there is no such reading.
 static bool reading_at(const struct pass_key *k, unsigned index, struct s3_path *path,
                        struct span *ret_key)
 {
@@ -107,7 +109,7 @@ static bool reading_at(const struct pass_key *k, unsigned index, struct s3_path 
     return path->differs && path->len > 0;
 }
 
-// The next name, which is a reference of the caller's; NULL: the round has had all.
+// Returns a reference to the next name, or NULL if the round has had all names.
 static struct object_key *next_name(struct pass_state *p)
 {
     struct pass_writes *w = &p->writes;
@@ -135,7 +137,8 @@ static struct object_key *next_name(struct pass_state *p)
 static void on_name_ready(struct key_write *kw);
 static void on_name_ended(struct key_write *kw);
 
-// Nothing has been asked of the origin, and nothing will be: what is left need not be invalidated.
+// Returns true if the origin was not asked and will not be. The remaining names need not be
+// invalidated then.
 static bool is_given_up(const struct pass_state *p)
 {
     check(p->phase == PASS_OPEN || p->phase == PASS_CLOSE);
@@ -216,7 +219,8 @@ static void on_name_ended(struct key_write *kw)
     slot_back(kw);
 }
 
-// Reloads add names at any time; a round uses the names of its beginning.
+// Starts again at the first name. Reloads may add names at any time, so a round uses those that
+// exist when it begins.
 static void names_take(struct pass_state *p)
 {
     struct pass_writes *w = &p->writes;
@@ -240,8 +244,8 @@ static void round_begin(struct pass_state *p)
 
 // --- memory --------------------------------------------------------------------------------------
 
-// As many slots as there are names, or as the window and the budget allow. The least is not
-// refused.
+// Allocates a slot for each name, or as many as the window and the memory budget allow. At least
+// PROXY_KEYS_AT_ONCE are always allowed.
 static bool slots_new(struct pass_state *p)
 {
     struct pass_writes *w = &p->writes;
@@ -266,7 +270,7 @@ static bool slots_new(struct pass_state *p)
     return w->slots != NULL;
 }
 
-// Both readings of each key. One request's few are not worth counting.
+// Allocates room for both readings of each key. A few keys of one request are not charged.
 static bool open_new(struct pass_state *p)
 {
     struct pass_writes *w = &p->writes;
@@ -310,7 +314,7 @@ static void release(struct pass_state *p)
     w->charged_bytes = 0;
 }
 
-// --- for its neighbours --------------------------------------------------------------------------
+// --- calls for the other files -------------------------------------------------------------------
 
 void pass_writes_init(struct pass_state *p)
 {
@@ -363,7 +367,7 @@ void pass_writes_close(struct pass_state *p, void (*on_round)(struct pass_state 
     w->on_round = on_round;
     if (p->call.phase != CALL_NONE) {
         round_begin(p);
-    } else { // the origin was not asked: what was removed from the cache was true
+    } else { // the origin was not asked, so no copy is out of date
         worker_defer(p->pw->worker, &w->task);
     }
 }
