@@ -69,8 +69,8 @@ static void condemn_place(struct condemning *c, const struct store_place *place)
     if (!segment_pin(segment, place->segment_number)) {
         return; // the segment is being evicted anyway
     }
-    // The unit before this run may share a page with the run's header. Marking the run may read that
-    // page from the device, so nobody has verified the unit's bytes in it.
+    // The unit before this run may share a page with the run's header. Marking the run may read
+    // that page from the device, so nobody has verified the unit's bytes in it.
     if (place->first_unit > 0) {
         segment_set_verified(segment, place->first_unit - 1, 1, false);
     }
