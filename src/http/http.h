@@ -293,7 +293,7 @@ struct http_conditions {
         has_if_range;
     struct span if_match, if_none_match, if_range;
     time_t if_modified_since, if_unmodified_since;
-    const char *failed; // after evaluate: "If-Match" ...
+    const char *failed; // header of the condition that did not hold, set by evaluate; NULL: none
 };
 void http_conditions_parse(const struct headers *headers, struct http_conditions *ret_conditions);
 bool http_conditions_any(const struct http_conditions *c);
@@ -302,7 +302,7 @@ bool http_conditions_any(const struct http_conditions *c);
 // last_modified 0: unknown, so date conditions are ignored.
 enum http_condition http_conditions_evaluate(struct http_conditions *c, struct span etag,
                                              time_t last_modified);
-// Does If-Range allow the range? Strong ETag match, or no If-Range.
+// Returns true if If-Range allows the range: its ETag matches strongly, or there is no If-Range.
 bool http_if_range_holds(const struct http_conditions *c, struct span etag);
 bool http_etag_list_matches(struct span list, struct span etag);
 struct span http_etag_strip(struct span etag); // without W/ and quotes

@@ -138,7 +138,8 @@ enum reply_progress {
 enum reply_progress http_reply_write(struct http_exchange *x);
 // Releases every slice that is still queued.
 void http_reply_release(struct http_exchange *x);
-// Does it wait with body bytes in memory? A file range only holds a pinned segment.
+// Returns true if the reply waits with body bytes in memory. A file range only holds a pinned
+// segment.
 bool http_reply_holds_memory(const struct http_exchange *x);
 
 // --- http_body.c ---------------------------------------------------------------------------------
@@ -203,7 +204,7 @@ void http_quota_request_leave(struct http_quota *quota);
 // if that is more and above the limit, unless `force`.
 bool http_quota_hold(struct http_quota *quota, uint64_t from, uint64_t to, bool force);
 bool http_quota_memory_is_full(const struct http_quota *quota);
-// Are three quarters of the allowed connections or requests in flight in use?
+// Returns true if three quarters of the allowed connections, or requests in flight, are in use.
 bool http_quota_is_scarce(const struct http_quota *quota);
 
 // --- http_connection.c ---------------------------------------------------------------------------
@@ -257,7 +258,7 @@ struct http_connection {
     uint64_t timer_due_us;  // 0 = not running
     uint64_t deadline_us;   // when the current wait ends; 0: never
     uint64_t since_us;      // start of this phase; after eof and in LINGER: when a byte last moved
-    uint64_t wait_since_us; // waiting for the client's bytes or window; 0 = not
+    uint64_t wait_since_us; // since when it waits for the client to send or read; 0 = not waiting
     uint64_t waited_us, moved_bytes; // in the current rate window
     uint64_t slow_us;        // preceding windows, without a break, that were below the minimum rate
     uint64_t drained_bytes;  // in DRAIN and LINGER
@@ -420,7 +421,8 @@ unsigned http_passing_send(const struct http_passing *to, const int *fds, unsign
 struct http_taking;
 struct http_taking *http_taking_start(struct worker *w, int fd, void (*adopt)(void *ctx, int fd),
                                       void *ctx);
-// Ends it: the rest is sent to `passing`, or accepted. On `w`; accepts NULL.
+// Ends it: sends the connections that still wait to `passing`, or accepts them. On `w`; accepts
+// NULL.
 void http_taking_drain(struct http_taking *taking, const struct http_passing *passing);
 // Calls adopt(ctx, fd) with the connections that were sent to a process that does not follow, from
 // `fd`, the other end. On the worker that accepts.
@@ -434,8 +436,8 @@ void http_taking_free(struct http_taking *taking); // after loop_stop(); accepts
 void http_exchange_accept_head(struct http_connection *c);
 // The bytes are no request. No byte after them is read any more.
 void http_exchange_refuse_head(struct http_connection *c, enum err err);
-// The whole reply went out: what follows is the next head, the rest of the body, or the end.
 void http_exchange_charge(struct http_exchange *x); // it waits: its memory counts from now on
+// The whole reply went out: what follows is the next head, the rest of the body, or the end.
 void http_exchange_done(struct http_connection *c);
 void http_exchange_cut(struct http_connection *c); // the reply cannot be completed
 void http_exchange_timed_out(struct http_connection *c,

@@ -42,7 +42,7 @@ static void taking_end(struct http_taking *t)
 }
 
 // Peeks at the next message. *ret_passed gets copies of its descriptors; *ret_all says whether all
-// of them could be copied. Returns false without a message; *ret_over: and there will be none.
+// of them could be copied. Returns false if there is no message; *ret_over: there will be no more.
 static bool take_look(int from_fd, struct passed *ret_passed, bool *ret_all, bool *ret_over)
 {
     union http_passed_control control;
@@ -82,8 +82,8 @@ static void passed_close(const struct passed *passed, unsigned count)
     }
 }
 
-// Takes up to `max` messages. Sends their connections to `passing` and accepts those that it does
-// not take. Returns false if there are not enough descriptors for the next message.
+// Takes up to `max` messages. Sends their connections to `passing`, and accepts those that could
+// not be sent. Returns false if there are not enough descriptors for the next message.
 static bool take(const struct http_taking *t, unsigned max, const struct http_passing *passing,
                  bool *ret_over)
 {
