@@ -11,7 +11,8 @@
 // - origins that a reload may add: a sixteenth
 // - clients: what remains
 //
-// `least` covers what workers hold from the start, and a few descriptors for each other use.
+// Forebay does not start with fewer than `least` descriptors: those that workers hold from the
+// start, and a few for each other use.
 #include <sys/resource.h>
 
 #include "base/log.h"

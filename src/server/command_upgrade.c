@@ -68,10 +68,10 @@
 #define FIRST_FD 3                  // first descriptor of LISTEN_FDS
 #define HIGH_FD 64                  // above all descriptors that are handed over
 #define SERVING_MS 60000u           // from YOURS to SERVING
-#define DYING_MS 10000              // until a killed process has closed its descriptors
+#define DYING_MS 10000              // at most, until a killed process has closed its descriptors
 #define WHY_MAX 4000
 #define WORDS_MAX 1024
-#define PASSING_BYTES (4 << 20) // capped by the kernel
+#define PASSING_BYTES (4 << 20) // send buffer of the second pair; the kernel may allow less
 
 enum step { READY = 'R', FAILED = 'F', COMMIT = 'C', YOURS = 'Y', SERVING = 'S' };
 
@@ -211,7 +211,7 @@ bool command_upgrade_wait_turn(struct command_upgrade *u)
     (void)snprintf(at_once, sizeof(at_once), "%u", HTTP_PASSED_AT_ONCE);
     say(u->former_fd, READY, at_once);
     if (!listen_to(u->former_fd, -1, UINT64_MAX, text, &trouble) || text[0] != COMMIT) {
-        return false; // the former process continues, or was stopped before it gave anything away
+        return false; // the former process continues, or was stopped before it handed anything over
     }
     bool is_free = listen_to(u->former_fd, -1, UINT64_MAX, text, &trouble);
     if (!is_free) {

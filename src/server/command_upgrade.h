@@ -12,11 +12,11 @@
 
 struct command_upgrade {
     char path[PATH_MAX]; // program to start: the path of the first process; "": unknown
-    int argc;            // of this start, after `serve`
+    int argc;            // arguments of this process, after `serve`
     char **argv;
     pid_t former_pid;
     int former_fd; // socket to the former process; -1: none
-    int taken_fd;  // connections of that process; -1: none, or handed out
+    int taken_fd;  // socket with its connections; -1: none, or the caller has it
     // About the new process, from command_upgrade_begin() on.
     pid_t pid; // 0: none
     int control_fd, passing_fd, passed_fd;

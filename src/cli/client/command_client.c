@@ -82,7 +82,7 @@ static int ask(struct command_client *client, const char *method, const char *pa
     enum err err = commands_ask(client->config, &request, client->address, &status, &answer);
     while (err == ERR_OK && status == ADMIN_STATUS_BUSY && client->waits) {
         tell_wait(client, &answer);
-        (void)poll(NULL, 0, BUSY_MS); // a signal may shorten it
+        (void)poll(NULL, 0, BUSY_MS); // a signal may shorten the pause
         answer.len = 0;
         err = commands_ask(client->config, &request, client->address, &status, &answer);
     }
@@ -140,7 +140,8 @@ static void on_interrupt(int number)
     is_interrupted = 1;
 }
 
-// Interrupts recv(2) with EINTR. A second signal ends the process.
+// Lets SIGINT and SIGTERM interrupt recv(2) with EINTR. The same signal a second time ends the
+// process.
 static void catch_interrupts(void)
 {
     struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND};
