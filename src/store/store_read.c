@@ -514,7 +514,7 @@ static void on_header_read(struct disk_op *op)
     }
 }
 
-// Continues once the segment is open, or need not be.
+// Continues when the segment is open: finds the header in the run cache, or reads it.
 static void read_begin(struct store_read *read)
 {
     struct run_info *info = info_find(store_worker_of(read->worker), &read->place);

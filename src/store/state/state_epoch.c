@@ -39,7 +39,7 @@ static struct hash128 epoch_hash(const struct store_epochs *epochs, struct span 
     return disk_hash(epochs->disk, origin, bucket, SPAN("epoch"));
 }
 
-// The bucket's own slot, else the one of all others.
+// Returns the bucket's own slot, or else the one that all other buckets share.
 static const struct store_epoch_slot *epoch_find(const struct store_epochs *epochs,
                                                  struct hash128 bucket)
 {
@@ -105,7 +105,8 @@ static struct store_epoch_slot *epoch_add(struct store_epochs *epochs, const str
     return slot;
 }
 
-// A bucket's first change takes a line in `format`; when there is none left, that of all others.
+// Returns the bucket's slot. The bucket's first change takes a line in `format`. If no line is
+// left, the bucket keeps the slot and the line that all others share.
 static struct store_epoch_slot *epoch_slot_locked(struct store_epochs *epochs,
                                                   struct hash128 bucket)
 {
@@ -202,12 +203,13 @@ void store_epoch_end(struct store_epoch_change *change)
     pthread_mutex_lock(&epochs->guarded.lock);
     uint64_t now = atomic_fetch_add(&slot->now, 1) + 1;
     uint64_t start =
-        atomic_load(&slot->start); // after `now`: changes that begin meanwhile raise both
+        atomic_load(&slot->start); // read after `now`: a change that begins now raises both
     check(now <= start);
     bool is_last = atomic_fetch_sub(&slot->open_count, 1) == 1;
     bool is_held = epochs->guarded.holds[change->bucket.lo % EPOCH_HOLD_COUNT] > 0;
     if (is_last && !is_held && slot != &epochs->others) {
-        // A change that began in between has moved `now`, or will move it below its own `start`.
+        // Another change may have begun since. If it has raised `now`, the exchange fails. If it
+        // raises `now` later, that is still below the `start` that it has written.
         (void)atomic_compare_exchange_strong(&slot->now, &now, start);
     }
     pthread_mutex_unlock(&epochs->guarded.lock);
