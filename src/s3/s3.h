@@ -496,14 +496,15 @@ struct s3_list_names {
     bool is_encoded, is_bad;
     bool in_tag, in_common;
     const struct s3_list_element *open; // the element whose text is being read; NULL: none
-    // the last `pending_bytes` bytes fed belong to a name that is not judged yet
+    // the last `pending_bytes` bytes that were fed belong to a name that is not judged yet
     uint64_t pending_bytes;
     size_t tag_len, text_len;
     // one byte is at most a reference of 6 bytes
     char tag[128], text[6 * S3_KEY_MAX], name[6 * S3_KEY_MAX];
 };
-// Starts a scan. `asked` must outlive it; names in the request itself may be repeated. NULL: none
-// may. `is_encoded`: the request asked for percent-encoded names.
+// Starts a scan. The listing may repeat names that the request `asked` contains, for example its
+// prefix. `asked` must outlive the scan; NULL: no such request. `is_encoded`: the request asked for
+// percent-encoded names.
 void s3_list_names_begin(struct s3_list_names *names, const struct s3_request *asked,
                          bool is_encoded);
 // Returns false if this piece or an earlier one has a name that may not be shown.

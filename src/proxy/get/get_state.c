@@ -19,8 +19,8 @@ static bool has_control(struct span value)
     return false;
 }
 
-// One quoted ETag goes to the origin as it is; what a list, `*` or an unquoted one means is judged
-// here.
+// Sends a condition with one quoted ETag to the origin, unchanged. Forebay itself evaluates a list,
+// `*` or an unquoted ETag.
 static void send_etag(struct origin_condition *ret, enum origin_condition_kind kind,
                       struct span value)
 {
@@ -65,7 +65,7 @@ void get_state_begin(struct request *r)
         check(r->get != NULL);
     }
     struct get_state *g = r->get;
-    // The view is large and written by the look-up.
+    // The view is large, and the look-up writes all of it, so it is not zeroed.
     memset(g, 0, offsetof(struct get_state, view));
     memset(&g->view_first, 0, sizeof(*g) - offsetof(struct get_state, view_first));
     check(g->view.place_count == 0 || !g->view_end); // an earlier request's pins are released
@@ -313,7 +313,8 @@ uint32_t get_state_block_size(const struct request *r)
                                    : r->rule->block_size_bytes;
 }
 
-// S3 leaves them out where a Range stands, even one that it ignores.
+// Returns true if the reply needs checksums. S3 leaves them out if there is a Range, even one that
+// it ignores.
 bool get_state_wants_checksums(const struct request *r)
 {
     struct span mode;
