@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Learns at which age keys are read again: it follows a sample of keys, chosen by hash, whether
-// they are stored or not. Each reuse is an event of (class, age bucket), each bucket lived through
-// an exposure. When the table is full, keys not read for very long go, and then half of the sample.
+// they are stored or not. Each reuse is an event of (class, age bucket). Each bucket that a key
+// lives through without a reuse is an exposure. When the table is full, keys that were not read for
+// very long are removed, and if that is not enough, half of the sample.
 //
-// Counts never fall. Instead, the weight of new ones rises, and all are divided now and then.
+// Counts are not reduced as they age. Instead, the weight of new ones rises, and from time to time
+// all are divided by it.
 #include "store/policy/policy_private.h"
 
 #include <math.h>
 
 #define FOLLOW_TICKS_MAX                                                                           \
-    (64 * POLICY_CAPACITY_TICKS) // beyond the last bucket there is nothing to learn
+    (64 * POLICY_CAPACITY_TICKS) // later reuses are all in the last bucket
 #define WEIGHT_MAX 1e9f
 #define AGAIN_WINDOW 64.0f // uses that began with a miss, over which again_share is counted
 
@@ -124,7 +126,7 @@ void policy_monitor_touch(struct policy_monitor *monitor, struct policy_clock *c
     monitor_set_due(one);
 }
 
-// NULL: it is not followed.
+// Returns the entry of a key; NULL if it is not followed.
 static struct policy_followed *monitor_find(struct policy_monitor *monitor, uint64_t key64)
 {
     uint32_t key = (uint32_t)(key64 >> 32);

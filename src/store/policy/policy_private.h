@@ -10,12 +10,12 @@
 #include "base/check.h"
 #include "store/policy/policy.h"
 
-// --- stamps: what is known of a run's past, in 32 bits -------------------------------------------
+// --- stamps: the past of a run, in 32 bits -------------------------------------------------------
 
 // tick of its last use (20 bits, modular) | class (7) | group (5)
 #define POLICY_TICK_BITS 20u
 #define POLICY_TICK_MASK ((1u << POLICY_TICK_BITS) - 1)
-// Older than that is as old as that: a slow sweep rewrites such stamps before they would wrap.
+// Greatest age. A slow sweep rewrites older stamps to this age before they would wrap.
 #define POLICY_AGE_MAX (1u << 18)
 
 #define POLICY_CLASSES 74u
@@ -58,7 +58,8 @@ static inline uint32_t policy_stamp_grouped(uint32_t stamp, unsigned group)
     return (stamp & ~(POLICY_GROUPS - 1)) | group;
 }
 
-// In ticks. Workers see the tick a little late, so that a stamp may lie ahead: that is no age.
+// Returns the age in ticks. A stamp may be later than `now_tick`, because workers see the tick a
+// little late: its age is 0.
 static inline uint32_t policy_stamp_age(uint32_t stamp, uint32_t now_tick)
 {
     uint32_t age = (now_tick - (stamp >> 12)) & POLICY_TICK_MASK;
@@ -72,14 +73,14 @@ static inline uint32_t policy_stamp_age(uint32_t stamp, uint32_t now_tick)
 
 struct policy_clock {
     uint64_t capacity_bytes;
-    double tick_bytes;    // of requests for known runs
-    double part_bytes;    // of the tick that has begun
+    double tick_bytes;    // length of a tick, in bytes of requests for known runs
+    double part_bytes;    // the part of the current tick that has passed
     uint32_t tick;        // stamps hold its low bits
     uint32_t same_use;    // ticks: a request that soon after another belongs to the same use
     double known_share;   // of the latest requests
     double mean_bytes;    // of a request
-    uint64_t asked_bytes; // ever
-    // Silence: nothing known is asked for.
+    uint64_t asked_bytes; // of all requests
+    // Silence: clients request no known run.
     bool is_silent, has_suspects;
     uint32_t onset_tick;
     uint64_t silence_count;
@@ -147,17 +148,17 @@ struct policy_followed {
     uint32_t key, tick;
     uint32_t due;                // tick at which it leaves its bucket
     uint8_t reuse_class, bucket; // bucket: of its age when it was last looked at
-    uint8_t waits_again; // not 0: its use began with a miss and has had no second request yet
+    uint8_t waits_again; // not 0: its latest use began with a miss; no second request has come yet
 };
 
 struct policy_monitor {
     uint32_t key_max; // keys up to it are followed
     uint32_t count;
-    uint32_t swept;    // next to look at
-    float again_share; // of the uses that began with a miss lately, those with a second request
-    float weight;      // of an event: rises instead of all counts falling
+    uint32_t swept;    // index of the key that the sweep looks at next
+    float again_share; // of recent uses that began with a miss: the part with a second request
+    float weight;      // of a new event; it rises, so that earlier events count less and less
     float events[POLICY_CLASSES][POLICY_BUCKETS];
-    // Differences from bucket to bucket of how many lived through it.
+    // How many keys lived through each bucket, as the difference from the bucket before.
     float exposures[POLICY_CLASSES][POLICY_BUCKETS + 1];
     bool has_news[POLICY_CLASSES];
     struct policy_followed followed[POLICY_MONITOR_MAX];
@@ -185,17 +186,17 @@ void policy_monitor_decay(struct policy_monitor *monitor, double half_lives);
 // The rank as a logarithm in one byte: eight levels to an octave; level 0 is rank 0.
 struct policy_ranks {
     unsigned round;
-    bool is_used[POLICY_CLASSES]; // by something that was followed
+    bool is_used[POLICY_CLASSES]; // a followed key has had this class
     float rank[POLICY_CLASSES][POLICY_BUCKETS];
-    uint8_t level[128][POLICY_BUCKETS]; // of classes there are none of: 0
+    uint8_t level[128][POLICY_BUCKETS]; // 0 for numbers that are no class
     float level_rank[256];
 };
 
 void policy_ranks_init(struct policy_ranks *ranks); // zeroed
 void policy_ranks_renew(struct policy_ranks *ranks, struct policy_monitor *monitor);
-// Of one class: `hazard` of each bucket.
+// Computes the ranks of one class from the hazards of its buckets.
 void policy_rank_of_hazard(const double *hazard, float *ret_rank);
-int policy_rank_levels(float factor); // that many more
+int policy_rank_levels(float factor); // how many levels a rank rises when multiplied by `factor`
 
 #define POLICY_LEVEL_PINNED 255u // no rank
 
@@ -254,13 +255,13 @@ enum policy_segment_state {
 
 struct policy_segment {
     uint32_t number, run_count;
-    uint32_t end;       // behind its last run
+    uint32_t end;       // end of its last run
     uint32_t sealed_at; // in the list of the sealed
     uint32_t pages[POLICY_PAGE_ROOTS];
     uint32_t pinned_count : 25; // of its runs, those of groups that are pinned
     uint32_t state : 3;
     uint32_t height : 3;       // of the trees below `pages`
-    uint32_t is_probation : 1; // all of its runs are; none is pinned
+    uint32_t is_probation : 1; // all of its runs are on probation; none is pinned
 };
 
 struct policy_sealed {
@@ -275,10 +276,10 @@ struct policy_segments {
     union policy_page *pages;
     uint32_t table_size, sealed_count, page_count, page_used, page_free; // page_free: 0: none
     uint32_t page_max;                                                   // page_count at most
-    bool (*grow)(void *ctx, size_t bytes);                               // NULL: it is that many
+    bool (*grow)(void *ctx, size_t bytes);                               // NULL: it cannot grow
     void *grow_ctx;
     uint64_t group_bytes[POLICY_GROUPS]; // of the runs that are not gone
-    uint32_t pinned_groups;              // a bit each
+    uint32_t pinned_groups;              // groups that are pinned, a bit each
 };
 
 struct policy_segment *policy_segments_find(const struct policy_segments *segments,
@@ -305,7 +306,7 @@ void policy_segments_sweep(struct policy_segments *segments, struct policy_segme
 size_t policy_segments_bytes(uint32_t segment_max, uint32_t run_max);
 void policy_segments_init(struct policy_segments *segments, uint32_t segment_max, uint32_t run_max,
                           void *region);
-// At first there is room for policy_segments_bytes() of no runs only; grow() extends it.
+// Initially only policy_segments_bytes() for no runs are usable. grow() extends them.
 void policy_segments_may_grow(struct policy_segments *segments,
                               bool (*grow)(void *ctx, size_t bytes), void *ctx);
 
@@ -314,7 +315,7 @@ void policy_segments_may_grow(struct policy_segments *segments,
 struct policy_reclaim {
     bool is_full;
     uint32_t best;         // number of the segment that costs least; 0: none
-    uint32_t next;         // to be looked at, in the list of the sealed
+    uint32_t next;         // the one to look at next, in the list of the sealed
     float bar;             // what the best one costs
     float admitted_rank;   // running mean
     uint32_t misses;       // since a segment was looked at
@@ -334,8 +335,8 @@ void policy_reclaim_sealed(struct policy *policy, const struct policy_segment *s
 // Called when a run is about to become the next one of the segment.
 void policy_probation_stored(struct policy *policy, struct policy_segment *segment,
                              bool on_probation);
-// The oldest segment on probation; NULL: there is none, or (must_be_due) there are no more of them
-// than are kept.
+// Returns the oldest segment on probation that may go. Returns NULL if there is none or, with
+// `must_be_due`, if there are no more such segments than are kept.
 struct policy_segment *policy_probation_victim(const struct policy *policy, bool must_be_due,
                                                bool (*may_go)(void *ctx, uint32_t number),
                                                void *ctx);
@@ -349,32 +350,33 @@ struct policy_segment *policy_lru_oldest(const struct policy_segments *segments,
 
 struct policy_group_state {
     int level_shift;
-    bool is_kept; // its pins hold
+    bool is_kept; // its pins keep their runs
     struct policy_group options;
 };
 
 struct policy_groups {
     struct policy_group_state of[POLICY_GROUPS];
     uint64_t pinned_bytes, pinned_max_bytes;
-    uint32_t limited;  // with a pin or a share: a bit each
-    uint32_t vacating; // being left by what they hold: a bit each
-    bool counts_pins;  // recounts the pins of each segment
-    uint32_t step_at;  // entry of the table of segments, next to be gone through for either
+    uint32_t limited;  // groups with a pin or a share, a bit each
+    uint32_t vacating; // groups that are being vacated, a bit each
+    bool counts_pins;  // the pins of each segment are being counted again
+    uint32_t step_at;  // next entry of the table of segments, for either of these
     // Present group of each group of a former process; until that is known, 0 for each group that a
     // rule has.
     uint8_t now[POLICY_GROUPS];
 };
 
-// A factor that lets everything in.
+// Published as the factor of a group whose runs are all admitted.
 #define POLICY_FACTOR_PINNED (-1.0f)
 
 void policy_groups_init(struct policy *policy);
 // Recomputes the factors of shares and pins after the stored bytes have changed.
 void policy_groups_tend(struct policy *policy);
-// The group of a run of `len` bytes of the segment (NULL: unranked) that is not in this one yet.
+// Returns the group that a run of `len` bytes gets if it should join `group`. `segment`: where the
+// run is; NULL: it is not ranked.
 unsigned policy_group_take(const struct policy *policy, const struct policy_segment *segment,
                            unsigned group, uint32_t len);
-// Its rule says something else now, or there is room for its pin.
+// Moves a run to another group: its rule has changed, or there is room for its pin.
 void policy_group_move(struct policy *policy, struct policy_segment *segment, uint32_t index,
                        unsigned group);
 
@@ -385,9 +387,9 @@ void policy_group_move(struct policy *policy, struct policy_segment *segment, ui
 struct policy_published {
     _Atomic uint32_t tick, same_use, first_class;
     _Atomic float bar;                   // below 0: everything is admitted
-    _Atomic float worth[POLICY_CLASSES]; // rank at age 0 over the margin of the class
+    _Atomic float worth[POLICY_CLASSES]; // rank at age 0, divided by the margin of the class
     _Atomic float factor[POLICY_GROUPS]; // or POLICY_FACTOR_PINNED
-    atomic_bool again_soon;              // what is missed is asked for again, mostly
+    atomic_bool again_soon;              // missed runs are often requested again soon
 };
 
 #define POLICY_MAGIC 0x706f6c69u
@@ -413,10 +415,10 @@ struct policy {
 };
 
 void policy_publish(struct policy *policy);
-// Worth of a run that is not stored, to a request that would store it. Any thread.
+// Returns the worth that a run would have if a request stored it now. Any thread.
 float policy_worth(const struct policy *policy, unsigned reuse_class, unsigned group);
-// Returns whether all that would go for a new run is worth nothing: it was never read again. Any
-// thread.
+// Returns true if the runs that a new one would replace are worth nothing, because they were never
+// read again. Any thread.
 bool policy_replaces_nothing(const struct policy *policy);
 // Turns the evidence into new ranks.
 void policy_renew(struct policy *policy);

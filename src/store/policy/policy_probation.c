@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs that are worth too little to be kept, and are stored all the same. Either a part of such a
-// run was asked for and the other parts will be, or most of what is missed is asked for again at
-// once, by readers side by side.
+// Runs that are worth too little to be kept, and are stored all the same, for one of two reasons. A
+// request wanted a part of the run, and others will want the rest. Or missed runs are often
+// requested again at once, because several readers read the same data side by side.
 //
-// These runs go into segments of their own, on probation. Such a segment does not lower the bar. It
-// goes whole, the oldest first, when a segment is wanted and more is on probation than is kept.
-// When nothing has been stored on probation for a while, all of it goes first.
+// These runs are on probation, in segments of their own. Such a segment does not lower the bar. It
+// is evicted whole, the oldest first, when a new segment is needed and more bytes are on probation
+// than are kept. If no run has been stored on probation for a while, these segments are evicted
+// before all others.
 #include "store/policy/policy_private.h"
 
-#define KEEP_REQUESTS 32.0 // that may lie between two readers side by side
-#define IDLE_PART 16u      // of the capacity asked for since a run was stored on probation
+#define KEEP_REQUESTS 32.0 // the bytes of this many requests are kept on probation
+#define IDLE_PART 16u      // idle after requests for this part of the capacity (divisor)
 
 void policy_probation_stored(struct policy *policy, struct policy_segment *segment,
                              bool on_probation)

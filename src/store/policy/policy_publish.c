@@ -3,16 +3,18 @@
 // an answer may mix two moments that are a few events apart, which changes nothing that counts.
 #include "store/policy/policy_private.h"
 
-#define MARGIN 1.3f      // a newcomer must be worth so much more than what it replaces,
-#define MARGIN_NEW 2.0f  // and one that was never read again that much: ties keep what is there
-#define MARGIN_PART 2.0f // once more, for a part of what is new
-// Hits for each tick that it stays, a hundredth for each capacity asked for: what is worth less,
-// whatever its rule makes of it, is not worth the write, unless it takes the room of what is gone.
-// Where all is read once, a key that looks like another's makes it look as if some were read again.
-// Likewise, where all that would go is worth less, it is worth nothing.
+// A new run must be worth this many times what it replaces, so that ties keep the stored run.
+#define MARGIN 1.3f
+#define MARGIN_NEW 2.0f  // instead of MARGIN, for a run that was never read again
+#define MARGIN_PART 2.0f // in addition, if the request wants only a part of such a run
+// In hits per tick that a run stays: a hundredth of a hit while clients request one capacity. A run
+// that is worth less, before its rule's factor, is not worth the write, unless it replaces no run
+// of any worth. If clients read everything once, keys that collide make some runs look as if they
+// were read again. Likewise, the runs that would go are worth nothing if they are worth less.
 #define WORTH_LEAST (0.01f / POLICY_CAPACITY_TICKS)
-#define AGAIN_SHARE                                                                                \
-    0.3f // of what is missed must be asked for again, that all of it is stored for that
+// All missed runs are stored, at least on probation, if more than this part of them is requested
+// again within the same use.
+#define AGAIN_SHARE 0.3f
 
 void policy_publish(struct policy *policy)
 {

@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// The worth of a run: the best rate of further hits for the space and time they take that it can
-// still reach, by class and age. With survival S from the present bucket on, hazards h and bucket
-// widths w:
+// The worth of a run, by its class and age: the best rate that it can still reach of further hits,
+// for the space and time that they take. With survival S from the present bucket on, hazards h and
+// bucket widths w:
 //
 //     rank = max over horizons J of  sum S_j h_j  /  sum S_j (1 - h_j / 2) w_j      (j up to J)
 //
-// The present bucket counts half its width. Hazards are events over exposures. A class with few of
-// them leans on all classes that share its last interval, and these on all of them together.
+// The present bucket counts half its width. A hazard is the number of events divided by the number
+// of exposures. If a class has few exposures, its hazard is mixed with that of all classes with the
+// same last interval, and theirs in the same way with that of all classes.
 //
 // One pass from the oldest age to the youngest finds the maximum for all ages: each bucket is a
 // step (hits, space), and the best horizon merges steps as long as the next is steeper. Survival
 // scales all later steps alike, so merged steps stay merged.
 #include "store/policy/policy_private.h"
 
-#define PRIOR 2.0f     // exposures that the wider hazard counts as, in a narrower one
-#define PRIOR_NEW 0.1f // of those never read again: there are many of them
-#define MARGINALS 9u   // by last interval; 0: never read again
+#define PRIOR 2.0f     // number of exposures that the wider hazard counts as in the mix
+#define PRIOR_NEW 0.1f // the same for runs that were never read again, of which there are many
+#define MARGINALS 9u   // sums of classes by their last interval; 0: never read again
 #define ROUNDS 8u      // after this many, a class gets new ranks even without new evidence
 #define SURVIVAL_MIN 1e-4
 
@@ -30,7 +31,8 @@ struct evidence {
     float events[POLICY_BUCKETS], lived[POLICY_BUCKETS];
 };
 
-// A class of what nothing is known of but that it exists has no place in any marginal.
+// Returns the marginal that a class belongs to. POLICY_CLASS_SILENT belongs to none, because
+// nothing is known of its runs except that they exist.
 static unsigned rank_marginal(unsigned reuse_class)
 {
     check(reuse_class < POLICY_CLASS_SILENT);
@@ -50,7 +52,7 @@ static struct step step_merged(struct step step, const struct step *steps, unsig
 
 void policy_rank_of_hazard(const double *hazard, float *ret_rank)
 {
-    unsigned end = POLICY_BUCKETS; // from here on nothing is read again
+    unsigned end = POLICY_BUCKETS; // from this bucket on no run is read again
     while (end > 0 && hazard[end - 1] <= 0) {
         ret_rank[--end] = 0;
     }
@@ -61,7 +63,7 @@ void policy_rank_of_hazard(const double *hazard, float *ret_rank)
         double survival = 1 - hazard[b];
         reach[b + 1] = reach[b] * (survival > SURVIVAL_MIN ? survival : SURVIVAL_MIN);
     }
-    struct step steps[POLICY_BUCKETS]; // the nearest last, and the steepest of them
+    struct step steps[POLICY_BUCKETS]; // from the farthest, least steep, to the nearest, steepest
     unsigned count = 0;
     for (unsigned b = end; b-- > 0;) {
         double width = policy_bucket_width(b);
@@ -141,7 +143,7 @@ static void evidence_add(struct evidence *to, const struct evidence *from)
 static void hazard_of(const struct evidence *evidence, float prior, const double *wider,
                       double *ret_hazard)
 {
-    check(prior > 0); // or a class without evidence divides by 0
+    check(prior > 0); // otherwise a class without evidence divides by 0
     for (unsigned b = 0; b < POLICY_BUCKETS; b++) {
         ret_hazard[b] = (evidence->events[b] + prior * (wider != NULL ? wider[b] : 0)) /
                         (evidence->events[b] + evidence->lived[b] + prior);
