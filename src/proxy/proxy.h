@@ -32,21 +32,21 @@ struct proxy_rule {
     uint64_t ttl_ms, stale_if_error_ms, list_ttl_ms;
     uint64_t max_object_size_bytes; // 0: no limit
     uint32_t block_size_bytes;
-    uint64_t readahead_bytes; // most that is asked for in front of a sequential reader; 0: nothing
-    unsigned group;           // what its objects count by in a full cache: store.h
-    // For explanations: what of that the rule says.
+    uint64_t readahead_bytes; // most that is fetched ahead of a sequential reader; 0: nothing
+    unsigned group;           // the policy's group of its objects, see store.h
+    // For explanations: what the rule says about that.
     unsigned priority, share_percent;
     bool pin;
     uint64_t until_s; // wall clock, when it ends; 0: never
 };
 
-// The rule that holds for an object, or for a bucket's listings (an empty key): the first that
+// Returns the rule for an object, or for a bucket's listings (an empty key): the first that
 // matches, else the last. Pure.
 const struct proxy_rule *proxy_rules_find(const struct proxy_rule *rules, unsigned count,
                                           struct span bucket, struct span key);
 
 struct proxy_bucket {
-    const char *name; // as clients say it
+    const char *name; // that clients use
     struct origin *origin;
     const char *origin_bucket;
 };
@@ -54,7 +54,7 @@ struct proxy_bucket {
 enum proxy_auth_mode { PROXY_AUTH_OPEN, PROXY_AUTH_VERIFY };
 enum proxy_access_log_format { PROXY_ACCESS_LOG_JSON, PROXY_ACCESS_LOG_S3, PROXY_ACCESS_LOG_TEXT };
 
-// Those options that may change while it runs. Texts and lists are copied.
+// Options that may change while the proxy runs. Texts and lists are copied.
 struct proxy_settings {
     const struct proxy_rule *rules; // first match wins
     unsigned rule_count;
@@ -72,9 +72,9 @@ struct proxy_settings {
     unsigned bucket_count;
 };
 
-// Names of origins and their buckets that copies may be held under, of all settings since the
-// start. A write to one of them is invalidated under each name that means the same place.
-// proxy_set() takes no more.
+// Most places (an origin and a bucket there) in all settings since the start together. Cached
+// copies may have the name of any of them. A write invalidates its key under each name that means
+// the same place. proxy_set() accepts no more.
 #define PROXY_PLACES_MAX 1280u
 
 struct proxy_options {
@@ -93,19 +93,18 @@ struct proxy;
 enum err proxy_new(const struct proxy_options *options, struct proxy **ret_proxy,
                    struct buf *ret_why) MUST_USE;
 void proxy_free(struct proxy *proxy); // after loop_stop()
-// For http_options.handler.
+// Returns the handler for http_options.handler.
 struct http_handler proxy_handler(struct proxy *proxy);
 void proxy_reopen_logs(struct proxy *proxy); // any thread
-// New keys for auth.mode verify; any thread.
+// Replaces the keys for auth.mode verify. Any thread.
 void proxy_set_access_keys(struct proxy *proxy, struct access_keys *access_keys);
 
-// Opens another file for the access log, before any line is written to it. NULL: off; "-": stdout.
-// Blocks.
+// Opens a file for the access log, for proxy_set(). NULL: off; "-": stdout. Blocks.
 struct proxy_access_log_file;
 enum err proxy_access_log_open(const char *path, struct proxy_access_log_file **ret_file,
                                struct buf *ret_why) MUST_USE;
 void proxy_access_log_close(
-    struct proxy_access_log_file *file); // one that is not used; NULL is fine
+    struct proxy_access_log_file *file); // only if proxy_set() did not get it; NULL is fine
 // Changes the settings. Requests that begin after their worker has received the new settings use
 // them; requests in flight keep the old ones. Takes over `log_file`; NULL: as before. Posts `told`
 // when every worker has the settings; `told` must live until loop_stop(). One thread, not a worker.
@@ -114,14 +113,14 @@ void proxy_set(struct proxy *proxy, const struct proxy_settings *settings,
 
 // --- requests as they end (access_log_live.c) ----------------------------------------------------
 //
-// Each as a line of JSON, as access_log.format json has it, while that is turned on. One thread
-// takes them, no worker; it is woken by the descriptor, which becomes readable when there are
-// lines, and should let some time pass then, so that many come at once.
+// While this is turned on, each request that ends becomes a line of JSON, as with access_log.format
+// json. One thread, not a worker, takes the lines. It waits until the descriptor is readable, which
+// means that there are lines. It should then wait a little longer, so that many come at once.
 int proxy_live_fd(const struct proxy *proxy);
 void proxy_live_turn(struct proxy *proxy, bool is_on);
 // Whole lines, valid during the call.
 typedef void (*proxy_live_fn)(void *ctx, struct span lines);
-// Those that have come; returns how many did not fit and are lost.
+// Passes the lines that have come to `on_lines`. Returns how many did not fit and are lost.
 uint64_t proxy_live_take(struct proxy *proxy, proxy_live_fn on_lines, void *ctx);
 
 // --- what operators ask and tell (inspect.c, evict.c, warm.c) ------------------------------------
@@ -130,7 +129,7 @@ uint64_t proxy_live_take(struct proxy *proxy, proxy_live_fn on_lines, void *ctx)
 // name buckets as clients name them. The functions see the same bytes as clients without a realm of
 // their own.
 
-// How far the next read of what is cached needs the origin, as far as the record goes.
+// Whether the next read of the cached bytes needs the origin, judging by the index's record only.
 enum proxy_copy {
     PROXY_COPY_NONE,    // the index has no record
     PROXY_COPY_REBUILT, // recovery found it in segments: the origin confirms it before its first
@@ -152,18 +151,18 @@ struct proxy_object {
     bool is_doubted;      // a write of unknown outcome may change it: the origin confirms it first
     bool is_changed;      // a listing has named another version or size
     uint64_t age_ms;      // since it was confirmed; UINT64_MAX: not known
-    uint64_t size_bytes;  // of an object that is not known: as listed, else 0
+    uint64_t size_bytes;  // if the object is not known: as a listing has it, else 0
     uint32_t block_size_bytes;
     char etag[80]; // as sent; "": what is cached could not be read without waiting
     // "known", "none" (the origin names none), or "unknown": the next reader that wants the
     // object's checksums asks the origin.
     const char *checksums;
     uint64_t block_count, cached_blocks, cached_bytes;
-    enum origin_forbids forbids;   // to store what the origin last answered; NOTHING: not known
-    bool is_wanted;                // what of it is not cached would be kept now
+    enum origin_forbids forbids;   // why the origin's last answer is not stored; NOTHING: not known
+    bool is_wanted;                // the bytes that are not cached would be kept if read now
     uint64_t first_byte, end_byte; // the range that was asked about
-    uint64_t range_blocks, range_cached_blocks; // that it touches
-    unsigned cell_count;                        // it in equal parts, one a block if there are few
+    uint64_t range_blocks, range_cached_blocks; // blocks that the range touches
+    unsigned cell_count;                        // equal parts of the range, at most one per block
     uint32_t cell_blocks[PROXY_MAP_CELLS], cell_cached_blocks[PROXY_MAP_CELLS];
     const struct store_explain *policy; // of the range's first window; NULL: it was not asked
     // Set if the caller wants the origin to be asked about an object that is not cached as a whole.
@@ -179,8 +178,9 @@ static inline bool proxy_object_is_fresh(const struct proxy_object *object)
     return object->copy == PROXY_COPY_FRESH && !object->is_doubted;
 }
 #define PROXY_EXPLAIN_ASK_MS 3000u
-// `end_byte` UINT64_MAX: to its end. asks_origin: is it there, if it is not known? asks_policy:
-// also why it is kept or not, which may wait for the cache directory (another thread does).
+// Explains the cached state of an object. `end_byte` UINT64_MAX: to its end. `asks_origin`: if the
+// object is not known, asks the origin whether it exists. `asks_policy`: also asks the policy why
+// it is kept or not. That may wait for the cache directory, so another thread does it.
 void proxy_explain(struct proxy *proxy, struct span bucket, struct span key, uint64_t first_byte,
                    uint64_t end_byte, bool asks_policy, bool asks_origin,
                    void (*done)(void *ctx, const struct proxy_object *object), void *ctx);
@@ -234,8 +234,8 @@ void proxy_list(struct proxy *proxy, struct span bucket, struct span prefix, str
                 void *ctx);
 
 // Evicts the object (an empty key: the whole bucket). Requests that begin after done() read none of
-// the cached bytes. ERR_LIMIT: the cache directory does not take that; a later process may find the
-// bytes again.
+// the cached bytes. ERR_LIMIT: the eviction could not be written to the cache directory; a later
+// process may find the bytes again.
 void proxy_evict(struct proxy *proxy, struct span bucket, struct span key,
                  void (*done)(void *ctx, enum err err), void *ctx);
 
@@ -244,21 +244,21 @@ void proxy_evict(struct proxy *proxy, struct span bucket, struct span key,
 #define PROXY_PINS_MAX 256u
 #define PROXY_PINS_BYTES_MAX (2u << 20) // of all of them as text
 struct proxy_pin {
-    struct span bucket, key; // is_prefix: of all that begins so; an empty one: of the bucket
+    struct span bucket, key; // is_prefix: every key that begins with it; empty: the whole bucket
     bool is_prefix;
     uint64_t until_s; // wall clock; 0: for good
-    bool is_changed;  // a result: it was not there, or with another end; or it was, and is not any
-                      // more
+    bool is_changed;  // result: the pin was added, got another end, or was removed
 };
 // Pins the items or (`pins` false) removes their pins: all of them, or none. The items and their
 // names stay the caller's, and must live until done(). done() is called on any thread. ERR_OK:
-// every worker uses the new list, and it lasts. ERR_LIMIT: too many. Any other error: the cache
-// directory does not take it. `why` is a text for people.
+// every worker uses the new list, and it lasts over restarts. ERR_LIMIT: too many. Any other error:
+// the list could not be written to the cache directory. `why` is a text for people.
 void proxy_pin(struct proxy *proxy, bool pins, struct proxy_pin *items, unsigned count,
                void (*done)(void *ctx, enum err err, const char *why), void *ctx);
-// Once a second: takes what has ended from the list. One thread.
+// Removes pins that have ended from the list. Call it once a second, on one thread.
 void proxy_pins_tend(struct proxy *proxy);
-// Each, by name; valid during its call. On the thread that calls.
+// Calls `on_pin` for each pin, in the order of names, on the calling thread. The pin is valid
+// during the call.
 void proxy_pins_list(struct proxy *proxy, void (*on_pin)(void *ctx, const struct proxy_pin *pin),
                      void *ctx);
 
@@ -283,30 +283,34 @@ struct proxy_warm_progress {
     bool is_counted; // all there is to do is known: objects and bytes are final
     bool is_idle;    // all that was added is done, and more may be
     uint64_t objects, bytes;
-    uint64_t objects_done, bytes_done; // cached by now, and:
-    uint64_t objects_cached;           // of these, were before
-    uint64_t objects_failed;           // could not be had
+    uint64_t objects_done, bytes_done; // cached by now
+    uint64_t objects_cached;           // of these, cached before the job came to them
+    uint64_t objects_failed;           // could not be fetched
     uint64_t objects_refused;          // could not be kept
     uint64_t bytes_fetched;            // by this job
     unsigned inflight;                 // requests
-    enum refusal waits;                // why it asks for nothing now
+    enum refusal waits;                // why it sends no request now
     uint64_t elapsed_us;
     unsigned failure_count;
     const char *failures[PROXY_WARM_FAILURES_MAX]; // live as long as the job
 };
-// The caller's reference; it begins when something is added. All of these: any thread.
+// Returns the caller's reference to a new job, which begins when something is added. All of these
+// functions: any thread.
 struct proxy_warm *proxy_warm_new(struct proxy *proxy, const struct proxy_warm_options *options);
-// Most that all jobs hold in names, and once more in objects at hand.
+// Returns the limit of memory that all jobs use for names. A second limit of this size is for the
+// objects at hand.
 uint64_t proxy_warm_room_bytes(void);
-// Would a job take these, NULL: a new one? One thread at a time asks, and adds.
+// Returns true if the job (NULL: a new one) has room for these items. One thread at a time may call
+// this and then add them.
 bool proxy_warm_has_room(const struct proxy *proxy, const struct proxy_warm *job,
                          const struct proxy_warm_item *items, unsigned count);
-// ERR_LIMIT: too many wait already, and none of these is taken; once some have begun there is room.
+// Adds the items. ERR_LIMIT: too many are waiting already, so none is added. There is room again
+// once some have begun.
 enum err proxy_warm_add(struct proxy_warm *job, const struct proxy_warm_item *items,
                         unsigned count) MUST_USE;
-void proxy_warm_close(struct proxy_warm *job); // nothing more is added: it ends when all is done
+void proxy_warm_close(struct proxy_warm *job); // no more will be added: it ends when all is done
 void proxy_warm_cancel(struct proxy_warm *job);
 void proxy_warm_read(const struct proxy_warm *job, struct proxy_warm_progress *ret_progress);
-void proxy_warm_unref(struct proxy_warm *job); // goes on without; NULL is fine
+void proxy_warm_unref(struct proxy_warm *job); // the job goes on; NULL is fine
 
 #endif
