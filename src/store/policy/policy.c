@@ -26,7 +26,7 @@ static uint32_t ghost_set_count(const struct policy_options *options)
     return former / POLICY_GHOST_WAYS + 1;
 }
 
-// In front of the runs, of which there may be more and more.
+// Returns the bytes of the ghost. It precedes the runs in the region, because they can grow.
 static size_t ghost_bytes(const struct policy_options *options)
 {
     return align_up_u64(ghost_set_count(options) * sizeof(struct policy_ghost_set), 128);
@@ -105,8 +105,8 @@ void policy_set_full(struct policy *policy, bool is_full)
 
 // --- events --------------------------------------------------------------------------------------
 
-// Of `count`, the share that `ticks` are of a whole sweep. Where requests are large for the cache,
-// a period is many ticks.
+// Returns how many of `count` to sweep in `ticks`, as a share of a whole sweep. If requests are
+// large for the cache, a period has many ticks.
 static uint32_t sweep_share(uint32_t count, uint32_t ticks)
 {
     check(count > 0);
@@ -160,7 +160,7 @@ static void take_request(struct policy *policy, uint32_t bytes)
     }
 }
 
-// The segment went meanwhile: it is as if it had been read just before.
+// Handles a read of a run that has gone since, as if the read had come before that.
 static void take_late_read(struct policy *policy, uint64_t key)
 {
     uint32_t past;
@@ -222,7 +222,8 @@ static void take_miss(struct policy *policy, const struct policy_event *event)
     }
 }
 
-// Deleted or overwritten: its past goes on, and the next request begins another use.
+// Handles a run that was deleted or overwritten. Its past is remembered, and the next request
+// begins another use.
 static void take_gone(struct policy *policy, const struct policy_event *event)
 {
     const struct policy_clock *clock = &policy->clock;
@@ -328,7 +329,8 @@ static bool segment_append(struct policy *policy, uint32_t number, uint32_t star
     return true;
 }
 
-// Stored within a use that had begun: with the past it had then, if that is known.
+// Returns the stamp of a run that was stored within a use that had begun already. It has the past
+// from before, if that is known.
 static uint32_t segment_stamp_again(const struct policy *policy, uint64_t key)
 {
     uint32_t past;
@@ -392,7 +394,7 @@ bool policy_segment_find(const struct policy *policy, uint32_t number, uint32_t 
            policy_segments_run_at(&policy->segments, segment, start, ret_index) != NULL;
 }
 
-// The run at this index, which is gone from there now; its stamp, or POLICY_STAMP_GONE.
+// Removes the run at this index. Returns its stamp; POLICY_STAMP_GONE if there was none.
 static uint32_t segment_take_out(struct policy *policy, uint32_t number, uint32_t index,
                                  uint32_t *ret_len)
 {
@@ -412,12 +414,12 @@ void policy_segment_move(struct policy *policy, uint32_t from, uint32_t index, u
 {
     uint32_t old_len;
     uint32_t stamp = segment_take_out(policy, from, index, &old_len);
-    if (stamp == POLICY_STAMP_GONE) { // invalidated meanwhile: so is what was rewritten
+    if (stamp == POLICY_STAMP_GONE) { // it was invalidated, and so was the rewritten copy
         return;
     }
     check(from != to);
     policy->stats.rewritten_bytes += len;
-    (void)segment_append(policy, to, start, len, stamp); // false: it goes unranked
+    (void)segment_append(policy, to, start, len, stamp); // false: it is not ranked
 }
 
 bool policy_segment_age(const struct policy *policy, uint32_t number, uint32_t index,

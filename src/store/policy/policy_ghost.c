@@ -95,7 +95,7 @@ void policy_ghost_sweep(struct policy_ghost *ghost, uint32_t set_index, uint32_t
     }
 }
 
-// Workers read it meanwhile.
+// Workers may read the set at the same time.
 void policy_ghost_restore(struct policy_ghost *ghost, uint32_t at, const char *saved,
                           const uint8_t *groups)
 {
@@ -109,7 +109,7 @@ void policy_ghost_restore(struct policy_ghost *ghost, uint32_t at, const char *s
         memcpy(&stamp, saved + offsetof(struct policy_ghost_set, stamp) + way * sizeof(stamp),
                sizeof(stamp));
         if (policy_stamp_class(stamp) >= POLICY_CLASSES) {
-            continue; // not ours
+            continue; // not a valid stamp
         }
         stamp = policy_stamp_grouped(stamp, groups[policy_stamp_group(stamp)]);
         atomic_store_explicit(&set->print[way], print, memory_order_relaxed);

@@ -354,8 +354,8 @@ static bool load_ghost(struct policy *policy, uint64_t argument, const char *bod
     return true;
 }
 
-// The group that a former process had under this number; the one that took its place, if its rule
-// is gone.
+// Returns the present group of a former process's group: the one of the same rule. If that rule is
+// gone, returns the group's `plain` group, or 0 if a rule has that one now.
 static unsigned group_of_saved(const struct policy *policy, const struct saved_group *saved,
                                unsigned number)
 {

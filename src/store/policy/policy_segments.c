@@ -14,8 +14,8 @@
 
 static_assert(sizeof(union policy_page) == 128, "a page is two cache lines");
 
-// Pages for that many runs, a last one half used in each segment, one for each at least, and what
-// is above them.
+// Returns the number of pages for that many runs: at least one for each segment, whose last page is
+// half used on average, and the pages above them in the trees.
 static uint32_t page_count_max(uint32_t segment_max, uint32_t run_max)
 {
     uint64_t used = run_max / POLICY_PAGE_RUNS + segment_max / 2;
@@ -128,7 +128,7 @@ static bool segment_grow(struct policy_segments *segments, struct policy_segment
     return true;
 }
 
-// Pages for a run of this index, which is the first of a page.
+// Adds the pages for a run of this index, which is the first of a page.
 static bool segment_extend(struct policy_segments *segments, struct policy_segment *segment,
                            uint32_t index)
 {
@@ -141,7 +141,7 @@ static bool segment_extend(struct policy_segments *segments, struct policy_segme
     uint32_t *place = &segment->pages[index >> (4 + 5 * segment->height)];
     for (unsigned height = segment->height;; height--) {
         if (*place == 0) {
-            *place = page_take(segments); // when the next one fails it waits, empty
+            *place = page_take(segments); // if the next one fails, this one stays, empty
         }
         if (*place == 0) {
             return false;
@@ -199,7 +199,7 @@ struct policy_segment *policy_segments_begin(struct policy_segments *segments, u
     return segment;
 }
 
-// The first run that begins behind `start`.
+// Returns the index of the first run that begins after `start`.
 static uint32_t segment_search(const struct policy_segments *segments,
                                const struct policy_segment *segment, uint32_t start)
 {
@@ -232,8 +232,8 @@ struct policy_run *policy_segments_run_at(const struct policy_segments *segments
     if (start >= segment->end) {
         return NULL;
     }
-    check(segment->run_count > 0); // or nothing would have moved the end
-    // Runs of one length are found at once.
+    check(segment->run_count > 0); // only runs move the end
+    // The guess is right if all runs have the same length.
     uint32_t guess = (uint32_t)((uint64_t)start * segment->run_count / segment->end);
     bool is_there = policy_segments_run(segments, segment, guess)->start == start;
     uint32_t behind = is_there ? guess + 1 : segment_search(segments, segment, start);
@@ -270,7 +270,7 @@ static void segment_discount(struct policy_segments *segments, struct policy_seg
     }
 }
 
-// A run that lies there already is longer or shorter now, as another has come behind it.
+// Counts a run again, whose length has changed because another run was added after it.
 static void segment_count_again(struct policy_segments *segments, uint32_t stamp, uint32_t len,
                                 uint32_t len_before)
 {
