@@ -121,7 +121,7 @@ void http_server_drain(struct http_server *server);
 // `at_once` per message. The caller owns `fd` and keeps it open until loop_stop(). Connections that
 // cannot be sent, such as TLS, end with their next reply or by http_server_end_waiting().
 void http_server_pass_on(struct http_server *server, int fd, unsigned at_once);
-// Ends connections that have waited for their client in one state for a second, or have been silent
+// Ends connections that have waited for their client in one phase for a second, or have been silent
 // for a fifth of a second after their last reply, unless bytes have arrived. Call it repeatedly
 // after http_server_pass_on(). Any thread.
 void http_server_end_waiting(struct http_server *server);

@@ -23,8 +23,6 @@
 
 const struct http_passing http_passing_none = {.fd = -1, .at_once = 1};
 
-// --- leaving -------------------------------------------------------------------------------------
-
 // Was nothing of a request consumed, nor of the bytes before the first one?
 static bool is_between_requests(const struct http_connection *c)
 {

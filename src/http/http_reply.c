@@ -528,7 +528,7 @@ static uint64_t iov_bytes(const struct iovec *iov, unsigned count)
     return bytes;
 }
 
-// Sends one piece. REPLY_DONE here means: continue with the next one.
+// Sends one piece. REPLY_DONE here does not end the reply: call it again for the next piece.
 static enum reply_progress send_some(struct http_exchange *x, uint64_t *budget)
 {
     struct reply_state *r = &x->reply;
