@@ -47,8 +47,8 @@ enum origin_trouble {
     ORIGIN_TROUBLE_COUNT_
 };
 
-// A fetch returns its slot if its reader is slow. A relay may be unable to: a slow upload, or a
-// read whose version has no usable name. Nobody waits for what is fetched ahead.
+// Calls are limited by kind. A fetch returns its slot if its reader is slow. A relay may be unable
+// to: a slow upload, or a read whose version has no usable name. No client waits for a call AHEAD.
 enum origin_call_kind {
     ORIGIN_CALL_FETCH,
     ORIGIN_CALL_RELAY,
@@ -74,7 +74,7 @@ struct origin_call {
     unsigned magic;
     const struct origin_call_ops *ops;
     struct origin_worker *ow;
-    struct origin_fetch *f; // one of the two
+    struct origin_fetch *f; // f or r, the other is NULL
     struct origin_relay *r;
     struct arena *arena;   // the caller's: f->arena or r->arena
     struct list_node live; // in origin_worker.live
@@ -192,7 +192,7 @@ void origin_call_init(struct origin_call *call, const struct origin_call_ops *op
                       struct origin_worker *ow, struct origin_fetch *f, struct origin_relay *r);
 // Returns the slot, reports the outcome to the caller, and frees the call later.
 void origin_call_end(struct origin_call *call, enum err err);
-// origin_budget_request() counts a request towards the retry budget.
+// Counts a request towards the retry budget.
 void origin_budget_request(struct origin *origin);
 // Returns true if the origin has answered a call since then, and lately.
 bool origin_answers_others(const struct origin *origin, uint64_t since_us);

@@ -26,7 +26,7 @@
 #include "origin/origin_s3_call_private.h"
 #include "stats/stats.h"
 
-#define COLLECT_IDLES 3u       // idle timeouts
+#define COLLECT_IDLES 3u       // longest COLLECT, in idle timeouts
 #define SLOW_ANSWER_MS 600000u // silence allowed for operations that answer only when they are done
 
 #define TO(name) (1u << S3_PHASE_##name)
@@ -202,7 +202,8 @@ static void call_attempt(struct origin_s3_call *c)
 
 // --- A final head --------------------------------------------------------------------------------
 
-static void head_count(struct origin_s3_call *c)
+// Records the time to the first byte, and applies a pause that the caller asked for before.
+static void body_begin(struct origin_s3_call *c)
 {
     stats_observe_us(HISTOGRAM_origin_first_byte, clock_monotonic_us() - c->started_us);
     if (c->is_paused) {
@@ -243,7 +244,7 @@ static enum err fetch_head(struct origin_s3_call *c)
     (void)headers_get(&c->response_head.headers, SPAN("x-amz-request-id"), &f->origin_id);
     origin_slot_success(c->call.ow, clock_monotonic_us() - c->started_us);
     origin_s3_call_enter(c, S3_PHASE_BODY);
-    head_count(c);
+    body_begin(c);
     origin_s3_odd_learn(c);
     err = f->on_head(f);
     if (by_get && err == ERR_OK && c->phase == S3_PHASE_BODY) {
@@ -285,11 +286,12 @@ static enum err relay_head(struct origin_s3_call *c)
         origin_slot_success(c->call.ow, 0);
     }
     origin_s3_call_enter(c, S3_PHASE_BODY);
-    head_count(c);
+    body_begin(c);
     return c->call.r->on_head(c->call.r);
 }
 
-// Handles an answer on a reused connection that cannot be meant for this request.
+// Handles an answer on a reused connection that cannot be meant for this request. The call asks
+// again if it may be repeated; otherwise it fails with the returned error.
 static enum err dead_answer(struct origin_s3_call *c)
 {
     bool is_unsent = c->call.r != NULL && c->call.r->body != ORIGIN_BODY_NONE &&
