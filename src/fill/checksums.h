@@ -92,7 +92,8 @@ void checksums_learn_end(struct fill_worker *fw, const struct origin *origin, bo
 // --- a run (checksums_verify.c); on its owner's worker -------------------------------------------
 
 void checksums_run_begin(struct fill *fill); // call it when its object is known, before its bytes
-// Call it when the whole run has come, and deliver its last bytes afterwards. Sets the verdict.
+// Call it when the whole run has come, and deliver its last bytes afterwards. Sets the verdict, if
+// the run has a sum and none yet.
 void checksums_run_judge(struct fill *fill);
 void checksums_run_drop(struct fill *fill); // the run's sum is not needed any more, or is wrong
 

@@ -88,9 +88,9 @@ static void fill_attach(struct fill *fill, struct subscription *sub, bool joined
     a->ahead = sub->ask.ahead;
     a->next_byte = max_u64(sub->ask.first_byte, fill->first_byte);
     a->acked_byte = a->next_byte;
+    a->is_condition = !joined && fill->condition.kind != ORIGIN_CONDITION_NONE;
     // A reader that begins below retained_from gets those bytes from the disk, if the run is
     // stored.
-    a->is_condition = !joined && fill->condition.kind != ORIGIN_CONDITION_NONE;
     a->waiting_place = a->ahead || a->next_byte < fill->retained_from;
     list_push_back(&fill->readers, &a->node);
     if (fill->fetch.ahead && !a->ahead) {
@@ -314,8 +314,8 @@ static void fill_ask(struct fill_worker *fw, struct subscription *sub,
         return;
     }
     if (fill != NULL && token != 0 && sub->ask.strict) {
-        fill_decline_first(fw, sub, token); // the run's request was sent before the strict reader
-                                            // asked
+        // The run's request was sent before the strict reader asked.
+        fill_decline_first(fw, sub, token);
         return;
     }
     if (fill != NULL) {

@@ -22,9 +22,9 @@ static void assert_attachments(const struct fill *fill)
     for (uint64_t i = 0; i < fill->chunk_count; i++) {
         const struct chunk *chunk = fill->chunks[i];
         bool has_come = fill->first_byte + i * CHUNK_SIZE < fill->received;
-        bool given_up = fill->first_byte + (i + 1) * CHUNK_SIZE <= fill->retained_from;
-        check(chunk == NULL || (fill->phase < FILL_WRITTEN && !given_up));
-        check(chunk != NULL || !has_come || given_up || fill->phase >= FILL_WRITING);
+        bool is_released = fill->first_byte + (i + 1) * CHUNK_SIZE <= fill->retained_from;
+        check(chunk == NULL || (fill->phase < FILL_WRITTEN && !is_released));
+        check(chunk != NULL || !has_come || is_released || fill->phase >= FILL_WRITING);
     }
 #else
     (void)fill;

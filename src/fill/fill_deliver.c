@@ -170,7 +170,9 @@ static bool fill_has_readers_without_pages(const struct fill *fill)
     return any;
 }
 
-static void fill_give_up_chunks(struct fill *fill, uint64_t keep_from)
+// Releases the whole chunks below `keep_from` that every reader was sent. A reader that waits for the
+// run's place needs none.
+static void fill_release_chunks(struct fill *fill, uint64_t keep_from)
 {
     list_for_each(node, &fill->readers)
     {
@@ -218,9 +220,9 @@ void fill_deliver(struct fill *fill)
         fill_pace(fill);
     }
     if (fill_is_unstored(fill) || chunk_budget_is_short()) {
-        fill_give_up_chunks(fill, fill->received);
+        fill_release_chunks(fill, fill->received);
     } else if (!chunk_budget_is_ample() && !fill_has_readers_without_pages(fill)) {
-        fill_give_up_chunks(fill, fill->first_byte + fill->pages.payload_len);
+        fill_release_chunks(fill, fill->first_byte + fill->pages.payload_len);
     }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fetches a run from the origin into the store: the request, the head, the body, retries after a
-// break, and all ends. Runs on the stripe's owner. fill.c has the table of states.
+// break, and all ends. Runs on the stripe's owner. phases.def has the phases of a run and of its
+// transfer; the head of fill.c says what happens to a run in each.
 #include "fill/fill_private.h"
 
 #include <stdlib.h>
@@ -199,8 +200,8 @@ void fill_on_dropped(struct fill_worker *fw, struct verdict_message *m)
 
 // --- the transfer --------------------------------------------------------------------------------
 
-// Returns true if the head shows that the reader must not get the run. That is so for a reader that
-// has sent bytes of another version.
+// Returns true if the head shows that the reader must not get the run. That is so if the reader has
+// sent bytes of another version, or if it is not in the run's audience.
 static bool fill_leaves_out(const struct fill *fill, const struct attachment *a)
 {
     bool is_of_other =
