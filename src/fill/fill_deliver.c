@@ -170,8 +170,8 @@ static bool fill_has_readers_without_pages(const struct fill *fill)
     return any;
 }
 
-// Releases the whole chunks below `keep_from` that every reader was sent. A reader that waits for the
-// run's place needs none.
+// Releases the whole chunks below `keep_from` that every reader was sent. A reader that waits for
+// the run's place needs none.
 static void fill_release_chunks(struct fill *fill, uint64_t keep_from)
 {
     list_for_each(node, &fill->readers)
