@@ -35,7 +35,8 @@ static bool positions_has(const struct positions *set, size_t at)
     return (set->bits[at / WORD_BITS] >> (at % WORD_BITS) & 1) != 0;
 }
 
-// Where the brace that is open at `at` closes; len when it does not, or when another opens first.
+// Returns where the brace that is open at `at` closes; `len` if it does not, or if another one
+// opens first.
 static size_t brace_end(const char *pattern, size_t len, size_t at)
 {
     for (size_t i = at; i < len; i++) {
@@ -64,8 +65,8 @@ static void add_alternatives(const char *pattern, size_t at, size_t end, struct 
     }
 }
 
-// Adds every position that is reached without taking a byte. They all lie further on, so one pass
-// will do.
+// Adds every position that is reached without consuming a byte. They are all further on, so one
+// pass is enough.
 static void close_over(const char *pattern, size_t len, struct positions *set)
 {
     size_t words = len / WORD_BITS + 1;

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-// The lines become headers that can be replaced.
+// Turns the rendered lines into headers, which overrides can replace.
 static void unrender(struct request *r, struct headers *headers, struct span *rendered)
 {
     struct span rest = *rendered, line;
@@ -69,8 +69,8 @@ static const struct store_sums *record_sums(const struct get_state *g)
     return counts ? &g->view.sums : NULL;
 }
 
-// The stored header lines that belong in this answer. *ret_more: the checksums from the index
-// record, in `ret_text`.
+// Returns the stored header lines that belong in this reply. *ret_more gets the checksums from the
+// index record, in `ret_text`, if the reply has to have them and the lines name none.
 static struct span stored_lines(struct request *r, unsigned status, char ret_text[S3_SUMS_TEXT_MAX],
                                 struct span *ret_more)
 {
@@ -97,7 +97,8 @@ static struct span stored_lines(struct request *r, unsigned status, char ret_tex
 #define CONTENT_RANGE_MAX (sizeof("Content-Range: bytes -/\r\n") + 3 * U64_DIGITS_MAX)
 #define ACCEPT_RANGES "Accept-Ranges: bytes\r\n"
 
-// Put together as text, which no hit has looked at again. False: no memory.
+// Renders the headers as text, so that a hit needs no list of headers. Returns false if the arena
+// is used up.
 static bool add_headers(struct request *r, struct headers *headers, struct http_reply *reply)
 {
     struct get_state *g = get_of(r);
@@ -208,8 +209,8 @@ enum step_result get_reply_not_modified(struct request *r, struct span packed)
     return STEP_DONE;
 }
 
-// If-Match can never name a weak ETag, or none. Some stores compare otherwise, so the origin judges
-// it there.
+// Answers 412. If-Match can never name a weak ETag, or none, but some stores compare in another
+// way. So the origin judges If-Match of such a version.
 static enum step_result condition_failed(struct request *r)
 {
     const struct get_state *g = get_of(r);
