@@ -10,8 +10,7 @@
 
 #include <math.h>
 
-#define FOLLOW_TICKS_MAX                                                                           \
-    (64 * POLICY_CAPACITY_TICKS) // later reuses are all in the last bucket
+#define FOLLOW_TICKS_MAX (64 * POLICY_CAPACITY_TICKS) // later reuses are all in the last bucket
 #define WEIGHT_MAX 1e9f
 #define AGAIN_WINDOW 64.0f // uses that began with a miss, over which again_share is counted
 
