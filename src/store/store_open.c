@@ -383,6 +383,7 @@ void store_close(struct store *store)
     index_forget_hurry(&store->writer.forget); // the freeing thread may wait for it
     segment_free_stop(&store->log);
     index_writer_stop(&store->writer);
+    recovery_done(&store->recovery);
     if (store->disk.attached) {
         segment_pool_stop(&store->log.pool);
     }

@@ -422,6 +422,10 @@ void recovery_start(struct recovery *recovery)
 void recovery_stop(struct recovery *recovery)
 {
     disk_thread_stop(&recovery->guarded.thread, &recovery->guarded.lock, &recovery->guarded.wake);
+}
+
+void recovery_done(struct recovery *recovery)
+{
     check(pthread_mutex_destroy(&recovery->guarded.lock) == 0);
     pthread_cond_destroy(&recovery->guarded.wake);
 }

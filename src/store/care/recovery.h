@@ -46,6 +46,9 @@ void recovery_adopt_clean(struct recovery *recovery);
 // Starts the thread, which continues while the store serves.
 void recovery_start(struct recovery *recovery);
 void recovery_stop(struct recovery *recovery);
+// Called after the freeing thread and the index writer have stopped, because both may still order a
+// rebuild or a round after recovery_stop().
+void recovery_done(struct recovery *recovery);
 // Orders a rebuild because the index was dropped or has lost something: adds the runs of all
 // segments. Any thread.
 void recovery_want_rebuild(struct recovery *recovery);

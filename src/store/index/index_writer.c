@@ -789,7 +789,12 @@ void index_writer_silence(struct index_writer *writer)
 void index_writer_stop(struct index_writer *writer)
 {
     disk_thread_stop(&writer->guarded.thread, &writer->guarded.lock, &writer->guarded.wake);
-    check(writer->guarded.first == NULL && writer->guarded.count == 0);
+    // The thread may have found damage in its last batch and ordered itself to drop the index.
+    for (struct index_change *c = writer->guarded.first, *next; c != NULL; c = next) {
+        next = c->next;
+        check(c->kind == INDEX_DROP);
+        change_finish(writer, c);
+    }
     check(writer->owed == NULL && atomic_load(&writer->condemning) == 0);
     index_forget_done(&writer->forget);
     check(pthread_mutex_destroy(&writer->guarded.lock) == 0);
