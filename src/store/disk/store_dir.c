@@ -6,6 +6,12 @@
 //   format    text, replaced by rename: see below
 //   index/    LMDB's files, and `bad` if the next start must drop the index
 //   segments/ 00000001.seg ...
+//   pins      what clients have pinned (state_pins.c); `pins.bad` if it was damaged
+//   policy    what the policy has learnt (retention_state.c); a start without it learns again
+//   condemned of an earlier version only (state_condemned.c)
+//
+// A crash before the rename leaves a file whose name ends in `.new`. `policy.map` has no name while
+// a process uses it (retention_region.c). The socket `admin.sock` is here by default.
 //
 // `format` has one "name value" per line, in this order. The last line is the CRC32C of all lines
 // before it:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The cache directory: its lock, its `format` file and its disk usage.
-#ifndef FOREBAY_STORE_STORE_DIR_H
-#define FOREBAY_STORE_STORE_DIR_H
+#ifndef FOREBAY_STORE_DISK_STORE_DIR_H
+#define FOREBAY_STORE_DISK_STORE_DIR_H
 
 #include <limits.h>
 #include <pthread.h>
@@ -15,8 +15,8 @@
 // Segments that a clean stop leaves open: at most one per worker, and the spare ones.
 #define STORE_APPEND_MAX 160u
 #define STORE_BOOT_ID_MAX 63u
-// Versions of `format` that this program reads. It writes the higher one while keys are condemned,
-// so that an earlier program refuses the cache.
+// Versions of `format` that this program reads. It writes the higher one while there are rows of
+// condemned keys, so that a program that does not know them refuses the cache.
 #define STORE_FORMAT_VERSION_MIN SEGMENT_FORMAT_VERSION
 #define STORE_FORMAT_VERSION_MAX 3u
 #define STORE_DIR_PRIVATE "forebay" // the private folder in a directory that others may change
@@ -62,7 +62,7 @@ struct store_dir {
     pthread_mutex_t format_lock;
     // Guards the rows of condemned keys, which workers add. Held briefly; taken after format_lock.
     pthread_mutex_t condemned_lock;
-    bool fresh;       // `format` was created by this process
+    bool fresh;       // this process found or made the directory empty
     bool was_used;    // `format` existed before
     int failed_errno; // errno of the last refusal
 };

@@ -4,10 +4,10 @@
 // on the index writer.
 //
 // A condemned key has a line in `format` (state_condemned.c), which says that all its runs are bad.
-// The line is durable before the batch is committed. The runs known here are marked as well: every
-// run of the key in the index, every put of it in the same batch, and the run that was refused. The
-// marks are synced too, so a delete that was answered has both on disk. A segment that cannot be
-// marked is abandoned as a whole.
+// The line is durable before the batch is committed, unless `format` cannot be written, which is
+// counted. The runs known here are marked as well: every run of the key in the index, every put of
+// it in the same batch, and the run that was refused. The marks are synced before the commit. A
+// segment that cannot be marked is abandoned as a whole.
 //
 // A run that fails its checksum is marked without a sync when it leaves the index. If it is found
 // again, it fails again.
@@ -160,8 +160,8 @@ static void condemn_key(struct condemning *c, const struct index_change *batch,
     }
 }
 
-// Makes the lines durable, first because they cover more than is marked here. Returns false if
-// there are none.
+// Makes the lines durable, first because they cover more than is marked here. A failure does not
+// hold up the batch. Returns false if no key of the batch is condemned.
 static bool condemn_lines(struct index *index, const struct index_change *batch)
 {
     bool any = false;

@@ -4,9 +4,9 @@
 //
 // A segment is a file of fixed size: a power of two and a 64th of it. It is allocated whole,
 // written front to back and freed as a whole, except that a full segment first returns its unused
-// bytes (segment_trim.c). It is never truncated. No byte is written twice, with two exceptions: the
-// marks of bad runs, and a table that a clean stop wrote into a segment that the next process
-// continues.
+// bytes (segment_trim.c). It is never truncated. No byte is written twice, with three exceptions:
+// the marks of bad runs, a seal that is erased because its table is damaged and cannot take a mark,
+// and a table that a clean stop wrote into a segment that the next process continues.
 //
 // Segment numbers are never reused. Each segment has a random salt, which the index and every run
 // repeat. So a reader can never trust a stale place.

@@ -107,7 +107,6 @@ enum segment_pick {
 };
 
 struct segment_file;
-struct segment_slot;
 
 // The callbacks of the log to its host. `ctx` is the first argument of each call. Each comment
 // names the calling thread. The log calls without holding a lock, unless the comment says

@@ -6,9 +6,13 @@
 //
 // A row counts in this process at once. A thread of the blocking pool or the index writer,
 // whichever comes first, writes `format`, and one write makes all rows durable that were added
-// before. The index writer does so before it answers the key's delete. The next process hides the
-// keys of all rows before it serves any request, has them deleted, and skips their runs in
-// segments.
+// before. The index writer tries that before it answers the key's delete. If the disk refuses, the
+// failure is counted, the delete is answered all the same, and the rows wait for the next write of
+// `format`, whoever makes it. A crash before then loses them. The runs that the index knows are
+// marked in their segments by then (index_condemn.c); the others may be found again.
+//
+// The next process hides the keys of all rows before it serves any request, has them deleted, and
+// skips their runs in segments. Rows go only when the directory is emptied.
 //
 // At most STATE_CONDEMNED_MAX keys have a row of their own. The one that was condemned longest ago
 // makes room. Its generation then holds for the runs of all keys that are found in segments:
@@ -82,7 +86,7 @@ enum err state_condemned_load(struct store_condemned *condemned)
     check(atomic_load(&condemned->added) == 0);
     struct state_table *table = table_of(condemned);
     enum err err = ERR_OK;
-    if (dir->fresh) { // generations start again, and no earlier run is left
+    if (dir->fresh) { // no earlier run is left
         state_table_clear(table, STATE_CONDEMNED);
         table->others[STATE_CONDEMNED] = (struct state_row){0};
         (void)unlinkat(dir->fd, OLD_FILE, 0); // it may not exist
@@ -102,8 +106,8 @@ void state_condemned_each(struct store_condemned *condemned,
     for (unsigned i = 0; i < table->count[STATE_CONDEMNED]; i++) {
         on_key(ctx, rows[i].key, rows[i].number);
     }
-    (void)unlinkat(condemned->disk->dir.fd, OLD_FILE,
-                   0); // it may not exist; a start reads it again
+    // It may not exist. If it stays, the next start reads it again.
+    (void)unlinkat(condemned->disk->dir.fd, OLD_FILE, 0);
 }
 
 void state_condemned_add(struct store_condemned *condemned, struct hash128 hash, uint64_t below)

@@ -9,9 +9,9 @@
 
 struct store_condemned {
     struct store_disk *disk;
-    atomic_bool any;        // false: nothing was ever condemned
+    atomic_bool any;        // false: there is no row, and none was pushed out
     _Atomic uint64_t added; // how often a key was added, in this process
-    uint64_t saved;         // how many of them are durable; under the lock of `format`
+    uint64_t saved;         // how many of them are known to be durable; under the lock of `format`
 };
 
 void state_condemned_init(struct store_condemned *condemned, struct store_disk *disk);
@@ -27,7 +27,8 @@ void state_condemned_each(struct store_condemned *condemned,
                           void *ctx);
 // Condemns all runs of the key with a generation below `below`, whoever finds them. Any thread.
 void state_condemned_add(struct store_condemned *condemned, struct hash128 hash, uint64_t below);
-// Makes all keys durable that were added before. Blocks.
+// Makes all keys durable that were added before. Blocks. After an error they count in this process
+// and may be lost with it.
 enum err state_condemned_save(struct store_condemned *condemned) MUST_USE;
 // Returns true if a run of this key and generation is wrong, or may be. Any thread.
 bool state_condemned_has(struct store_condemned *condemned, struct hash128 hash,
