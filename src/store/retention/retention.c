@@ -187,7 +187,7 @@ void retention_has_room(struct retention *r)
     }
 }
 
-// Full, and nothing of it is on its way any more: it may be picked.
+// Returns true if the segment may be picked: it is full, and none of its runs is being written.
 static bool is_settled(struct segment *segment)
 {
     return segment_is_full(segment) && !segment_log_is_recovered(segment);
@@ -207,7 +207,7 @@ static void seal_settled_locked(struct retention *r)
     }
 }
 
-// Of those that the policy does not know.
+// Returns the oldest segment that the policy does not know and that may go; 0 if there is none.
 static uint32_t oldest_locked(struct retention *r, bool (*may_go)(void *ctx, uint32_t number),
                               void *ctx)
 {
@@ -225,7 +225,7 @@ static uint32_t oldest_locked(struct retention *r, bool (*may_go)(void *ctx, uin
     return oldest;
 }
 
-// The runs that survive, by where they begin: indices may change until they are rewritten.
+// Names the survivors by where they begin, because indices may change until they are rewritten.
 static struct retention_job *job_new_locked(struct retention *r, const struct policy_victim *victim)
 {
     check(victim->number != 0);

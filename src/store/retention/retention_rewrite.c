@@ -194,8 +194,8 @@ static enum err intent_write(struct rewriting *rw, int fd, const struct segment_
     return write_all(rw, fd, sector, sizeof(sector), to->layout.start);
 }
 
-// The whole payload; of a run that goes out in one write it is only read, to behind the header in
-// `out`.
+// Copies the whole payload. If the run goes out in one write, only reads it, to the bytes after the
+// header in `out`.
 static enum err payload_copy(struct rewriting *rw, int fd, const struct run_header *from,
                              const struct segment_reservation *to, uint32_t head_bytes)
 {
@@ -244,14 +244,14 @@ static enum err run_write(struct rewriting *rw, int fd, const struct run_header 
     return err;
 }
 
-static void let_go(const struct segment_reservation *to)
+static void reservation_return(const struct segment_reservation *to)
 {
     segment_unhold(to->segment);
     segment_unpin(to->segment);
 }
 
-// ERR_OK: a move more. ERR_CORRUPT, ERR_IO: this run is lost. ERR_CANCELLED: it is not to be kept.
-// Any other: no more can be copied.
+// Copies a run and adds its move. ERR_CORRUPT, ERR_IO: this run is lost. ERR_CANCELLED: it is not
+// to be kept. Any other error: no more can be copied.
 static enum err run_copy(struct rewriting *rw, const struct segment_row *row)
 {
     struct retention *r = rw->retention;
@@ -282,7 +282,7 @@ static enum err run_copy(struct rewriting *rw, const struct segment_row *row)
             segment_return(to.segment);
         }
         if (err != ERR_OK) {
-            let_go(&to); // the written bytes stay a hole
+            reservation_return(&to); // the written bytes stay a hole
         }
     }
     if (err == ERR_CORRUPT || err == ERR_IO) {
@@ -332,7 +332,7 @@ static bool must_end(const struct rewriting *rw)
            retention_stopping(rw->retention);
 }
 
-// False: no room, or the disk is in trouble.
+// Returns false if there is no room, or the disk is in trouble.
 static bool copy_one(struct rewriting *rw, uint32_t at)
 {
     check(at < rw->row_count);
@@ -344,7 +344,7 @@ static bool copy_one(struct rewriting *rw, uint32_t at)
     return err == ERR_OK || err == ERR_CORRUPT || err == ERR_IO || err == ERR_CANCELLED;
 }
 
-// Pins before the others, and as long as there is any room.
+// Copies pinned runs before the others, and as long as there is any room.
 static void copy_all(struct rewriting *rw)
 {
     bool well = true;
@@ -390,7 +390,7 @@ static void moves_tell(struct rewriting *rw)
     stats_add(COUNTER_retention_rewritten_bytes, bytes);
 }
 
-// Its pins found no room: is it to stay, and be picked later?
+// Returns true if the segment stays, to be picked later, because its pins found no room.
 static bool stays_for_pins(struct rewriting *rw)
 {
     struct retention *r = rw->retention;

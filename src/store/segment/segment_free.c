@@ -122,7 +122,7 @@ static bool free_list(struct segment *segment, struct forgetting *f)
 
 // --- freeing
 
-static void slots_let_go(struct segment_log *log, const struct segment *segment)
+static void slots_forget(struct segment_log *log, const struct segment *segment)
 {
     for (unsigned i = 0; i < log->slot_max + SEGMENT_SLOTS_APART; i++) {
         pthread_mutex_lock(&log->slots[i].guarded.lock);
@@ -207,7 +207,7 @@ static void free_one(struct segment_log *log, struct segment *segment)
     struct forgetting f = {0};
     uint32_t number = atomic_load(&segment->number);
     check(number != 0 && segment->state == SEGMENT_DYING);
-    slots_let_go(log, segment);
+    slots_forget(log, segment);
     bool forgets = !segment->index_forgotten;
     uint64_t moved_blocks = segment->moved_blocks, moved_bytes = segment->moved_bytes;
     bool listed = forgets && free_list(segment, &f);
