@@ -16,6 +16,9 @@ static void host_turn(void *ctx)
     struct store *store = ctx;
     store_size_follow(store);
     state_doubts_tick(&store->doubts);
+    if (state_condemned_save(&store->condemned) != ERR_OK) {
+        return; // the disk refuses it; the next turn tries again
+    }
 }
 
 static void host_begin(void *ctx, struct segment *segment, uint32_t number)

@@ -7,8 +7,8 @@
 // A row counts in this process at once. A thread of the blocking pool or the index writer,
 // whichever comes first, writes `format`, and one write makes all rows durable that were added
 // before. The index writer tries that before it answers the key's delete. If the disk refuses, the
-// failure is counted, the delete is answered all the same, and the rows wait for the next write of
-// `format`, whoever makes it. A crash before then loses them. The runs that the index knows are
+// failure is counted, the delete is answered all the same, and each turn of the freeing thread
+// tries again. A crash before then loses the rows. The runs that the index knows are
 // marked in their segments by then (index_condemn.c); the others may be found again.
 //
 // The next process hides the keys of all rows before it serves any request, has them deleted, and

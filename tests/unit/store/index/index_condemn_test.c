@@ -247,6 +247,27 @@ Test(index_condemn, runs_that_a_rebuild_has_not_found_yet_are_condemned_too)
     box_remove(&box);
 }
 
+Test(index_condemn, a_line_that_the_disk_refused_is_written_later)
+{
+    struct box box;
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    cr_assert(box_open(&box));
+    cr_assert(box_put(&box, &bad) == ERR_OK);
+    store_fault_set(STORE_FAULT_NOTE, 1, true, ENOSPC);
+    box_condemn(&box, bad.key, NULL);
+    cr_assert(box_post_delete(&box, bad.key, 100) == ERR_OK);
+    index_writer_flush(&box.store->writer);
+    cr_assert(!is_found(&box, &bad));
+    cr_assert(!is_noted(&box));
+    store_fault_set(STORE_FAULT_NOTE, 0, false, 0);
+    wait_for(is_noted(&box));
+    box_close(&box);
+    open_rebuilt(&box);
+    cr_assert(!is_found(&box, &bad));
+    box_close(&box);
+    box_remove(&box);
+}
+
 Test(index_condemn, a_run_whose_put_was_refused_is_condemned_too)
 {
     struct box box;
