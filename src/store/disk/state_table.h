@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one table of what the store remembers in addition to bytes: rows of the kinds in
-// state_table.def. It is part of `format`, so one write replaces all of it, and a crash leaves the
-// old table or the new one. Pure. Callers hold the lock of `format`, for STATE_CONDEMNED the other
-// lock that store_dir.h names, unless there are no other threads.
+// The table of the state that the store keeps in addition to cached bytes, with rows of the kinds
+// in state_table.def. It is part of `format`, so one write replaces all of it, and a crash leaves
+// the old table or the new one. Pure. Unless there are no other threads, callers hold
+// `format_lock`, or `condemned_lock` for STATE_CONDEMNED (store_dir.h).
 #ifndef FOREBAY_STORE_DISK_STATE_TABLE_H
 #define FOREBAY_STORE_DISK_STATE_TABLE_H
 
@@ -19,8 +19,8 @@ enum state_kind {
     STATE_KINDS
 };
 
-// For each kind, as STATE_EPOCHS_MAX: how many rows it has; and as STATE_EPOCHS_FIRST: which one in
-// the table is its first.
+// For each kind, for example EPOCHS: STATE_EPOCHS_MAX is the largest number of its rows, and
+// STATE_EPOCHS_FIRST the index of its first row in the table.
 enum {
 #define STATE(name, row, others, max, beyond, flagged) STATE_##name##_MAX = (max),
 #include "store/disk/state_table.def"
@@ -40,28 +40,29 @@ struct state_row {
 
 struct state_table {
     unsigned count[STATE_KINDS];
-    struct state_row others[STATE_KINDS]; // of all names without a row
+    // For each kind, the row that all names without a row share.
+    struct state_row others[STATE_KINDS];
     struct state_row rows[STATE_ROWS];
 };
 
 // Returns the first row of a kind; there are table->count[kind] of them.
 struct state_row *state_table_rows(struct state_table *table, enum state_kind kind);
-// NULL: the key has no row.
+// Returns the key's row, or NULL if it has none.
 struct state_row *state_table_find(struct state_table *table, enum state_kind kind,
                                    struct hash128 key);
-// Returns the key's row, else a new one: zeros. When none is free, the others' line, NULL or the
-// row of another key: see state_table.def.
+// Returns the key's row, or a new one with number 0. If none is free, returns the shared row, NULL,
+// or a row taken from another key; see state_table.def.
 struct state_row *state_table_put(struct state_table *table, enum state_kind kind,
                                   struct hash128 key);
-// Returns true if the kind has a row, or the others' line says something.
+// Returns true if the kind has a row, or its shared row has a number or a flag.
 bool state_table_has(const struct state_table *table, enum state_kind kind);
-// Removes all rows of a kind. The others' line stays.
+// Removes all rows of a kind except the shared one.
 void state_table_clear(struct state_table *table, enum state_kind kind);
 
-// As lines of text, appended.
+// Appends the table to `out` as lines of text.
 void state_table_render(const struct state_table *table, struct buf *out);
-// Takes the lines from the beginning of `rest`. False: a line is damaged. `ret_table`: zeros
-// before.
+// Parses the lines at the beginning of `rest` and removes them from it. Returns false if a line is
+// damaged. The caller has zeroed *ret_table.
 bool state_table_parse(struct span *rest, struct state_table *ret_table);
 
 #endif

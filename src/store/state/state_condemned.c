@@ -14,10 +14,10 @@
 // The next process hides the keys of all rows before it serves any request, has them deleted, and
 // skips their runs in segments. Rows go only when the directory is emptied.
 //
-// At most STATE_CONDEMNED_MAX keys have a row of their own. The one that was condemned longest ago
-// makes room. Its generation then holds for the runs of all keys that are found in segments:
-// coarse, counted, and never forgotten. (By then the index has deleted that key, unless
-// STATE_CONDEMNED_MAX keys were condemned while the index writer stood still.)
+// At most STATE_CONDEMNED_MAX keys have a row of their own. A further key replaces the one that was
+// condemned longest ago. The replaced row's generation then holds for the runs of all keys that are
+// found in segments, for good, and this is counted. (By then the index has deleted the replaced
+// key, unless STATE_CONDEMNED_MAX keys were condemned while the index writer was stalled.)
 //
 // Earlier versions kept the keys in the file `condemned`, in lines of 64 bytes. A start reads that
 // file into the rows, and removes it once they are durable:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Doubts: buckets that may still change without notice, because a write was sent to the origin and
-// its outcome is not known. The origin may apply it after the last sign of it. A state that was
-// found there before says nothing about the state afterwards.
+// Doubts. A bucket is in doubt while a write with an unknown outcome may still change it: the write
+// was sent to the origin, and the origin may apply it later. So a state that the origin confirmed
+// earlier says nothing about the state afterwards.
 //
 // A bucket is in doubt until a time. A record that the origin confirmed before that time must be
 // confirmed once more before it is used: until then at every use, and afterwards once for each
@@ -66,7 +66,7 @@ bool state_is_doubted(const struct store_doubts *doubts, struct span origin, str
 static struct store_doubt_slot *doubt_slot_locked(struct store_doubts *doubts,
                                                   struct hash128 bucket)
 {
-    // The cast: this thread may write what look-ups only read.
+    // Casts away const, because look-ups only read the slot but this thread may write it.
     struct store_doubt_slot *slot =
         (struct store_doubt_slot *)(uintptr_t)doubt_find(doubts, bucket);
     unsigned count = atomic_load(&doubts->count);
@@ -107,7 +107,7 @@ static uint64_t slot_until(const struct store_doubt_slot *slot)
     return max_u64(before_ms, until_ms > 0 ? wall_ms + left_ms - ago_ms : 0);
 }
 
-// The row of a slot; rows are in the order of slots.
+// Returns the row of a slot. Rows are in the order of slots.
 static struct state_row *row_of(struct store_doubts *doubts, const struct store_doubt_slot *slot)
 {
     check(slot == &doubts->others ||

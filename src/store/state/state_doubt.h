@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Buckets that may still change without notice, see state_doubt.c.
+// Buckets that a write with an unknown outcome may still change; see state_doubt.c.
 #ifndef FOREBAY_STORE_STATE_STATE_DOUBT_H
 #define FOREBAY_STORE_STATE_STATE_DOUBT_H
 
@@ -10,33 +10,38 @@
 #include "store/store.h"
 
 struct store_doubt_slot {
-    struct hash128 bucket;          // set before the slot counts
-    _Atomic uint64_t until_mono_ms; // of this process; 0: never was in doubt
-    _Atomic uint64_t until_wall_ms; // of those before it; 0: as above
-    atomic_bool is_noted;           // `format` says that it is being written to
+    struct hash128 bucket; // hash of (origin, bucket); final once the slot is within `count`
+    _Atomic uint64_t until_mono_ms; // end of the last doubt of this process; 0: none
+    _Atomic uint64_t until_wall_ms; // end of a doubt from an earlier process; 0: none
+    atomic_bool is_noted;           // `format` notes that the bucket is being written to
 };
 
 struct store_doubts {
     struct store_disk *disk;
-    atomic_bool any;                // false: nothing was ever in doubt
-    struct store_doubt_slot others; // all buckets that have no slot
+    atomic_bool any;                // false: no bucket was ever in doubt
+    struct store_doubt_slot others; // shared by all buckets without a slot
     atomic_uint count;
-    struct store_doubt_slot slots[STATE_DOUBTS_MAX]; // never given back
-    pthread_mutex_t lock;                            // of who adds a slot; alone
-    atomic_uint passings; // of threads that look for a note, and of the one that removes notes
-    _Atomic uint64_t idle_since_ms; // the supply thread's: no write was seen since
+    struct store_doubt_slot slots[STATE_DOUBTS_MAX]; // the first `count` are in use, for good
+    pthread_mutex_t lock; // guards adding a slot and a doubt; no other lock is taken under it
+    atomic_uint passings; // orders a write's check for its note and the removal of notes
+    // Monotonic. The supply thread has seen no write since then. 0: it has not checked yet.
+    _Atomic uint64_t idle_since_ms;
 };
 
-// From `format`, at the opening, before it is written; into `format`, at a clean stop.
+// state_doubts_load() reads the doubts from `format`; called at the opening, before `format` is
+// written. state_doubts_settle() puts them into `format` at a clean stop.
 void state_doubts_load(struct store_doubts *doubts);
 void state_doubts_settle(struct store_doubts *doubts);
-// As if every bucket were being written to. Under the lock of `format`, which is written next.
+// Notes that every bucket is being written to. Called under the lock of `format`, before the caller
+// writes `format`.
 void state_doubts_note_all(struct store_doubts *doubts);
-// Each second, on the supply thread: takes back notes that are of no use any more.
+// Removes the notes if there was no write for STORE_DOUBT_MS. Called each second by the supply
+// thread.
 void state_doubts_tick(struct store_doubts *doubts);
-void state_doubts_init(struct store_doubts *doubts, struct store_disk *disk); // zeroed before
+// The caller has zeroed *doubts.
+void state_doubts_init(struct store_doubts *doubts, struct store_disk *disk);
 void state_doubts_done(struct store_doubts *doubts);
-// As store_doubt() and the calls behind it.
+// Implement store_doubt() and the calls that follow it in store.h.
 void state_doubt(struct store_doubts *doubts, struct span origin, struct span bucket);
 bool state_is_doubted(const struct store_doubts *doubts, struct span origin, struct span bucket,
                       uint64_t age_ms);

@@ -1,30 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
-// Epochs: a bucket's epoch is part of the name its objects are held under, so raising it puts all
-// of them out of reach for good: on every worker, in every realm, for fills in flight, after
-// SIGKILL, and after a rebuild from segments, whose headers carry the old name. Eviction frees
+// Epochs. A bucket's epoch is part of the name under which its objects are stored. So raising it
+// makes all of them unreachable for good: on every worker, in every realm, for fills in flight,
+// after SIGKILL, and after a rebuild from segments, whose headers have the old name. Eviction frees
 // their space.
 //
-// Threads: look-ups on any thread, without a lock; holds and ends on any thread, under a lock of
-// their own that is held for a moment; begins on a thread of the blocking pool, under the lock of
-// `format`.
+// Threads: look-ups run on any thread, without a lock. Holds and ends of changes run on any thread,
+// under a lock of their own that is held briefly. Changes begin on a thread of the blocking pool,
+// under the lock of `format`.
 //
-// Two numbers for each bucket. `now` is what this process uses; `start` is what `format` says and
-// the next process begins with. `start` is above every `now` in use while a change is open, because
-// what is fetched meanwhile may be the old state or the new, and a crash must not keep it:
+// Each bucket has two numbers. This process uses `now`. `start` is in `format`, and the next
+// process begins with it. While a change is open, `start` is above every `now` in use. For bytes
+// that are fetched during the change may be of the old state or of the new one, and must not
+// survive a crash:
 //
 //   begin   start += 3, written and synced; then now += 1
 //   end     now += 1; then, if nothing else is open, now = start: what is fetched from here on
 //           lasts
 //
-// "Nothing else": no other change of the bucket, and no write to a single key of it. Such a write
-// (a hold) invalidates its key under the epoch it knows; if the epoch moves meanwhile, it does so
-// again before its client is answered (proxy/invalidate.c), but until then the key's old version
-// may be cached under the new epoch, and a crash must not keep that either. So a hold reads the
-// epoch, and an end takes the last step, under one lock: whichever is second sees the first. While
-// now is below start all is served as ever; only the next start finds that bucket cold.
+// "Nothing else" means no other change of the bucket, and no write to a single key of it. Such a
+// write (a hold) invalidates its key under the epoch that it has read. If the epoch changes during
+// the write, it invalidates the key again before it answers its client (proxy/invalidate.c). Until
+// then the key's old version may be cached under the new epoch, and must not survive a crash
+// either. So a hold reads the epoch, and an end takes its last step, under one lock: whichever is
+// second sees the first. While `now` is below `start`, this process serves the bucket as usual, but
+// the next process finds nothing cached of it.
 //
-// At most STATE_EPOCHS_MAX buckets have an epoch of their own. The others share one, which never
-// catches up with its start: counted, coarse, and never forgotten.
+// At most STATE_EPOCHS_MAX buckets have an epoch of their own. All others share one, so a change of
+// one of them makes the objects of all unreachable. The metrics count these changes. The shared
+// `now` never reaches its `start`.
 #include <stdlib.h>
 
 #include "base/log.h"
@@ -111,7 +114,7 @@ static struct store_epoch_slot *epoch_slot_locked(struct store_epochs *epochs,
                                                   struct hash128 bucket)
 {
     struct state_table *state = &epochs->disk->dir.format.state;
-    // The cast: this thread may write what look-ups only read.
+    // Casts away const, because look-ups only read the slot but this thread may write it.
     struct store_epoch_slot *slot =
         (struct store_epoch_slot *)(uintptr_t)epoch_find(epochs, bucket);
     if (slot != &epochs->others) {
@@ -121,7 +124,8 @@ static struct store_epoch_slot *epoch_slot_locked(struct store_epochs *epochs,
     if (row == &state->others[STATE_EPOCHS]) {
         return slot;
     }
-    row->number = atomic_load(&epochs->others.start); // the epoch it had so far, or a higher one
+    // The bucket's epoch until now, or a higher one.
+    row->number = atomic_load(&epochs->others.start);
     return epoch_add(epochs, row, (unsigned)(row - state_table_rows(state, STATE_EPOCHS)));
 }
 
@@ -142,7 +146,7 @@ static enum err epoch_raise_locked(struct store_epochs *epochs, struct store_epo
     *line = start + EPOCH_STRIDE;
     enum err err = disk_commit_state(epochs->disk);
     if (err != ERR_OK) {
-        *line = start; // any number that reached the disk is above those in use
+        *line = start; // safe even if the new number is on disk: it is above those in use
         atomic_fetch_sub(&slot->open_count, 1);
         return err;
     }

@@ -12,12 +12,12 @@
 #define EPOCH_HOLD_COUNT 256u
 
 struct store_epoch_slot {
-    atomic_bool is_used;    // set last: bucket and line are final from then on
-    struct hash128 bucket;  // of (origin, bucket)
-    unsigned line;          // which row of STATE_EPOCHS
-    _Atomic uint64_t now;   // what look-ups use
-    _Atomic uint64_t start; // what the next start uses: what `format` says
-    atomic_uint open_count; // changes begun and not ended
+    atomic_bool is_used;    // set last; `bucket` and `line` never change after it
+    struct hash128 bucket;  // hash of (origin, bucket)
+    unsigned line;          // index of its row among those of STATE_EPOCHS
+    _Atomic uint64_t now;   // the epoch that look-ups of this process use
+    _Atomic uint64_t start; // the epoch in `format`, which the next process begins with
+    atomic_uint open_count; // changes that have begun and not ended
 };
 
 struct store_epochs {

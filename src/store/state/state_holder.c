@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Holders: the names that copies of a key in the cache directory may be under, which are realms and
-// origins as the keys file and the configuration name them. A write invalidates its key under the
-// names of its own process. The copies outlive those lists, and a holder that was away while writes
-// passed comes back with old copies.
+// Holders: the realms and origins under whose names the cache directory may have copies of a key.
+// The keys file and the configuration name them. A write invalidates its key only under the holders
+// that its own process knows. But copies stay on disk when a holder is removed from those files. If
+// it is added again later, its copies may have missed writes.
 //
 // So each holder has a number that is part of its keys' names, and a line in `format` as long as
-// every process names it. A start removes the lines of the holders that it does not name, before it
-// serves any request. A holder without a line gets a new number, under which nothing was ever held.
-// Its earlier copies are out of reach for good, and eviction frees their space. A holder that each
-// start names keeps its number and its copies. Within a process no holder goes: a reload only adds
-// (access_keys_keep_realms()).
+// every process names it. A start removes the lines of all other holders before it serves any
+// request. A holder without a line gets a new number, under which nothing was ever stored. Its
+// earlier copies are unreachable for good, and eviction frees their space. A holder that each start
+// names keeps its number and its copies. A running process removes no holder: a reload only adds
+// some (access_keys_keep_realms()).
 //
-// Beyond STATE_HOLDERS_MAX a holder has no line, and gets a new number at each start. A directory
-// of a version without numbers may have missed writes already: only origins keep their copies
-// there.
+// Above STATE_HOLDERS_MAX holders, the others have no line, so they get new numbers at each start.
+// A directory from a version without numbers may have missed writes already, so only origins keep
+// their copies there.
 //
-// Threads: at the opening, before all others; then any that may block, under the lock of `format`.
+// Threads: the main thread at the opening, before other threads start. After that, any thread that
+// may block, under the lock of `format`.
 #include <stdlib.h>
 
 #include "stats/stats.h"
@@ -50,12 +51,12 @@ void state_holders_load(struct store_disk *disk, struct store_holder *holders, u
     *before = *state;
     uint64_t *last = &state->others[STATE_HOLDERS].number;
     bool is_first = *last == 0;
-    *last = max_u64(*last, 1); // from here on there are numbers
+    *last = max_u64(*last, 1); // above 0: this directory has numbers from now on
     state_table_clear(state, STATE_HOLDERS);
     for (unsigned i = 0; i < count; i++) {
         struct hash128 hash = disk_hash(disk, SPAN("holder"), holders[i].kind, holders[i].name);
         const struct state_row *row = state_table_find(before, STATE_HOLDERS, hash);
-        if (row != NULL) { // there is room: it had a row before
+        if (row != NULL) { // finds a free row, because it had one before
             state_table_put(state, STATE_HOLDERS, hash)->number = row->number;
         }
     }
@@ -81,7 +82,8 @@ enum err state_holders_add(struct store_disk *disk, struct store_holder *holders
     }
     check(state->others[STATE_HOLDERS].number >= last && state->count[STATE_HOLDERS] >= rows);
     if (err != ERR_OK) {
-        state->count[STATE_HOLDERS] = rows; // the numbers stay used: they may have reached the disk
+        // `others` still counts the new numbers as used, because they may be on disk.
+        state->count[STATE_HOLDERS] = rows;
     }
     pthread_mutex_unlock(&disk->dir.format_lock);
     return err;

@@ -38,7 +38,7 @@ void state_pins_init(struct store_pins *pins, struct store_disk *disk)
 
 void state_pins_set_unread(struct store_pins *pins)
 {
-    // The pins in it are none of this process's; who pins now must not replace them.
+    // This process has not loaded the pins in the file, so a new list must not replace them.
     atomic_store(&pins->is_unread, atomic_load(&pins->bytes_then) > 0);
 }
 
@@ -66,7 +66,7 @@ static void checksum_line(struct span text, char ret_line[PINS_CHECKSUM_LEN + 1]
                    disk_crc32c(text.ptr, text.len));
 }
 
-// Returns the caller's text in a whole file. False: the file is not whole.
+// Sets *ret_text to the caller's text in the file. Returns false if the file is damaged.
 static bool text_of(struct span file, struct span *ret_text)
 {
     const size_t head = sizeof(PINS_HEAD) - 1;
@@ -80,7 +80,7 @@ static bool text_of(struct span file, struct span *ret_text)
     return memcmp(file.ptr + before.len, line, PINS_CHECKSUM_LEN) == 0;
 }
 
-// 0, or an errno value. Nothing is there: 0, and nothing in ret_file.
+// Returns 0 or an errno value. If there is no file, returns 0 and leaves ret_file empty.
 static int file_read(struct store_pins *pins, struct buf *ret_file)
 {
     char bytes[4096];
@@ -124,8 +124,9 @@ enum err state_pins_load(struct store_pins *pins, struct buf *ret_text)
 void state_pins_put_aside(struct store_pins *pins, const char *why)
 {
     bool is_aside = renameat(pins->disk->dir.fd, PINS_FILE, pins->disk->dir.fd, PINS_FILE_BAD) == 0;
-    if (is_aside) { // it goes on counting, as one that lay there at the start
-        atomic_store(&pins->bytes_then, 0); // first: in between it counts twice, not never
+    if (is_aside) { // pins.bad still counts in used_bytes, like a file from before the start
+        // Set first, so that in between the file counts twice rather than not at all.
+        atomic_store(&pins->bytes_then, 0);
         atomic_store(&pins->bytes, 0);
     }
     log_error("pins_damaged", "why=%s file=%s remedy=%s", why != NULL ? why : "0",
@@ -150,7 +151,8 @@ static int all_write(int fd, const char *bytes, size_t len)
     return 0;
 }
 
-// 0, or an errno value; *ret_is_there: the file is this one now, whether or not that lasts.
+// Replaces the file. Returns 0 or an errno value. *ret_is_there: the name refers to the new file
+// now, although that may not be durable.
 static int file_replace(struct store_pins *pins, struct span file, bool *ret_is_there)
 {
     int folder = pins->disk->dir.fd, failed = store_fault_strike(STORE_FAULT_PINS);

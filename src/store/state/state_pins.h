@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pins that operators set while the process runs, on disk: see state_pins.c.
+// The file with the pins that operators set while the process runs; see state_pins.c.
 #ifndef FOREBAY_STORE_STATE_STATE_PINS_H
 #define FOREBAY_STORE_STATE_STATE_PINS_H
 
@@ -11,19 +11,22 @@
 
 struct store_pins {
     struct store_disk *disk;
-    _Atomic uint64_t bytes;      // of the file, as counted in used_bytes
-    _Atomic uint64_t bytes_then; // of the one that was there at the start, which other_bytes has
-    atomic_bool is_unread;       // it is not to be replaced: store_late.c
+    _Atomic uint64_t bytes; // disk usage of the file, included in used_bytes
+    // Disk usage of the file that existed at the start, included in other_bytes.
+    _Atomic uint64_t bytes_then;
+    // This process has not read the file, so it must not replace it: store_late.c.
+    atomic_bool is_unread;
 };
 
-void state_pins_init(struct store_pins *pins, struct store_disk *disk); // zeroed before
-// At the opening, behind the look at what else the directory holds.
+// The caller has zeroed *pins.
+void state_pins_init(struct store_pins *pins, struct store_disk *disk);
+// Measures the existing file. Called at the opening, after other_bytes was measured.
 void state_pins_open(struct store_pins *pins);
-// The file is not to be replaced by this process.
+// Forbids this process to replace an existing file.
 void state_pins_set_unread(struct store_pins *pins);
-// Bytes of cache.size in use now, without those that were on disk at the start. Any thread.
+// Returns the file's disk usage minus its usage at the start. Any thread.
 int64_t state_pins_bytes(const struct store_pins *pins);
-// As store_pins_load() and the calls behind it.
+// Implement store_pins_load() and the calls that follow it in store.h.
 enum err state_pins_load(struct store_pins *pins, struct buf *ret_text) MUST_USE;
 void state_pins_put_aside(struct store_pins *pins, const char *why);
 enum err state_pins_save(struct store_pins *pins, struct span text, struct buf *ret_why) MUST_USE;
