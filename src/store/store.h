@@ -63,9 +63,10 @@ enum store_policy {
 #define STORE_GROUP_PINS (STORE_PRIORITIES + STORE_GROUPS_MAX)
 struct store_group {
     unsigned priority;
-    bool pin;               // runs that were read stay, as long as there is room for pins
-    unsigned share_percent; // the most of a full cache; 0: no limit. Not with a pin
-    uint64_t identity; // by which a later process recognises the rule; 0: no rule has this group
+    bool pin; // runs that were read are not evicted, as long as there is room for pins
+    // The largest part of a full cache for the group; 0: no limit. Not with a pin.
+    unsigned share_percent;
+    uint64_t identity; // a later process recognises the rule by it; 0: the group has no rule
 };
 
 struct store_options {
@@ -76,16 +77,17 @@ struct store_options {
     uint64_t size_bytes;              // 0: use size_percent
     unsigned size_percent;            // of the free space plus the cache's own size
     unsigned headroom_percent;        // the part of size kept free for index and fills in flight
-    // Of the file system. Below it nothing is stored, and the oldest segments are removed.
+    // Of the file system. While less is free, nothing is stored and the oldest segments are
+    // removed.
     unsigned min_free_percent;
     uint64_t scrub_bytes_per_s; // rate of the background scrub; 0: no scrub
     bool verify_always;         // cache.verify: always
-    bool must_begin; // fail if there is no cache in the directory and there cannot be one
+    bool must_begin;            // fail if the directory has no cache and cannot have one
     // Largest block of any rule. A segment is at least twice as large.
     uint64_t block_size_bytes_max;
-    unsigned descriptors_max; // for segments; 0: 1,024
-    // All holders that writes of this process reach. The store assigns their numbers. Copies under
-    // other holders are unreachable if those holders come back.
+    unsigned descriptors_max; // open file descriptors for segments; 0: 1,024
+    // All holders under which this process invalidates copies. The store assigns their numbers. All
+    // copies under other holders become unreachable for good, because they may miss writes.
     struct store_holder *holders;
     unsigned holder_count;
     // While memory may be short, the page cache keeps this many of the bytes written last; 0: all
@@ -132,8 +134,8 @@ uint64_t store_block_size_max(const struct store *store);
 // too small for such blocks. Nothing has changed then, and ret_why says why. Not on a worker.
 enum err store_set_limits(struct store *store, const struct store_limits *limits,
                           struct buf *ret_why) MUST_USE;
-// Adds holders that writes reach from now on, and assigns their numbers. Durable with ERR_OK. May
-// block.
+// Adds holders under which writes invalidate copies from now on, and assigns their numbers. Durable
+// with ERR_OK. May block.
 enum err store_holders_add(struct store *store, struct store_holder *holders,
                            unsigned count) MUST_USE;
 struct store_summary {
@@ -142,7 +144,7 @@ struct store_summary {
     uint64_t objects, blocks; // may lag behind
     bool degraded;            // the directory, its disk or the index does not work
     bool is_blind;            // look-ups find nothing
-    // Why nothing is stored or found now. REFUSAL_none: no known reason.
+    // The reason why nothing is stored or found now. REFUSAL_none: none is known.
     enum refusal refusal;
     bool rebuilding; // the index is being rebuilt from segments
 };
@@ -185,12 +187,13 @@ struct store_epoch_change {
 // index.
 void store_epoch_begin(struct worker *w, struct store *store, struct span origin,
                        struct span bucket, struct store_epoch_change *change);
-// Ends a change that was made, or never will be: raises the epoch again, at once. Only after done()
-// with ERR_OK. Any thread.
+// Ends the change, whether it was made or not: raises the epoch again, at once. Called only after
+// done() with ERR_OK. Any thread.
 void store_epoch_end(struct store_epoch_change *change);
 
-// Returns the epoch under which a write to a single key must begin. Runs stored meanwhile under
-// another epoch are unreachable for later processes. Each call needs one store_epoch_release().
+// Returns the epoch under which a write to a single key must begin. Until store_epoch_release(),
+// runs stored under another epoch are unreachable for later processes. Each call needs one
+// store_epoch_release().
 uint64_t store_epoch_hold(struct store *store, struct span origin, struct span bucket);
 void store_epoch_release(struct store *store, struct span origin, struct span bucket);
 
@@ -199,7 +202,7 @@ void store_epoch_release(struct store *store, struct span origin, struct span bu
 // How long an origin may take to apply a request after its last sign of life.
 #define STORE_DOUBT_MS 300000u
 // Puts the bucket in doubt, because any of its keys may change for STORE_DOUBT_MS. Confirmations by
-// the origin from before the end of that time no longer count. Any thread.
+// the origin before the end of that time do not count after it. Any thread.
 void store_doubt(struct store *store, struct span origin, struct span bucket);
 // Returns true if a record that was confirmed `age_ms` ago must be revalidated before use. With an
 // age of 0: whether the bucket is in doubt now. Any thread; no lock.
@@ -228,7 +231,7 @@ struct store_object {
     atomic_uint refs;
     struct hash128 hash;
     uint64_t generation; // 0 until the home has assigned it
-    // When the origin was asked for this description, on the workers' clock. 0: found on disk.
+    // Time on the workers' clock when the origin was asked for this description. 0: read from disk.
     uint64_t learnt_us;
     uint64_t size_bytes;
     uint32_t block_size_bytes;
@@ -253,9 +256,9 @@ uint64_t store_object_block_count(const struct store_object *object);
 // --- places --------------------------------------------------------------------------------------
 
 // The place of a run: its position on disk. Passed by value, also to other workers. If `segment` is
-// set, it holds one pin on it, which the receiver returns with store_place_unpin(). A pinned
-// segment's file stays. A dying segment remains readable as long as there are enough descriptors;
-// after that its runs are misses.
+// set, the place holds one pin on it, which the receiver returns with store_place_unpin(). The file
+// of a pinned segment is not removed. A dying segment remains readable as long as there are enough
+// descriptors; after that its runs are misses.
 struct segment;
 struct store_place {
     struct segment *segment;
@@ -295,14 +298,14 @@ struct store_sums {
 struct store_view {
     bool found; // a record exists and is not below floor
     // LMDB could not be searched: look-ups are off after read errors, or the index is being
-    // reopened or rebuilt. This is a miss, but the key does not count as absent. With `found`,
-    // recent puts were found all the same.
+    // reopened or rebuilt. This is a miss, but the key may be cached. `found` may also be set, if
+    // the memory side has a recent put of the key.
     bool unknown;
     uint64_t generation, size_bytes;
     uint32_t block_size_bytes;
     uint64_t etag_hash; // hash64(etag, 0)
-    // Since the last validation. UINT64_MAX: revalidate (rebuilt from segments, clock went
-    // backwards, unknown).
+    // Time since the last validation. UINT64_MAX: unknown, so revalidate (rebuilt from segments, or
+    // the clock went backwards).
     uint64_t age_ms;
     bool rebuilt;           // revalidate before the first use, whatever the rule says
     struct store_sums sums; // from its record; see store_renewal
@@ -315,8 +318,8 @@ struct store_view {
     struct store_place any;
 };
 // `first_byte` <= `end_byte` (exclusive), with a window of at most STORE_WINDOW_MAX. The object may
-// be smaller than the window, because the caller may not know its size. Never fails: trouble is a
-// miss.
+// be smaller than the window, because the caller may not know its size. Never fails: an error
+// counts as a miss.
 void store_lookup(struct worker *w, struct store *store, struct hash128 hash, uint64_t first_byte,
                   uint64_t end_byte, uint64_t floor, struct store_view *ret_view);
 void store_view_done(struct store_view *view); // unpins the places that are still pinned
@@ -351,12 +354,13 @@ struct store_read {
     struct store_place place; // borrowed: the caller keeps it pinned until done()
     uint64_t first_byte, len; // object bytes inside the place; len <= STORE_READ_MAX
     bool header;              // read and verify the run's header instead: sets `object`
-    struct hash128 hash;      // with header: compared with the header
+    // If `header` is set, compared with the run's header, as are the next three.
+    struct hash128 hash;
     struct span realm, bucket, key;
     void (*done)(struct store_read *read);
-    // Results; the caller must unref the chunks. ERR_CORRUPT: dropped from the index, counted, and
-    // bad at once. ERR_IO. ERR_UNREADABLE, ERR_DESCRIPTORS: unreadable now, nothing is dropped.
-    // ERR_CANCELLED.
+    // Results; the caller must unref the chunks. ERR_CORRUPT: the run is bad; it is a miss from now
+    // on, counted, and dropped from the index. ERR_IO: the device failed. ERR_UNREADABLE,
+    // ERR_DESCRIPTORS: the run cannot be read now, and nothing is dropped. ERR_CANCELLED.
     enum err err;
     struct chunk *chunks[STORE_READ_MAX / CHUNK_SIZE + 1];
     struct span spans[STORE_READ_MAX / CHUNK_SIZE + 1]; // the requested bytes, in order
@@ -372,20 +376,21 @@ struct store_read {
 void store_read_start(struct worker *w, struct store_read *read);
 void store_read_cancel(struct store_read *read); // done() still runs
 
-// Records that a request begins to receive `bytes` bytes of the place in all. Called once for each
-// run and request. `group`: of the request's rule; the run belongs to it from now on.
+// Records a use of the run for the policy. A request begins to receive `bytes` bytes of it in all.
+// Called once for each run and request. `group`: the group of the request's rule, to which the run
+// belongs from now on.
 void store_note_read(struct worker *w, struct store *store, const struct store_place *place,
                      uint64_t bytes, unsigned group);
 
 // --- pins given while the process runs: state_pins.c --------------------------------------------
 
-// Loads the caller's text of pins; durable. ERR_OK with an empty text if there is none.
-// ERR_CORRUPT: the file is damaged; it is logged and renamed. Under the caller's lock.
+// Loads the text that store_pins_save() last stored. ERR_OK with an empty text if there is none.
+// ERR_CORRUPT: the file is damaged; this is logged and the file renamed. Under the caller's lock.
 enum err store_pins_load(struct store *store, struct buf *ret_text) MUST_USE;
-// Does the same with a text that the caller cannot parse.
+// Logs and renames a file whose text the caller cannot parse, like a damaged one.
 void store_pins_put_aside(struct store *store, const char *why);
-// Replaces the text; durable with ERR_OK. Otherwise the previous text stays. If the disk failed at
-// the last step, the next process may find either; ret_why says briefly what failed. Blocks. Under
+// Replaces the text; durable with ERR_OK. Otherwise the previous text stays. If only the last sync
+// failed, the next process may find either text. ret_why says briefly what failed. Blocks. Under
 // the caller's lock.
 enum err store_pins_save(struct store *store, struct span text, struct buf *ret_why) MUST_USE;
 
@@ -419,10 +424,10 @@ struct store_run;
 // Returns the longest payload of a run of several blocks that may begin without a promise:
 // STORE_RUN_MAX, or a quarter of a segment in a small cache. A single block always fits.
 uint64_t store_run_bytes_max(const struct store *store);
-// Returns the longest payload with a promise.
+// Returns the longest payload of such a run with a promise (store_long_promise()).
 uint64_t store_run_bytes_long(const struct store *store);
-// Returns true if there will probably be room for such a run when it begins. The caller then
-// releases the promise once the run has begun, or will not begin. Any thread.
+// Promises room for a long run. Returns true if there will probably be room when it begins. The
+// caller then calls store_long_release() once the run has begun, or will not begin. Any thread.
 bool store_long_promise(struct store *store) MUST_USE;
 void store_long_release(struct store *store);
 // Begins a run of the whole blocks [first_block, first_block + block_count) of `object`. Asks the
@@ -452,25 +457,27 @@ void store_run_append(struct store_run *run, struct chunk *chunk);
 uint64_t store_run_unwritten_bytes(const struct store_run *run);
 // Returns false if the disk lags behind or is slow. A caller that can wait should not store now.
 bool store_keeps_up(struct worker *w, const struct store *store);
-// Returns why a run that begins now would not be stored, whatever its worth. REFUSAL_none: no known
-// reason. Any thread.
+// Returns the reason why a run that begins now would not be stored, whatever its value to the
+// policy. REFUSAL_none: there is no known reason. Any thread.
 enum refusal store_refuses(const struct store *store);
-// The same for callers that can wait. They leave a quarter of the index's queue to callers that
-// cannot wait, and count `asked` more runs, which were requested and are not stored yet.
+// The same for callers that can wait. To them, the index's queue counts as full when only a quarter
+// is free, so that the rest is left to callers that cannot wait. `asked`: the number of runs that
+// were requested and are not stored yet; they count as queued.
 enum refusal store_waits_for(struct worker *w, const struct store *store, unsigned asked);
-// Stops waiting for the disk. Finish then reports ERR_DISK_BUSY. Releases all chunks now, except
-// those that are being written.
+// Stops waiting for the disk. store_run_finish() then reports ERR_DISK_BUSY. Releases all chunks
+// now, except those that are being written.
 void store_run_give_up(struct store_run *run);
 // on_written() runs on the worker each time a write of the run has ended, until done() or abort.
-// `pages`: the place of the payload written so far, for store_range_ready() only, because there is
-// no header yet (header_len 0). It is borrowed. A caller that keeps it pins it, and may do so as
-// long as it wants the bytes, whatever happens to the run. NULL: nothing is there.
+// `pages`: the place of the payload written so far; NULL: nothing is written. It is for
+// store_range_ready() only, because there is no header yet (header_len 0). It is borrowed. A caller
+// that keeps it pins it, and may then use the bytes as long as it likes, whatever happens to the
+// run.
 void store_run_watch(struct store_run *run,
                      void (*on_written)(void *ctx, const struct store_place *pages), void *ctx);
-// Ends the run with `block_count` whole blocks (at least 1; may be fewer than begun). No more
-// chunks follow. When done(ctx, err, place) is called, payload and header are written but not
-// synced. The place is pinned for the caller and has a hold, so its segment is not evicted until
-// store_place_unhold(). On an error there is no place. The run is freed after done().
+// Ends the run with `block_count` whole blocks (at least 1; may be fewer than begun). The caller
+// appends no more chunks. When done(ctx, err, place) is called, payload and header are written but
+// not synced. The place is pinned for the caller and has a hold, so its segment is not evicted
+// until store_place_unhold(). On an error there is no place. The run is freed after done().
 void store_run_finish(struct store_run *run, uint32_t block_count,
                       void (*done)(void *ctx, enum err err, const struct store_place *place),
                       void *ctx);
@@ -479,14 +486,14 @@ void store_place_unhold(struct store_place *place); // any worker; keeps the pin
 
 // --- index changes: by a key's home only ---------------------------------------------------------
 
-// A change counts for the look-ups of all workers when the call returns. The disk follows in
-// batches. After a crash, only changes on disk exist.
+// When the call returns, the look-ups of all workers see the change. Changes are written to disk
+// later, in batches. A crash loses those that are not on disk.
 
-// Enters a run of the version that object->generation names. All older runs of the key become
-// hidden. Takes its own pin and hold until the run is durable. If the disk refuses it, the run is a
-// miss again, and older ones stay hidden. Refused if there is something newer, or a delete.
-// `validated_us`: worker time when the request that fetched it was sent; used if the version is not
-// known yet. `sums`: its known checksums; NULL: nothing new.
+// Enters a run of the version that object->generation names. Hides all older runs of the key. Takes
+// its own pin and hold until the run is durable. If the disk refuses the run, it is a miss again,
+// and older ones stay hidden. Does nothing if the key has a newer version or a newer delete.
+// `validated_us`: worker time when the request that fetched the run was sent; used if the version
+// is not known yet. `sums`: known checksums of the version; NULL: none.
 void store_put(struct worker *w, struct store *store, const struct store_object *object,
                const struct store_place *place, const struct store_sums *sums,
                uint64_t validated_us);
@@ -565,10 +572,10 @@ struct store_explain_run {
     uint64_t first_block;
     uint32_t block_count; // blocks that are not cached and have no history are one piece
     enum store_explain_state state;
-    unsigned priority;       // by which it is ranked
-    bool is_pinned;          // and its pin keeps it
-    bool is_on_probation;    // stored with other runs that are soon evicted
-    uint32_t segment_number; // where it is stored; 0: nowhere
+    unsigned priority;       // the priority by which it is ranked
+    bool is_pinned;          // a pin keeps it from eviction
+    bool is_on_probation;    // stored in a segment of runs that are evicted soon
+    uint32_t segment_number; // the segment in which it is stored; 0: it is not stored
     uint32_t header_offset;
     // Since its last known use: bytes requested from the cache (UINT64_MAX: unknown, or never
     // requested), and about how long ago that was (UINT64_MAX: longer than is recorded).
@@ -576,14 +583,14 @@ struct store_explain_run {
     // At least as many bytes were requested from the cache between its last two uses; 0: it was not
     // used twice.
     uint64_t interval_bytes;
-    float rank; // worth: expected hits for the space and time that it takes
+    float rank; // worth: expected hits, relative to the space and time that it takes
     float bar;  // runs worth more than this are stored; below 0: all are
 };
 
 struct store_explain {
     struct hash128 hash;  // private, and so is the next
     unsigned group;       // from its rule
-    enum refusal refusal; // why nothing is stored now, whatever its worth
+    enum refusal refusal; // the reason why nothing is stored now, whatever its worth
     bool keeps_up;        // false: the disk lags behind with its writes
     // From the policy.
     // False (`lru`): everything is stored and the oldest is evicted; runs have no further data.
@@ -613,7 +620,7 @@ void store_explain_judge(struct store *store, struct store_explain *explain);
 
 enum store_scrub_state {
     STORE_SCRUB_NONE,  // there was no round yet
-    STORE_SCRUB_WAITS, // ordered; begins when recovery has examined the segments
+    STORE_SCRUB_WAITS, // ordered; it begins when recovery has examined the segments
     STORE_SCRUB_RUNS,
     STORE_SCRUB_DONE,
     STORE_SCRUB_CANCELLED,
@@ -631,7 +638,7 @@ struct store_scrub {
     uint64_t bytes_per_s; // current rate; 0: nothing is read
     bool is_impossible;   // this file system cannot bypass the page cache
 };
-// Begins a round at that rate (above 0) at once. A round in progress continues at that rate.
+// Begins a round at `bytes_per_s` (above 0) at once. A round in progress continues at that rate.
 // ERR_INVALID: impossible here. ERR_NOT_FOUND: there is no cache. ERR_AGAIN: the last round is
 // about to end. All three functions: any thread but a worker.
 enum err store_scrub_begin(struct store *store, uint64_t bytes_per_s) MUST_USE;

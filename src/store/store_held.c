@@ -15,14 +15,14 @@ uint64_t store_held_bytes(struct store *store)
     for (uint32_t i = 0; i <= log->table_mask; i++) {
         const struct segment *segment = &log->table[i];
         if (segment->state == SEGMENT_SEALED && segment->recovered) {
-            bytes += log->segment_size_bytes; // not examined yet
+            bytes += log->segment_size_bytes; // not examined yet: counted as full
         } else if (segment->state == SEGMENT_SEALED || segment->state == SEGMENT_SPARE) {
             check(segment->append_offset >= SEGMENT_DATA_OFFSET);
             bytes += segment->append_offset - SEGMENT_DATA_OFFSET;
         }
     }
     pthread_mutex_unlock(&log->guarded.lock);
-    // The segments being written.
+    // Adds the segments that are being written.
     for (unsigned i = 0; i < log->slot_max + SEGMENT_SLOTS_APART; i++) {
         struct segment_slot *slot = &log->slots[i];
         pthread_mutex_lock(&slot->guarded.lock);

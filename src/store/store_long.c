@@ -3,7 +3,6 @@
 // special treatment: such a run finds room in the current segment of its slot, or in the next. A
 // longer run may need a segment of its own. Still, an object of 3 MiB should be fetched with one
 // request.
-// the same.
 //
 // So the caller gets a promise before it asks the origin for a long run. A promise is given under
 // two conditions. There is a spare segment for it, in addition to one for each slot, one more, and
@@ -13,11 +12,12 @@
 // because it cannot be fetched in parts.
 //
 // A promise reserves nothing. It is a guess that there will be room when the origin answers,
-// because spare segments are replaced meanwhile. The supply thread keeps more spare segments while
-// long runs come, and for some segments after. Promises do not count for that: most come to
-// nothing, because each fetch of an object of unknown length makes one, and an eviction for each
-// would cost hits. The unused rest of the segment returns to the file system (segment_trim.c); if
-// the file system cannot do that, there are no long runs.
+// because the supply thread replaces used spare segments in the meantime. After a long run the
+// supply thread keeps more spare segments, until LONG_LATELY segments have been created without
+// another long run. Promises alone do not raise that number. Most of them are never used, because
+// each fetch of an object of unknown length makes one, and an eviction for each would cost hits.
+// The unused rest of the segment returns to the file system (segment_trim.c); if the file system
+// cannot do that, there are no long runs.
 //
 // In caches whose segments are four times as large as the longest run, no promise is needed. Any
 // thread.
@@ -75,7 +75,7 @@ bool store_long_are_used(const struct store *store)
 
 bool store_long_promise(struct store *store)
 {
-    // If not attached, everything is streamed.
+    // An unattached store refuses the run anyway, so it is streamed only.
     bool is_promised = !store->disk.attached || is_room_for_another(store);
     if (is_promised) {
         atomic_fetch_add(&store->longs.promised, 1);

@@ -6,16 +6,17 @@
 #include "store/store.h"
 
 struct store_long {
-    atomic_uint promised; // promised, and nothing is reserved yet
-    atomic_uint running;  // being written
-    // 1 + the number of segments created when the last long run came; 0: there was none.
+    atomic_uint promised; // long runs that were promised and have not begun
+    atomic_uint running;  // long runs that are being written
+    // 1 + the number of segments that this process had created when the last long run came; 0: none
+    // came yet.
     atomic_uint made_then;
 };
 
-// Records that a long run has come, stored or not. Returns true if more spare segments are needed
-// from now on. Any thread; the store is attached.
+// Records that a long run was requested, whether or not it is stored. Returns true if the supply
+// thread must keep more spare segments from now on. Any thread; the store is attached.
 bool store_long_note(struct store *store) MUST_USE;
-// Returns true if only few segments have been created since the last long run.
+// Returns true if long runs were requested lately, measured in segments created since.
 bool store_long_are_used(const struct store *store);
 
 #endif

@@ -70,7 +70,8 @@ static enum err store_choose_segments(struct store *store, const struct store_op
             index_remove_files(store->disk.dir.index_fd);
             format->index_txn = 0;
             format->append_count = 0;
-            store->disk.dir.fresh = true; // nothing is left that an index could name
+            // The directory has no segment left that an index could name.
+            store->disk.dir.fresh = true;
         }
         format->segment_size_bytes = best;
     }
@@ -83,7 +84,7 @@ static void store_enter_workers(struct store *store)
 {
     for (unsigned i = 0; i < store->worker_count; i++) {
         struct store_worker *sw = store->workers[i];
-        if (sw != NULL) { // left by a failed opening
+        if (sw != NULL) { // a failed opening has left it
             index_set_reader(&store->index, i, &sw->reader);
             continue;
         }
@@ -197,8 +198,8 @@ static enum err store_begin(struct store *store, const struct store_options *opt
     return err;
 }
 
-// Does everything that needs the directory. An error is the disk's (degraded), or one on which the
-// caller exits.
+// Does everything that needs the directory. After an error the store runs degraded, or the caller
+// exits, as store_open() says in store.h.
 static enum err store_attach(struct store *store, const struct store_options *options,
                              struct buf *ret_why)
 {
@@ -214,8 +215,8 @@ static enum err store_attach(struct store *store, const struct store_options *op
     return store_begin(store, options, ours, ret_why);
 }
 
-// Returns true if this is not a broken cache, but a directory where there never was one and cannot
-// be: a mistake in the settings, not a state to bear.
+// Returns true if the directory never held a cache and cannot hold one. That is a mistake in the
+// settings, so the process must exit. A cache that is broken only degrades the store.
 static bool store_never_began(const struct store *store)
 {
     static const int mistakes[] = {EACCES, EPERM, EROFS, ENOENT, ENOTDIR, ELOOP, ENAMETOOLONG};
@@ -261,15 +262,15 @@ static void store_open_degraded(struct store *store, const struct store_options 
     }
     uint32_t segment_size = store->disk.dir.format.segment_size_bytes;
     disk_set_segment_size(&store->disk, segment_size != 0 ? segment_size : SEGMENT_SIZE_MIN);
-    // Above all generations that this process may meet.
+    // The wall clock in us is above all generations that this process may meet.
     atomic_store(&store->generation, clock_wall_us());
     why->len = 0;
     if (is_full) {
-        // Zero: store_attach() did not get that far.
+        // 0: store_attach() failed before it loaded the holders.
         if (store->disk.dir.format.state.others[STATE_HOLDERS].number == 0) {
             state_holders_load(&store->disk, options->holders, options->holder_count);
         }
-        store_enter_workers(store); // only a worker could do it later
+        store_enter_workers(store); // now, because later only each worker itself could do it
         store_late_start(store, options);
     }
 }

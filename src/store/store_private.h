@@ -6,9 +6,9 @@
 // the recovery thread (recovery.c), which works in the background; the scrub thread (scrub.c).
 //
 // Locks. A thread holds at most one, with two exceptions. It may take the log's lock while it holds
-// a slot's lock or the retention's. And store_late.c opens the store under its own lock and that of
-// `format`. The other locks are the writer's, the renewals', that of
-// `format`, and the epochs'. The hit path takes none.
+// a slot's lock or the retention's. And store_late.c opens the store under its own lock and the
+// lock of `format`. The other locks are those of the index writer, the renewals, `format` and the
+// epochs. A hit takes no lock.
 #ifndef FOREBAY_STORE_STORE_PRIVATE_H
 #define FOREBAY_STORE_STORE_PRIVATE_H
 

@@ -21,13 +21,14 @@ struct recovery {
     bool was_clean;            // the last process stopped cleanly
     // The index of the previous process was verified. If it was bad, it is being rebuilt.
     atomic_bool is_verified;
-    struct index_roll roll;    // used by the thread
-    uint64_t roll_due_us;      // real time of the next slice
-    uint64_t rebuilt_us;       // used by the thread: when the last rebuild ended; 0: none yet
+    struct index_roll roll; // used by the thread
+    uint64_t roll_due_us;   // real time of the next slice
+    // Used by the thread: monotonic time when the last rebuild ended; 0: none yet.
+    uint64_t rebuilt_us;
     uint64_t salt;             // of the segment that is being listed
     uint32_t number;           // its number
     struct segment_rows *rows; // collects its good runs, or NULL
-    unsigned pauses;           // how often the next pause is doubled
+    unsigned pauses;           // doublings of the pause before the next rebuild
     struct {
         pthread_mutex_t lock;
         pthread_cond_t wake;
@@ -38,8 +39,8 @@ struct recovery {
 
 void recovery_init(struct recovery *recovery, struct index *index, struct segment_log *log,
                    struct store_disk *disk, struct store_condemned *condemned);
-// Opens the index, or a new one if it is missing or bad. Called before threads start. An error is
-// one of the disk.
+// Opens the index, or a new one if it is missing or bad. Called before threads start. An error
+// means that the disk failed.
 enum err recovery_open_index(struct recovery *recovery) MUST_USE;
 // Lets writing continue in segments that a clean stop left with room.
 void recovery_adopt_clean(struct recovery *recovery);
@@ -54,8 +55,8 @@ void recovery_done(struct recovery *recovery);
 void recovery_want_rebuild(struct recovery *recovery);
 // Drops the index because it is damaged, and orders a rebuild. Any thread.
 void recovery_want_new_index(struct recovery *recovery);
-// Orders a round, because the index has places of a segment that is gone and nobody knows which.
-// Any thread.
+// Orders a round through the index (index_roll.c), because it has unknown places of a segment that
+// is gone. Any thread.
 void recovery_want_round(struct recovery *recovery);
 
 #endif

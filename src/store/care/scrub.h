@@ -14,7 +14,7 @@
 struct segment_log;
 struct write_backlog;
 
-// The callbacks of the scrub. `drop`: a run is bad and leaves the store. On the scrub thread.
+// The callbacks of the scrub. `drop` removes a bad run from the store. Called on the scrub thread.
 struct scrub_host {
     void *ctx;
     void (*drop)(void *ctx, const struct store_place *place, struct hash128 hash, enum err why);
@@ -33,7 +33,8 @@ struct scrub {
         bool is_wanted;               // begin a round at once
         bool is_cancelled;            // cancel the round in progress
         struct disk_thread thread;    // started with the first rate above 0
-        struct store_scrub told;      // progress of the last round, without elapsed_us
+        // Published progress of the current or last round, without elapsed_us.
+        struct store_scrub told;
         uint64_t began_us, ended_us;
     } guarded;
     // Used by the thread only.
@@ -42,11 +43,11 @@ struct scrub {
     uint32_t number;                    // number of the segment
     uint64_t salt;
     unsigned changes_seen;     // guarded.changes at the last wait
-    uint64_t due_us;           // real time; read no byte before
-    bool is_direct;            // the first windows have shown that reads bypass the page cache
+    uint64_t due_us;           // real monotonic time of the next allowed read
+    bool is_direct;            // the first reads have proved that they bypass the page cache
     atomic_bool is_impossible; // reads cannot bypass the page cache
     unsigned doubts;
-    unsigned unreadable_in_row;               // runs
+    unsigned unreadable_in_row;               // runs in a row that could not be read
     uint64_t runs_seen, bytes_seen, bad_seen; // in this round
 };
 

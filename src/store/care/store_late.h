@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A directory whose file system was full at the start; see store_late.c. Shared inside the room
-// only.
+// Opens the cache directory later if its file system was full at the start; see store_late.c.
+// Shared inside the room only.
 #ifndef FOREBAY_STORE_STORE_LATE_H
 #define FOREBAY_STORE_STORE_LATE_H
 

@@ -13,7 +13,8 @@ struct store_size {
         struct store_limits limits;
         bool is_new; // not applied yet
     } guarded;
-    uint64_t told_us; // supply thread: a changed percentage is logged at most once a minute
+    // When a change of a percentage's size was last logged, at most once a minute; supply thread.
+    uint64_t told_us;
 };
 
 void store_size_init(struct store *store, const struct store_options *options);
@@ -23,12 +24,12 @@ struct store_limits store_size_limits(struct store *store);
 // Sets the limits unchecked; the supply thread applies them.
 void store_size_set_limits(struct store *store, const struct store_limits *limits);
 
-// Computes the sizes from the options; the cache now takes `ours` bytes. Called before threads
-// start.
+// Computes the sizes from the options. `ours`: disk usage of the existing cache in bytes. Called
+// before threads start.
 enum err store_size_begin(struct store *store, uint64_t ours) MUST_USE;
-// Raises the size that a percentage gives to the smallest cache that works, even if the file system
-// has no room for that yet. segments_bytes: disk usage of its segments. Called before threads
-// start.
+// If the size comes from a percentage and is too small, raises it to the smallest cache that works,
+// even if the file system has no room for that yet. segments_bytes: disk usage of the existing
+// segments. Called before threads start.
 void store_size_raise(struct store *store, uint64_t segments_bytes);
 // Like store_set_limits(), for a store that is attached.
 enum err store_size_order(struct store *store, const struct store_limits *limits,

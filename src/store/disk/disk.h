@@ -19,7 +19,7 @@
 
 struct store_disk {
     struct store_dir dir;
-    // Once threads run, only the supply thread changes the next four: store_size.c.
+    // While threads run, only the supply thread changes the next four values (store_size.c).
     _Atomic uint64_t capacity_bytes;      // cache.size
     _Atomic uint64_t ceiling_bytes;       // used_bytes never exceeds this
     _Atomic uint64_t segment_limit_bytes; // segments may use up to this; the rest is for the index
@@ -28,17 +28,19 @@ struct store_disk {
     uint64_t other_bytes;           // files of the directory other than segments and index
     atomic_uint segment_size_bytes; // as in `format`
     struct disk_room room;
-    atomic_int make_err; // why the last segment could not be created; ERR_OK: it was
+    atomic_int make_err; // error of the last creation of a segment; ERR_OK: it succeeded
     // False: the directory was unusable at the start, so the store holds nothing. It stays false
     // for the life of the process, or until there is room (store_late.c).
     atomic_bool attached;
-    // No later process trusts the index in the directory: store_unattached.c.
+    // The index in the directory is marked or removed, so no later process trusts it:
+    // store_unattached.c.
     atomic_bool is_disowned;
-    _Atomic uint64_t filling_off_until_us; // monotonic; 0: runs are stored
-    atomic_uint filling_off_ms;            // length of the pause, doubled with each failure
+    _Atomic uint64_t filling_off_until_us; // monotonic; until then no run is stored; 0: no pause
+    atomic_uint filling_off_ms;            // length of that pause, doubled with each failure
     atomic_int filling_off_errno;          // errno of the failure that began the pause
-    _Atomic uint64_t short_until_us;       // monotonic; no free descriptor until then
-    atomic_int short_err;                  // the reason
+    // Monotonic; until then no run is stored, for the reason short_err.
+    _Atomic uint64_t short_until_us;
+    atomic_int short_err; // ERR_DESCRIPTORS or ERR_UNREADABLE
     _Atomic uint64_t read_errors_since_us;
     atomic_uint read_errors;
     _Atomic uint64_t reading_off_until_us;
@@ -79,9 +81,10 @@ void disk_set_segment_size(struct store_disk *disk, uint32_t bytes);
 // disk_space_begin() starts counting space, with `other_bytes` in use. disk_space_end() stops it.
 void disk_space_begin(struct store_disk *disk, uint64_t other_bytes);
 void disk_space_end(struct store_disk *disk);
-// Makes the state table last, if the directory is usable. Under the lock of `format`. Blocks.
+// Writes the state table to `format` durably, if the directory is usable. Under the lock of
+// `format`. Blocks.
 enum err disk_commit_state(struct store_disk *disk) MUST_USE;
-// Marks the directory as usable: everything that stores bytes works.
+// Marks the directory as usable. Called once all parts of the store work.
 void disk_set_attached(struct store_disk *disk);
 // Returns the bytes that the store must free to use no more than cache.size.
 uint64_t disk_excess(const struct store_disk *disk);
@@ -93,15 +96,15 @@ void disk_tell_trouble(struct store_disk *disk, bool trouble);
 // Called after a failed write, sync, allocation or commit. Stores nothing for a while: 5 s, doubled
 // up to 60 s. EMFILE and ENFILE are no failure of the disk: storing then stops for a second only.
 void disk_filling_off(struct store_disk *disk, const char *what, int errno_value);
-// Called after a success: the next failure begins with the short pause again.
+// Called after a success. Resets the length of the next pause to 5 s.
 void disk_filling_well(struct store_disk *disk);
 bool disk_is_filling(const struct store_disk *disk);
 // Stores nothing for a second, because a segment could not be opened or created: ERR_DESCRIPTORS if
 // the process has no free descriptor, else ERR_UNREADABLE.
 void disk_fall_short(struct store_disk *disk, enum err err);
-// Returns that error within the second, then ERR_OK.
+// Returns the error of disk_fall_short() during that second, ERR_OK afterwards.
 enum err disk_shortage(const struct store_disk *disk);
-// Sets why the last segment could not be created; ERR_OK: it was.
+// Sets the error of the last attempt to create a segment; ERR_OK: it succeeded.
 void disk_set_make_err(struct store_disk *disk, enum err err);
 // Returns true if look-ups may search the index, false if too many reads failed lately.
 bool disk_is_reading(const struct store_disk *disk);

@@ -24,12 +24,12 @@ uint32_t disk_segment_size_fixed(void); // the size that a test asks for; 0: non
 
 // Returns the CRC32C (Castagnoli) as in iSCSI: disk_crc32c("123456789") is 0xE3069283.
 uint32_t disk_crc32c(const void *bytes, size_t len);
-// Continues the CRC of the previous bytes; begins with 0.
+// Continues the CRC of the previous bytes; `crc` is 0 for the first.
 uint32_t disk_crc32c_more(uint32_t crc, const void *bytes, size_t len);
 
 // Takes the next line of text if it begins with this name and a value follows.
 bool disk_format_line(struct span *rest, const char *name, struct span *ret_value);
-// Returns the number that eight bytes are, the highest first.
+// Decodes a big-endian number.
 uint64_t disk_u64_of_bytes(const uint8_t bytes[8]);
 
 static inline void wire_put_u16(char *at, uint16_t value)

@@ -11,7 +11,7 @@
 
 struct store_disk;
 
-// The resources that may be short.
+// The resources that may run short.
 enum disk_room_of {
     DISK_ROOM_OF_SIZE,     // cache.size was lowered below what is used
     DISK_ROOM_OF_MIN_FREE, // less is free than cache.min_free
@@ -23,15 +23,16 @@ enum disk_room_of {
 struct disk_room { // used by the supply thread
     bool is_short[DISK_ROOM_OF_COUNT_], is_told[DISK_ROOM_OF_COUNT_];
     uint64_t told_us[DISK_ROOM_OF_COUNT_];
-    uint64_t refused_us;    // 0: not lately
-    unsigned refusals;      // in a row
-    bool has_given;         // a segment was evicted for another since the last success or refusal
+    // Monotonic time of the last refusal of a segment; 0: none since the last success.
+    uint64_t refused_us;
+    unsigned refusals;      // number of refusals in a row
+    bool has_given;         // a segment was evicted to make room since the last success or refusal
     unsigned given_in_vain; // evictions since the last segment was created
     uint64_t shown_free_bytes; // as shown in the metrics
-    uint64_t index_step_bytes; // the index grows in steps of this; set before threads start
-    uint64_t free_bytes;       // bytes that segments may take, at the last look; 0: none now
-    atomic_uint index_answer;  // the answer that the index writer got since the last look
-    bool was_index_refused;    // used by the index writer
+    uint64_t index_step_bytes; // step by which the index grows; set before threads start
+    uint64_t free_bytes;       // bytes free for segments at the last disk_room_look(); 0: none
+    atomic_uint index_answer;  // whether the index could grow since the last disk_room_look()
+    bool was_index_refused;    // the last growth of the index was refused; used by the index writer
 };
 
 enum disk_room_answer {
@@ -45,8 +46,8 @@ enum disk_room_answer {
 // freed. Supply thread.
 enum disk_room_answer disk_room_look(struct store_disk *disk, uint64_t segment_cost_bytes,
                                      uint64_t going_bytes);
-// Reports that the directory cannot be used because it lacks room. Called by the thread that waits
-// for it.
+// Reports that the directory cannot be used because its file system lacks `missing` bytes; 0: it
+// has room again. Called by the thread that waits for room.
 void disk_room_wait(struct store_disk *disk, uint64_t missing);
 // Returns true if the file system refused a segment a moment ago, whatever it reported before.
 bool disk_room_refuses(const struct store_disk *disk);

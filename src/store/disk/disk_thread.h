@@ -19,7 +19,7 @@ struct disk_thread {
     enum disk_thread_phase phase;
 };
 
-// Starts the thread. Under the owner's lock, or before another thread knows the owner.
+// Starts the thread. Called under the owner's lock, or before other threads use the owner.
 void disk_thread_start(struct disk_thread *thread, void *(*main)(void *ctx), void *ctx);
 // Returns true if the thread must stop. Under the owner's lock.
 bool disk_thread_stops(const struct disk_thread *thread);

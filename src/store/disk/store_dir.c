@@ -97,7 +97,7 @@ void store_format_render(const struct store_format *format, struct buf *out)
     buf_printf(out, "next-segment %u\n", format->next_segment);
     buf_printf(out, "next-generation %llu\n", (unsigned long long)format->next_generation);
     buf_printf(out, "boot-id %s", format->boot_id);
-    if (format->cuts > 0) { // older versions read this line, too
+    if (format->cuts > 0) { // left out if 0, because older versions read this line too
         buf_printf(out, "+%u", format->cuts);
     }
     buf_append_cstr(out, "\n");
@@ -280,7 +280,7 @@ out:
     return err;
 }
 
-// Returns the version in a `format` of Forebay; 0 if it is not one.
+// Returns the version in a `format` of Forebay; 0 if it is not a Forebay `format`.
 static uint64_t format_version(struct span text)
 {
     struct span rest;

@@ -33,15 +33,17 @@ struct store_format {
     uint8_t cache_id[CACHE_ID_LEN];
     uint64_t hash_key;
     uint32_t segment_size_bytes;
-    uint32_t next_segment;    // lower numbers may have been used
-    uint64_t next_generation; // lower generations may have been used
+    uint32_t next_segment;    // segment numbers from this one on were never used
+    uint64_t next_generation; // generations from this one on were never used
     char boot_id[STORE_BOOT_ID_MAX + 1];
-    uint8_t cuts;       // boots that ended without a clean stop, modulo 256
-    bool clean;         // false: opened and not yet closed
-    uint64_t index_txn; // the last commit at the clean stop, else the one at opening
+    uint8_t cuts; // boots that ended without a clean stop, modulo 256
+    bool clean;   // false: opened and not yet closed
+    // Id of the index's last commit at the clean stop; without one, at the opening.
+    uint64_t index_txn;
     struct state_table state;
     unsigned append_count;
-    struct store_append append[STORE_APPEND_MAX]; // after a clean stop: where writing may continue
+    // After a clean stop: the segments in which writing may continue.
+    struct store_append append[STORE_APPEND_MAX];
 };
 void store_format_render(const struct store_format *format, struct buf *out);
 enum err store_format_parse(struct span text, struct store_format *ret_format) MUST_USE;
@@ -56,7 +58,7 @@ unsigned store_dir_version(int fd);
 
 struct store_dir {
     char *path;
-    int fd, lock_fd, segments_fd, index_fd; // index_fd: the folder, for the marker
+    int fd, lock_fd, segments_fd, index_fd; // index_fd: the folder index/
     struct store_format format;
     // Held by a thread that changes and writes `format` while the store is open.
     pthread_mutex_t format_lock;

@@ -37,9 +37,9 @@ struct store_prepare_options {
 };
 // Creates the directory and its parents if they do not exist. Gives it, and a cache in it, to the
 // owner alone (0700). Removes a cache of an older format if wipe_older is set, and never another
-// directory. ERR_FORMAT: it is no cache, or one that may not be removed. ERR_IN_USE. ERR_INVALID: a
-// component of the path is a symbolic link. Other errors come from the file system. Writes one line
-// to ret_what in any case. May block.
+// directory. ERR_FORMAT: the directory is not a cache, or is an older one and wipe_older is not
+// set. ERR_IN_USE: another process uses it. ERR_INVALID: a component of the path is a symbolic
+// link. Other errors come from the file system. Writes one line to ret_what in any case. May block.
 enum err store_prepare(const struct store_prepare_options *options, struct buf *ret_what) MUST_USE;
 
 // Removes a directory that holds a cache of this format and is not in use; leaves any other. For a
@@ -67,8 +67,8 @@ struct store_replay;
 struct store_replay *store_replay_new(const struct store_replay_options *options);
 void store_replay_free(struct store_replay *replay);
 #define STORE_REPLAY_PARTS 8u // parts of a block that is read in parts
-// Returns true if the block is held. Otherwise stores it now, if the policy admits it. `is_part`:
-// only a part of it is read.
+// Returns true if the block is stored (a hit). Otherwise stores it now, if the policy admits it.
+// `is_part`: only a part of the block is read.
 bool store_replay_access(struct store_replay *replay, uint32_t block, bool is_part);
 struct store_replay_figures {
     uint64_t admitted_bytes, rewritten_bytes, unranked_runs;

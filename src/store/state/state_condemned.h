@@ -16,16 +16,17 @@ struct store_condemned {
 
 void state_condemned_init(struct store_condemned *condemned, struct store_disk *disk);
 
-// Finds the keys that earlier processes condemned, in `format` and in the file of an earlier
-// version. Called before `format` is written and before there are threads. An error: the earlier
-// version's file cannot be read, so the cache must not be used.
+// Loads the keys that earlier processes condemned, from `format` and from the file of earlier
+// versions. Called before `format` is written and before there are threads. Returns an error if
+// that file cannot be read; the cache must not be used then.
 enum err state_condemned_load(struct store_condemned *condemned) MUST_USE;
 // Calls on_key() for each key, which must hide the key and remove it from the index. Called when
 // `format` has been written and before there are threads.
 void state_condemned_each(struct store_condemned *condemned,
                           void (*on_key)(void *ctx, struct hash128 hash, uint64_t below),
                           void *ctx);
-// Condemns all runs of the key with a generation below `below`, whoever finds them. Any thread.
+// Condemns all runs of the key with a generation below `below`, wherever they are found. Any
+// thread.
 void state_condemned_add(struct store_condemned *condemned, struct hash128 hash, uint64_t below);
 // Makes all keys durable that were added before. Blocks. After an error they count in this process
 // and may be lost with it.
