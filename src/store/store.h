@@ -389,9 +389,9 @@ void store_note_read(struct worker *w, struct store *store, const struct store_p
 enum err store_pins_load(struct store *store, struct buf *ret_text) MUST_USE;
 // Logs and renames a file whose text the caller cannot parse, like a damaged one.
 void store_pins_put_aside(struct store *store, const char *why);
-// Replaces the text; durable with ERR_OK. Otherwise the previous text stays. If only the last sync
-// failed, the next process may find either text. ret_why says briefly what failed. Blocks. Under
-// the caller's lock.
+// Replaces the text; durable with ERR_OK. Otherwise the previous text stays. The exception: if only
+// the last sync failed, the next process may find either text. ret_why says briefly what failed.
+// Blocks. Under the caller's lock.
 enum err store_pins_save(struct store *store, struct span text, struct buf *ret_why) MUST_USE;
 
 // Returns the group of an object by the names under which it is stored. Called by a thread of the
@@ -424,7 +424,8 @@ struct store_run;
 // Returns the longest payload of a run of several blocks that may begin without a promise:
 // STORE_RUN_MAX, or a quarter of a segment in a small cache. A single block always fits.
 uint64_t store_run_bytes_max(const struct store *store);
-// Returns the longest payload of such a run with a promise (store_long_promise()).
+// Returns the longest payload of a run of several blocks that has a promise; see
+// store_long_promise().
 uint64_t store_run_bytes_long(const struct store *store);
 // Promises room for a long run. Returns true if there will probably be room when it begins. The
 // caller then calls store_long_release() once the run has begun, or will not begin. Any thread.

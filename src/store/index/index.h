@@ -16,8 +16,8 @@
 #define RENEWAL_SUMS (sizeof(struct store_sums) / sizeof(uint64_t))
 #define INDEX_READERS_MAX 65u // the workers, and the thread that verifies all of the index
 
-// An open environment. The index writer creates and closes it, or the main thread before the writer
-// starts. Workers read it.
+// An open LMDB environment. The index writer creates and closes it, or the main thread before the
+// writer starts. Workers read it.
 struct index_env {
     MDB_env *env;
     MDB_dbi objects, places, meta;
@@ -31,15 +31,16 @@ struct index_env {
 // index_close() can wait for it.
 struct index_reader {
     _Alignas(64) atomic_bool busy;
-    // That of txn; belongs to the worker while busy, else to the index writer.
+    // The environment of `txn`. Only the worker accesses it while `busy` is set, and only the index
+    // writer otherwise.
     struct index_env *env;
     MDB_txn *txn;
-    MDB_cursor *cursor; // on the table places
+    MDB_cursor *cursor; // for the table "places"
     unsigned number;    // the worker's number
 };
 
-// A version that the origin confirmed while its record does not say so yet. Written under the lock
-// and read without it: `sequence` is odd during a change.
+// A version that the origin has confirmed, but whose record on disk does not say so yet. Written
+// under the lock `renewing` and read without it: `sequence` is odd during a change.
 struct renewal {
     atomic_uint sequence;
     _Atomic uint64_t hi, lo, generation, validated_mono_ms; // generation 0: empty
@@ -61,12 +62,13 @@ struct index_host {
     void (*want_new_index)(void *ctx);
     // The index may have entries of segments that are gone: find them on a round through the index.
     void (*want_round)(void *ctx);
-    // May an index file of this size stay although the cache holds more than cache.size?
+    // Returns true if an index file of this size may stay although the cache holds more than
+    // cache.size.
     bool (*may_stay)(void *ctx, uint64_t index_bytes);
     // The index has forgotten this run.
     void (*gone)(void *ctx, struct hash128 hash, uint64_t first_block, uint32_t number,
                  uint32_t header_offset);
-    // Make durable which keys are condemned. May block.
+    // Makes the list of condemned keys durable. May block.
     enum err (*condemned_save)(void *ctx);
 };
 
@@ -90,9 +92,10 @@ struct index {
     uint64_t openings;
     uint64_t step_bytes;              // the file grows in steps of this size
     _Atomic uint64_t allocated_bytes; // size of data.mdb, included in used_bytes
-    // The last growth failed because of cache.size, not the disk. Index writer only.
+    // The last growth of the file failed because cache.size had no room, not because the disk
+    // failed. Index writer only.
     bool is_short;
-    _Atomic uint64_t full_until_us; // monotonic; see index_is_full()
+    _Atomic uint64_t full_until_us; // monotonic; until then index_is_full() returns true
     atomic_ulong objects, blocks;
     unsigned reader_count;
     struct index_reader *readers[INDEX_READERS_MAX];
@@ -121,7 +124,8 @@ void index_done(struct index *index);
 enum err index_open(struct index *index, uint64_t txn_least, bool txn_exact) MUST_USE;
 // Waits until no reader uses the environment, and closes it.
 void index_close(struct index *index);
-// Returns true if the index lately dropped a batch for which cache.size had no room. Any thread.
+// Returns true if the index dropped a batch within the last second because cache.size had no room
+// for it, and no commit has succeeded since. Any thread.
 bool index_is_full(const struct index *index);
 // Returns the disk usage of data.mdb in the folder index/; 0 if there is none.
 uint64_t index_file_bytes(int index_fd);
@@ -145,16 +149,16 @@ bool index_fit(struct index *index) MUST_USE;
 void index_guard_install(int index_fd);
 void index_guard_remove(void);
 #define INDEX_BAD_MARKER "bad"
-// Makes the next process distrust data.mdb, even after a power cut. Writes a marker, or removes the
+// Makes the next process discard data.mdb, even after a power cut. Writes a marker, or removes the
 // file if the marker cannot be written (*ret_removed). `index_fd`: the folder index/. Blocks.
 enum err index_disown(int index_fd, bool *ret_removed) MUST_USE;
 // Returns true if there is no data.mdb and a power cut cannot bring it back.
 bool index_is_gone(const struct index *index) MUST_USE;
-// Removes the marker: the next process may trust the file.
+// Removes the marker, so that the next process trusts the file.
 void index_own(struct index *index);
 
-// Searches the memory side and LMDB and returns one answer. `durable` false: skips LMDB, so its
-// content counts as unknown. The caller passes an empty view.
+// Searches the memory side and LMDB and returns one answer. If `durable` is false, skips LMDB and
+// sets ret_view->unknown. The caller passes an empty view.
 void index_lookup(struct index *index, struct index_reader *reader, bool durable,
                   struct hash128 hash, uint64_t first_byte, uint64_t end_byte, uint64_t floor,
                   struct store_view *ret_view);
@@ -178,8 +182,8 @@ struct renewal_copy {
     uint64_t generation, validated_mono_ms, validated_wall_ms;
     struct store_sums sums;
 };
-// Finds the key's renewal, of whatever generation. A look-up calls it before it opens its view of
-// LMDB: index_renewed() removes a renewal after the commit.
+// Finds the key's renewal, whatever its generation. A look-up calls it before it opens its view of
+// LMDB, because index_renewed() removes a renewal once LMDB has it.
 bool index_renewal_find(const struct index *index, struct hash128 hash,
                         struct renewal_copy *ret_copy);
 unsigned index_renew(struct index *index, const struct store_renewal *renewals, size_t count,

@@ -9,19 +9,19 @@ struct index_txn {
     struct index *index;
     struct index_env *env;
     MDB_txn *txn;
-    uint64_t pages;                      // the most pages of the file in use after the commit
-    uint64_t pages_ready;                // allocated pages
+    uint64_t pages;       // upper limit of the pages that the file uses after the commit
+    uint64_t pages_ready; // allocated pages
     char described[STORE_DESCRIBED_MAX]; // description of the record being changed
-    unsigned changes_max;                // changes, renewals and removals that have room
-    unsigned places, places_max; // places of large objects: removed, and the most that may be
-    int64_t blocks;              // the change of the number of blocks
-    int rc;                      // LMDB's first error; nothing more is tried after it
-    enum err err;                // the first error of growing the file
+    unsigned changes_max; // the most changes, renewals and removals that this transaction may take
+    unsigned places, places_max; // removed places of large objects, and their limit
+    int64_t blocks;              // net change of the number of blocks in the index
+    int rc;                      // LMDB's first error; after it the transaction does nothing more
+    enum err err;                // first error while the file grew
 };
 
-// Begins a transaction with room for the next changes_max changes, in any order. put_count of all
-// changes may put something, removal_count only remove. On failure no transaction is open.
-// ERR_DISK_FULL: fewer than `least` have room.
+// Begins a transaction with room for the next t->changes_max changes, in any order. Of all changes
+// that are left, put_count may add something and removal_count only remove. On failure no
+// transaction is open. ERR_DISK_FULL: there is no room for `least` changes. *ret_rc: LMDB's error.
 enum err index_txn_begin(struct index_txn *t, struct index *index, unsigned put_count,
                          unsigned removal_count, unsigned least, int *ret_rc);
 // Returns true if the change's run holds the whole object.

@@ -6,7 +6,7 @@
 
 #include "store/index/index_apply.h"
 
-#define INDEX_TXN_CPU_US 5000u // of CPU time: a transaction then takes no more changes
+#define INDEX_TXN_CPU_US 5000u // CPU time after which a transaction takes no more changes
 
 struct index_change;
 struct index_forget;
@@ -14,18 +14,19 @@ struct index_forget;
 // The caller owns all lists, which stay unchanged.
 struct index_batch {
     struct index_change **changes; // sorted
-    // The generation of a run found in a segment, from what its home knew before.
+    // For each change that adds a run found in a segment: the generation that the memory side gave
+    // it before the transaction.
     uint64_t *generations;
     unsigned count;
     const struct renewal_copy *renewals;
     unsigned renewal_count;
-    const struct index_forget *forget; // its slice is to be forgotten; NULL: none
+    const struct index_forget *forget; // the batch also forgets its slice of places; NULL: none
     struct index_progress {
         unsigned changes, renewals, removals;
-    } in, at; // progress including committed transactions, and the open one
+    } in, at; // in: the part that is committed; at: that part plus the open transaction
 };
 
-// `owed` come before `changes`; `count` is the total.
+// Makes a batch of the two lists, `owed` first. `count`: length of both together.
 void index_batch_init(struct index_batch *batch, struct index_change *owed,
                       struct index_change *changes, unsigned count);
 void index_batch_done(struct index_batch *batch);
@@ -44,8 +45,8 @@ struct index_batch_left index_batch_left(const struct index_batch *batch);
 // continues in the next transaction.
 void index_batch_apply(struct index_batch *batch, struct index *index, struct index_txn *t,
                        uint64_t cpu_us);
-// Marks the applied changes as `is_in`, because the transaction is committed. Returns true if none
-// is left.
+// Called when the transaction is committed. Sets `is_in` of the applied changes. Returns true if
+// the batch is complete.
 bool index_batch_committed(struct index_batch *batch) MUST_USE;
 
 #endif

@@ -8,21 +8,21 @@
 
 #include "store/segment/segment_log.h"
 
-#define INDEX_FORGET_MAX 65536u  // the most places that wait
+#define INDEX_FORGET_MAX 65536u  // the most places in the list
 #define INDEX_FORGET_SLICE 1024u // places per batch of changes: as many as a batch may put
-#define INDEX_FORGET_SLICE_LAST (INDEX_FORGET_MAX / 8) // while the store stops
+#define INDEX_FORGET_SLICE_LAST (INDEX_FORGET_MAX / 8) // per batch while the store stops
 #define INDEX_FORGET_WAIT_MS 10000u                    // the freeing thread's longest wait for room
 
 struct index_txn;
 
 struct index_forget {
-    atomic_uint waiting; // places that wait, including the slice
+    atomic_uint waiting; // number of places in the list, including the slice
     struct {
         pthread_mutex_t lock; // held briefly; no lock is taken under it
         pthread_cond_t room;
         struct forget_list *first, **last;
-        bool hurries; // the store is closing: nobody waits
-        // A wait was in vain, and nothing has been forgotten since.
+        bool hurries; // the store is closing, so index_forget_add() does not wait
+        // A wait for room timed out, and no place has been forgotten since.
         bool is_stuck;
     } guarded;
     // Used by the index writer only.
@@ -32,8 +32,8 @@ struct index_forget {
 
 void index_forget_init(struct index_forget *forget);
 void index_forget_done(struct index_forget *forget);
-// Takes ownership of the malloc'd `removals`. Waits while too many wait. If that takes too long,
-// they stay in the index and are counted. Never on a worker.
+// Adds places to the list. Takes ownership of the malloc'd `removals`. Waits while the list is
+// full. If that takes too long, the places are counted and stay in the index. Never on a worker.
 void index_forget_add(struct index_forget *forget, struct segment_removal *removals,
                       unsigned count);
 // From now on index_forget_add() does not wait, however many places there are.

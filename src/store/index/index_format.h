@@ -13,12 +13,13 @@
 #define INDEX_PLACE_LEN 60u
 #define INDEX_META_LEN 40u
 
-#define INDEX_WHOLE 1u     // one run holds the whole object: `place`
-#define INDEX_REBUILT 2u   // found in a segment; revalidate before the first use
-#define INDEX_DESCRIBED 4u // its headers are in `described`, not in those of its runs
-// The flags' high byte: the count of power cuts when the record was validated. If the count has
-// risen, the record is revalidated: a drive that lies about syncs may have lost its replacement or
-// delete.
+#define INDEX_WHOLE 1u   // one run holds the whole object: `place`
+#define INDEX_REBUILT 2u // found in a segment; revalidate before the first use
+// The object's headers are in `described`, which replaces those in the headers of its runs.
+#define INDEX_DESCRIBED 4u
+// The flags' high byte: the count of power cuts when the record was validated. If the directory's
+// count is now higher, the record is revalidated, because a drive that lies about syncs may have
+// lost a newer record or a delete.
 #define INDEX_CUTS_SHIFT 8u
 
 struct index_place {
@@ -49,8 +50,8 @@ struct index_meta {
 // long.
 size_t index_described_encode(const struct store_object *object,
                               char ret[STORE_DESCRIBED_MAX]) MUST_USE;
-// Returns the version of a run, described by `described` instead of its header. NULL: damaged, or
-// too long together.
+// Returns the version of a run, with the description `described` instead of that in the run's
+// header. NULL: `described` is damaged, or the result exceeds a limit.
 struct store_object *index_described_object(const struct run_header *header, uint64_t generation,
                                             struct span described) MUST_USE;
 

@@ -14,12 +14,13 @@
 // run begins; if refused deletes alone reach it, the index is dropped. The limit is lower if
 // limits.max_buffer is small: the memory side may use three eighths of it.
 #define MEMORY_PENDING_MAX 8192u
-// 1/8 of the waiting payload allowed: commit without further delay
+// If an eighth of the waiting payload allowed is reached, commit without further delay.
 #define MEMORY_PENDING_HEAVY_PART 8u
 #define MEMORY_PENDING_BYTES 2048u // measured memory of one pending put
 
-// With more entries than this, durable floors do not wait for the end of a rebuild. Those floors
-// only save a request to the origin, because a run found by the rebuild is revalidated before use.
+// Durable floors stay until a rebuild ends, unless there are more entries than this. Removing them
+// early only costs a request to the origin, because a run found by the rebuild is revalidated
+// before use.
 #define MEMORY_FLOORS_MAX 32768u
 
 // The head of an item that a reader may still use after its removal.
@@ -31,7 +32,7 @@ struct memory_retired {
 struct memory_place {
     struct memory_retired retired;
     _Atomic(struct memory_place *) next;
-    // The pin belongs to the change. A reader that uses the place pins it again.
+    // The pin belongs to the index writer's change. A reader that uses the place takes another pin.
     struct store_place place;
 };
 
@@ -51,9 +52,10 @@ struct memory_entry {
     struct hash128 hash;
     uint64_t floor;   // LMDB's records below it do not count
     uint64_t deleted; // the highest floor set by a delete, not a put
-    // LMDB holds nothing below the floor. Kept because recovery adds old runs.
+    // LMDB durably holds nothing below the floor. The entry is kept only because recovery may add
+    // old runs.
     bool floor_durable;
-    bool owed;                      // the disk refused to make the floor durable; retried
+    bool owed; // the disk refused to make the floor durable; the index writer retries it
     struct memory_version *version; // its generation is at least the floor; NULL: none
 };
 
@@ -96,8 +98,9 @@ const struct memory_entry *index_memory_find(const struct index_memory *memory,
 bool index_memory_has_room(const struct index_memory *memory);
 // Returns true if less than three quarters of the room would be used after `asked` more puts.
 bool index_memory_leaves_room(const struct index_memory *memory, unsigned asked);
-// Returns true if so much payload waits for a commit that it must not wait longer. Its segments
-// cannot be evicted until then, so segments would go that the policy wants to keep.
+// Returns true if so much payload waits for a commit that the index writer must commit at once.
+// Segments with such payload cannot be evicted, so segments that the policy wants to keep would be
+// evicted instead.
 bool index_memory_is_heavy(const struct index_memory *memory);
 
 // --- changes: called by the key's home, and by the index writer when they are durable
@@ -120,7 +123,8 @@ bool index_memory_knows(struct index_memory *memory, struct hash128 hash);
 
 // --- calls of the index writer
 
-// Returns when the version was last validated; false if it is not here any more.
+// Returns in *ret_mono_ms and *ret_wall_ms when the version was last validated. Returns false if
+// the memory side does not have the version any more.
 bool index_memory_validated(struct index_memory *memory, struct hash128 hash, uint64_t generation,
                             uint64_t *ret_mono_ms, uint64_t *ret_wall_ms) MUST_USE;
 // Removes a place that is durable now, or never will be.
@@ -129,8 +133,8 @@ void index_memory_drop_place(struct index_memory *memory, struct hash128 hash, u
 // Records that LMDB durably holds nothing below `floor`.
 void index_memory_floor_durable(struct index_memory *memory, struct hash128 hash, uint64_t floor);
 // Records that the disk refused to make the floor durable. Returns true if the key was not owed
-// before. An owed key is retried until index_memory_owed(), which returns its current floor,
-// returns 0.
+// before. The caller retries an owed key as long as index_memory_owed(), which returns its current
+// floor, is not 0.
 bool index_memory_owe(struct index_memory *memory, struct hash128 hash, uint64_t floor);
 uint64_t index_memory_owed(struct index_memory *memory, struct hash128 hash);
 // Clears all owed keys, because LMDB is dropped with everything in it.

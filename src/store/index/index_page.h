@@ -19,11 +19,11 @@ struct index_tree {
 // Returns false if the record is impossible.
 bool index_page_tree(struct span record, struct index_tree *ret_tree) MUST_USE;
 
-// Where a page was found, and so what it must be.
+// The position at which a page was found, which decides what it must contain.
 struct index_page_place {
     enum index_table table;
     uint64_t number;
-    uint64_t page_count; // pages in the file: children have lower numbers
+    uint64_t page_count; // pages in the file; the numbers of children are lower
     bool is_leaf;
     // All keys are at least `from` and below `to`; NULL: no bound.
     const char *from, *to;
@@ -32,8 +32,8 @@ struct index_page_place {
 // do not overlap, keys and values have their lengths, keys ascend and are in range, children are in
 // the file.
 bool index_page_is_sound(const char *page, const struct index_page_place *at) MUST_USE;
-// Verifies only what depends on where a page was found: its kind, and the range of its keys. For a
-// page that was sound elsewhere.
+// Verifies only what depends on the position: the kind of the page, and the range of its keys. For
+// a page that was already found sound at another position.
 bool index_page_fits(const char *page, const struct index_page_place *at) MUST_USE;
 
 // Verifies a leaf of LMDB's own tables or of our table meta: nodes are in the page and do not

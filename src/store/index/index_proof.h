@@ -13,7 +13,7 @@ struct index_env;
 
 // Belongs to one open environment. Any thread.
 struct index_proof {
-    uint64_t page_count;     // pages at the opening; later ones are written by this process
+    uint64_t page_count;     // pages at the opening; this process has written all later ones
     _Atomic uint64_t *pages; // a bit for each page that was verified
     atomic_bool is_whole;    // all pages that this process has not written are verified
     atomic_bool is_bad;      // damage was found and reported
@@ -31,7 +31,7 @@ struct index_walk {
     enum index_table table;
     struct index_tree tree;
     uint64_t page_count;
-    // The file, if pages are verified again whatever their bits say; else -1.
+    // The file, if all pages are read and verified again whatever their bits say; -1: they are not.
     int fd;
     struct {
         const char *page;
@@ -40,8 +40,9 @@ struct index_walk {
     } step[INDEX_PAGE_DEPTH_MAX];
 };
 enum index_walked { INDEX_WALKED, INDEX_WALK_ENDS, INDEX_WALK_BAD };
-// `anew`: verifies each page whatever its bit says, and reads it from the file first. An unreadable
-// page is an error there, but SIGBUS in the map.
+// `anew`: reads each page from the file first, and verifies it whatever its bit says. If the page
+// is unreadable, reading it from the file returns an error, but reading it in the map raises
+// SIGBUS.
 enum index_walked index_proof_begin(struct index_walk *walk, const struct index_env *env,
                                     MDB_txn *txn, enum index_table table, bool anew) MUST_USE;
 // Walks to the leaf where `key` is or would be, and to the first row that is not below it.
@@ -56,8 +57,8 @@ bool index_proof_object(struct index *index, struct index_env *env, MDB_txn *txn
                         struct hash128 hash) MUST_USE;
 bool index_proof_rows(struct index *index, struct index_env *env, MDB_txn *txn, const char *key,
                       unsigned max) MUST_USE;
-// The part of the index that a change will touch. `generation`: of the run that it adds; 0: none.
-// `is_whole`: the run holds the whole object, or there is no run.
+// The part of the index that a change will touch. `generation`: that of the run that the change
+// adds; 0: it adds none. `is_whole`: the run holds the whole object, or the change adds no run.
 struct index_touch {
     struct hash128 hash;
     uint64_t generation;

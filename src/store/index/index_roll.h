@@ -5,19 +5,20 @@
 
 #include "store/index/index.h"
 
-// One slice: the pages verified in one view, and its longest time. With the pause, that is 10
-// MiB/s.
+// Limits of one slice, which is verified in one view: pages and time. With the pause between
+// slices, the rate is 10 MiB/s.
 #define INDEX_ROLL_PAGES 256u
 #define INDEX_ROLL_US 5000u
 #define INDEX_ROLL_PAUSE_MS 100u
-#define INDEX_ROLL_REST_MS (24u * 3600u * 1000u) // between two rounds
+#define INDEX_ROLL_REST_MS (24u * 3600u * 1000u) // pause between two rounds
 
 // Used by the recovery thread.
 struct index_roll {
     struct index_reader reader;
     uint64_t env_id; // the environment in which the round began; 0: no round
     enum index_table table;
-    bool begun; // `key` is that of the last row that was read in the table
+    // `key` is the key of the last row that was read in the table; false: no row was read yet.
+    bool begun;
     char key[INDEX_PAGE_KEY_LEN];
     uint64_t records, bad_records; // of this round
 };

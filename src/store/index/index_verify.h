@@ -7,12 +7,12 @@
 
 #include "store/index/index_format.h"
 
-// The longest wait for the verdict, which the child gives 25 ms after it began to run.
+// The parent's longest wait for the verdict. The child gives it within about 25 ms of running.
 #define INDEX_VERIFY_WAIT_MS 1000u
 
 enum index_verdict {
     INDEX_VERDICT_GOOD,   // everything was verified
-    INDEX_VERDICT_PARTLY, // what was verified is good
+    INDEX_VERDICT_PARTLY, // the time ran out; the part that was verified is good
     INDEX_VERDICT_BAD,
 };
 

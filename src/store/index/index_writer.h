@@ -10,7 +10,8 @@
 #include "store/segment/segment_table.h"
 
 #define INDEX_BATCH_MAX 1024u
-// A batch begins this long after its first change. Including sync and commit, that is below 200 ms.
+// A batch is written this long after its first change. Including sync and commit, it is on
+// disk in less than 200 ms.
 #define INDEX_LINGER_MS 100u
 #define INDEX_RENEW_LINGER_MS 500u // the same for renewals
 static_assert(INDEX_RENEW_LINGER_MS > INDEX_LINGER_MS, "renewals can wait for other changes");
@@ -29,17 +30,18 @@ enum index_change_kind {
     INDEX_REDESCRIBE, // gives a version other headers and another generation
     INDEX_DELETE,     // deletes all below a generation
     INDEX_DELETE_AT,  // deletes a run if it is still at that place
-    INDEX_MOVE,       // moves a run to another place if it is still at the one it was copied from
-    INDEX_CONDEMN,    // marks the runs of a key as bad in their segments; see index_condemn.c
-    INDEX_DROP,       // drops the index because it is damaged
-    INDEX_FIT,        // shrinks the file because the cache has become smaller
-    INDEX_NOTHING,    // does nothing; a thread waits for it
+    INDEX_MOVE, // moves a run to another place if it is still at the place from which it was copied
+    INDEX_CONDEMN, // marks the runs of a key as bad in their segments; see index_condemn.c
+    INDEX_DROP,    // drops the index because it is damaged
+    INDEX_FIT,     // shrinks the file because the cache has become smaller
+    INDEX_NOTHING, // does nothing; a flush queues it and waits for it
 };
 
 struct index_waiter;
 
-// A run that was copied to another place. The caller owns this struct; `err` is set when a later
-// flush has returned. ERR_CANCELLED: the run was no longer at `from`.
+// A run that was copied to another place. The caller owns this struct and keeps it until a later
+// index_writer_flush() has returned; `err` is set then. ERR_CANCELLED: the run was no longer at
+// `from`.
 struct index_move {
     struct hash128 hash;
     struct store_place from, to; // to: pinned, with a hold, until the change is settled
@@ -57,7 +59,8 @@ struct index_change {
     struct index_change *next;
     enum index_change_kind kind;
     struct hash128 hash;
-    // For PUT. DELETE: generation is the floor. CONDEMN: generation is the line.
+    // PUT: the version's. DELETE: `generation` is the floor below which all is deleted. CONDEMN:
+    // `generation` is the one below which all runs are bad.
     uint64_t generation, size_bytes, etag_hash;
     uint32_t block_size_bytes;
     uint64_t from;   // REDESCRIBE: the record's generation before
@@ -89,15 +92,16 @@ struct index_writer {
     } guarded;
     struct index_forget forget;
     // Used by the thread only.
-    bool stopping;          // the last batch was taken after the order to stop
-    uint64_t forget_due_us; // real time; a refused slice is retried then
-    uint64_t renewed_us;    // when renewals were last written
-    // The wait for room was in vain. No batch waits again until a transaction has found room.
+    bool stopping;          // the thread has seen the order to stop
+    uint64_t forget_due_us; // real monotonic time at which a refused slice of places is retried
+    uint64_t renewed_us;    // time at which renewals were last written
+    // The last wait for room timed out. No batch waits again until a transaction has found room.
     bool waited_in_vain;
     struct index_change *owed; // deletes that the disk refused
-    uint64_t owed_due_us;      // real time; when they are retried
+    uint64_t owed_due_us;      // real monotonic time at which they are retried
     unsigned owed_count, owed_failures;
-    // The disk refused more deletes than are remembered, so data.mdb's content is not trusted.
+    // The disk refused more deletes than the writer can remember, so it dropped the index and does
+    // not trust data.mdb.
     bool given_up;
     bool marked;            // a marker tells the next process not to trust the index
     atomic_bool silent;     // the workers are gone: send no answers
@@ -116,10 +120,10 @@ void index_writer_stop(struct index_writer *writer);
 
 // Called by a worker that has entered the change in the memory side.
 void index_writer_put(struct index_writer *writer, const struct memory_put *put);
-// Copies `change` and takes ownership of its `described`. The answer comes with the commit.
+// Copies `change` and takes ownership of its `described`. The answer is sent after the commit.
 void index_writer_redescribe(struct index_writer *writer, const struct index_change *change);
-// `answer`: sent when the delete is durable, or with the error; the delete is then urgent. NULL:
-// nobody waits.
+// `answer`: sent when the delete is durable or has failed; a delete with an answer is urgent. NULL:
+// nobody waits for it.
 void index_writer_delete(struct index_writer *writer, struct hash128 hash, uint64_t floor,
                          struct index_answer *answer);
 void index_writer_remove_later(struct index_writer *writer, struct hash128 hash,
