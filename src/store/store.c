@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The small calls of the door, and the reasons why nothing is stored.
+// Small functions of store.h, and the reasons why nothing is stored.
 #include <errno.h>
 
 #include "base/clock.h"
@@ -124,7 +124,8 @@ void store_note_read(struct worker *w, struct store *store, const struct store_p
                      uint64_t bytes, unsigned group)
 {
     check(group <= STORE_GROUP_PINS);
-    if (place->header_len > 0) { // else this process is still writing the run, which was the access
+    // Without a header, this process is still writing the run, and has counted that as the access.
+    if (place->header_len > 0) {
         retention_read(w, &store->retention, place, bytes, group);
     }
 }

@@ -19,7 +19,8 @@ void store_put(struct worker *w, struct store *store, const struct store_object 
 {
     check(object->generation != 0);
     check(place->segment != NULL);
-    check(place->header_len > 0 && place->block_count > 0); // complete, not only its pages
+    // The place of a complete run, not that of one still being written.
+    check(place->header_len > 0 && place->block_count > 0);
     check(sums == NULL || sums->len <= STORE_SUMS_MAX);
     if (!store->disk.attached) {
         return;
@@ -56,7 +57,7 @@ static void on_delete_known(struct worker *to, struct message *message)
     d->done(d);
 }
 
-// Returns true if nothing of the key is cached or on its way into the cache.
+// Returns true if nothing of the key is cached or about to be entered.
 static bool delete_is_needless(struct worker *w, struct store *store, struct hash128 hash)
 {
     struct index *index = &store->index;
@@ -98,8 +99,8 @@ static void on_deletion_over(struct worker *to, struct message *message)
     free(deletion);
 }
 
-// Answers the caller that the delete has timed out; the delete stays queued. If too many of those
-// are queued, the caller waits longer instead. The number of callers is bounded.
+// Tells the caller that the delete has timed out. The delete stays queued. If too many such deletes
+// are queued already, the caller waits longer instead. The number of callers is bounded.
 static void on_deletion_late(struct timer *timer)
 {
     struct deletion *deletion = container_of(timer, struct deletion, timer);

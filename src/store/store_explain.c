@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Explains why a range of an object is cached or not. A worker, whose reader is used, copies what
-// the index knows. Another thread adds what the policy knows, because it may wait for the policy's
-// lock.
+// Explains why a range of an object is cached or not. A worker copies the data of the index, with
+// its own reader. Another thread adds the data of the policy, because it may have to wait for the
+// policy's lock.
 #include "store/store_private.h"
 
 static struct store_explain_run *run_add(struct store_explain *explain, uint64_t first_block,

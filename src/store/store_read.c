@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads runs: the three ways of a hit. Runs on the worker that asks.
+// Reads runs for hits, in the three ways that store.h describes. Runs on the worker that asks.
 //
 // No byte of a run is trusted before its header. The header's magic, checksum, position, salt,
 // object hash and ETag must be those of the place. Each worker remembers accepted headers, with the
@@ -226,7 +226,7 @@ static void range_give_back(void *ctx)
     segment_return(ctx);
 }
 
-// The checksum units that `len` bytes of a payload touch, from its byte `begin` on.
+// The checksum units that contain a range of a payload.
 struct read_units {
     uint32_t first, count;
     uint64_t begin; // payload offset of the first unit
@@ -262,7 +262,7 @@ bool store_range_ready(struct worker *w, struct store *store, const struct store
     struct read_units units = units_of(begin, len);
     struct segment *segment = place->segment;
     struct run_info *info;
-    bool has_header = place->header_len > 0; // else this process is still writing the run
+    bool has_header = place->header_len > 0; // false: this process is still writing the run
     if (!segment_is_verified(segment, place->first_unit + units.first, units.count) ||
         (has_header && info_get_nowait(store_worker_of(w), place, false, &info) != ERR_OK)) {
         return false;
@@ -300,7 +300,7 @@ bool store_range_ready(struct worker *w, struct store *store, const struct store
 struct read_state {
     char *header_bytes;
     struct run_info *info;
-    int fd_plus_1; // borrowed from the first operation to the end; 0: not borrowed
+    int fd_plus_1; // 1 + the descriptor, borrowed from the first operation to the end; 0: none
 };
 
 static int read_fd(const struct store_read *read)
@@ -369,8 +369,8 @@ static uint32_t unit_len(const struct store_place *place, uint32_t unit)
 
 static void on_payload_read(struct disk_op *op);
 
-// Clears the marks of units that this read will bring from the device. Otherwise another worker
-// could send them from the page cache before this read has verified them.
+// Clears the verified marks of units that this read will load from the device. Otherwise another
+// worker could send them from the page cache before this read has verified them.
 static void read_unmark(const struct store_read *read, const struct read_units *units)
 {
     const struct store_place *place = &read->place;

@@ -48,7 +48,7 @@ struct store_run {
     uint64_t began_us; // of the operation in flight
     bool borrowed;     // the segment's descriptor, for the operation in flight
     enum err err;
-    bool touched, finishing, aborted; // touched: something was written into the reservation
+    bool touched, finishing, aborted; // touched: bytes were written into the reservation
     bool is_long;                     // see store_long.c
     char *head;                       // sector of the intent, later header and padding
     void (*done)(void *ctx, enum err err, const struct store_place *place);
@@ -56,9 +56,9 @@ struct store_run {
     void (*on_written)(void *ctx, const struct store_place *pages); // NULL: nobody watches
     void *watch_ctx;
     struct disk_op op;
-    struct task task; // for results known before an operation was started
+    struct task task; // calls the next step later if no disk operation does
     struct iovec iov[CHUNKS_PER_WRITE + 1];
-    uint32_t *unit_crc;     // as stored: little endian; after the chunks
+    uint32_t *unit_crc; // CRC of each unit, little endian as on disk; allocated after the chunks
     struct chunk *chunks[]; // unit_count of them: appended and not yet written
 };
 
@@ -125,7 +125,7 @@ static void run_give_rest(struct store_run *run)
     }
 }
 
-// Discards the run: returns pin and hold, and the reservation if nothing was written to it.
+// Discards the run: releases pin and hold, and the reservation if nothing was written to it.
 static void run_give_up(struct store_run *run)
 {
     struct segment *segment = run->reservation.segment;
@@ -403,7 +403,7 @@ static void on_run_op(struct disk_op *op)
     run_go(run);
 }
 
-// Decides the next step; no other function does.
+// Decides the next step. Only this function does.
 static void run_go(struct store_run *run)
 {
     if (run->step != RUN_IDLE) {

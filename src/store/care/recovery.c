@@ -70,9 +70,9 @@ static void want_rebuild(struct recovery *recovery, bool drop)
     pthread_mutex_lock(&recovery->guarded.lock);
     recovery->guarded.rebuild_wanted = true;
     tell_rebuilding(recovery, true);
-    // Deletes from now on are kept for the new index.
+    // From now on, the memory side keeps deletes for the new index.
     index_memory_recovering(&recovery->index->memory, true);
-    if (drop) { // queued before the runs that the rebuild adds
+    if (drop) { // queued first, before the runs that the rebuild adds
         index_writer_drop_injured(recovery->index->writer);
     }
     pthread_cond_signal(&recovery->guarded.wake);
@@ -340,7 +340,7 @@ static void rebuild_all(struct recovery *recovery)
              atomic_load(&recovery->index->blocks));
 }
 
-// Returns when the thread must act next.
+// Returns the time at which the thread must act next.
 static uint64_t due_us_locked(struct recovery *recovery)
 {
     if (recovery->guarded.rebuild_wanted) {

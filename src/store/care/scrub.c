@@ -6,10 +6,10 @@
 //
 // It reads with O_DIRECT, which bypasses the page cache. So it verifies the bytes on the device
 // even if memory has a good copy, and it pushes out no page that readers need. A file system may
-// use the page cache all the same. The first windows show that; scrubbing then stops, and the log
-// says so. A file system may do so for some reads only, and bring unverified pages into memory. So
-// each read clears all verified marks (segment_log.h) of the segment, and its next reader verifies
-// again.
+// use the page cache in spite of O_DIRECT. The first reads show that. Scrubbing then stops, and the
+// log says so. A file system may do so for some reads only, and bring unverified pages into memory.
+// So each read clears all verified marks (segment_log.h) of the segment, and its next reader
+// verifies again.
 //
 // If the device can read nothing any more, dropping its runs would help nobody. So the round ends
 // after a number of unreadable runs in a row.
@@ -99,14 +99,15 @@ static bool scrub_pace(struct scrub *scrub, uint32_t bytes)
     pthread_mutex_lock(&scrub->guarded.lock);
     uint64_t rate = max_u64(1, rate_locked(scrub));
     pthread_mutex_unlock(&scrub->guarded.lock);
-    // Lost time is not made up for. After a change of the rate, one read may come early.
+    // After a late read, the next ones are not faster. After a change of the rate, one read may
+    // come early.
     scrub->due_us = disk_real_us() + (uint64_t)bytes * 1000000 / rate;
     return true;
 }
 
 // --- reading
 
-// Checks whether the file system really bypassed the page cache.
+// Checks whether the read really bypassed the page cache.
 static void judge_direct(struct scrub *scrub, int fd, uint32_t offset, uint32_t len)
 {
     if (!disk_io_resident(fd, offset, len)) {
@@ -116,7 +117,7 @@ static void judge_direct(struct scrub *scrub, int fd, uint32_t offset, uint32_t 
     }
 }
 
-// Returns true for errors that say nothing about the run.
+// Returns true for temporary errors, which do not mean that the run is bad.
 static bool is_passing(int errno_value)
 {
     return errno_value == ENOMEM || errno_value == EAGAIN || errno_value == EINTR;
@@ -138,7 +139,7 @@ static enum err window_read(struct scrub *scrub, struct segment *segment, uint32
     }
     bool judges = !scrub->is_direct && disk_io_residency_mode() != DISK_RESIDENCY_NONE;
     if (judges) {
-        // May fail: then another window decides.
+        // If this fails, a later window decides.
         (void)posix_fadvise(fd, offset, len, POSIX_FADV_DONTNEED);
     }
     segment_unmark_all(segment);

@@ -40,11 +40,12 @@ struct fitting {
     struct store *store;
     struct segment_file *files; // ascending
     size_t count;
-    uint64_t cost, used; // of one whole segment; of everything
+    uint64_t cost, used; // disk usage in bytes: of one full segment, and of the whole cache
     size_t empty_gone, full_gone;
 };
 
-// Removes segments, oldest first, while the cache is too large: only empty ones, or any.
+// Removes segments, oldest first, until the cache is small enough. only_empty: skips segments with
+// content.
 static void fit_segments(struct fitting *f, bool only_empty)
 {
     int segments_fd = f->store->disk.dir.segments_fd;
@@ -84,7 +85,7 @@ static uint64_t files_cost(const struct fitting *f)
     return bytes;
 }
 
-#define START_BYTES (1u << 20) // the bytes that a start may need
+#define START_BYTES (1u << 20) // free bytes that a start may need
 #define START_SEGMENTS_MAX 4u  // if these do not free enough space, more will not
 static_assert(START_BYTES <= STORE_SIZE_MIN, "a start needs less than the smallest cache");
 static_assert(START_BYTES <= SEGMENT_SIZE_MIN, "one segment may be enough");

@@ -5,19 +5,20 @@
 // the store is like any other on a file system that is almost full (disk_room.c).
 //
 // The cache begins empty, whatever is in the directory. An existing index may be missing writes
-// that were proxied meanwhile. So no cached byte can be older than this moment. A write in progress
-// is handled by its key's home, as always. (A full disk with a used cache does not get here: at the
-// start its oldest segments make room, store_fit.c.)
+// that were proxied while the directory was not attached, so it is removed. So no cached byte is
+// older than the moment of attaching. A write in progress is handled by its key's home, as always.
+// (A full disk with a used cache does not get here: at the start its oldest segments make room,
+// store_fit.c.)
 //
 // The process keeps its state and writes it to the new `format`: hash key, epochs, doubts, numbers
 // of holders, and generations. Writes that began without a note in `format` may be in progress. So
 // all buckets are noted until no write is.
 //
-// The thread holds its lock during each attempt, so limits, rules and pins cannot change meanwhile:
-// a call that sets one waits, and then either changes what the next attempt uses, or finds the
-// store attached. `attached` is set under the lock of `format`, once everything works. A thread
-// that saw it unset works without a store. A thread that waits for the lock to disown the index
-// (store_unattached.c) then finds that there is none to disown.
+// The thread holds its lock during each attempt, so limits, rules and pins cannot change during it.
+// A call that sets one of them waits. After the attempt, it either changes the options of the next
+// attempt, or finds the store attached. `attached` is set under the lock of `format`, once
+// everything works. A thread that has read it as false works without a store. A thread that waits
+// for the lock of `format` to disown the index (store_unattached.c) then finds no index to disown.
 #include "store/care/store_late.h"
 
 #include <stdlib.h>
@@ -69,13 +70,13 @@ static enum err late_take_over(struct store *store, struct store_dir *found)
     return store_dir_write_format(dir);
 }
 
-// Opens the directory with the settings of now. Under the lock of `format`.
+// Opens the directory with the current settings. Under the lock of `format`.
 static enum err late_open_locked(struct store *store, struct buf *why)
 {
     struct store_late *late = &store->late;
     struct store_limits limits = store_size_limits(store);
     check(!store->disk.attached && late->options.dir != NULL);
-    store_dir_leave(&store->disk.dir); // its own locks would keep us out
+    store_dir_leave(&store->disk.dir); // otherwise our own locks on it would make the opening fail
     struct store_dir found;
     late->options.block_size_bytes_max = limits.block_size_bytes_max;
     enum err err = store_dir_open(&found, late->options.dir, why);

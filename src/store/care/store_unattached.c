@@ -32,7 +32,8 @@ static bool is_absent(const struct store_disk *disk, const char *name)
     return absent;
 }
 
-// Opens the directory as far as it now goes, because the start failed before it reached the index.
+// Opens as many of the directory's folders as possible now, because the start failed before it
+// opened the index folder.
 static enum err disown_anew(const struct store_disk *disk)
 {
     bool removed;

@@ -118,7 +118,7 @@ static struct {
     bool installed;
 } guard;
 
-// This thread reads the map, whose address is not recorded yet.
+// Set while this thread reads a map whose address is not recorded yet.
 static _Thread_local volatile bool guard_opening;
 
 static void guard_mark_and_exit(void)
@@ -140,7 +140,7 @@ static void on_sigbus(int number, siginfo_t *info, void *context)
         (void)!write(STDERR_FILENO, text, sizeof(text) - 1); // a signal handler cannot do more
         guard_mark_and_exit();
     }
-    // Not our map: the instruction runs again under the previous handler.
+    // The fault is not in our map. The instruction runs again, under the previous handler.
     (void)sigaction(number, &guard.before, NULL);
 }
 
@@ -213,9 +213,8 @@ static void folder_clear(int fd, unsigned depth)
 void index_remove_files(int index_fd)
 {
     check(index_fd >= 0);
-    // The marker goes last. If the process is killed before, the next one must not trust what is
-    // left.
-    // If it fails, the next opening fails and reports it.
+    // The marker is removed last. If the process is killed before that, the next one must not trust
+    // the remaining files. If it fails, the next opening fails and reports it.
     (void)!unlinkat(index_fd, "data.mdb", 0);
     (void)folder_sync(index_fd);
     folder_clear(index_fd, 0);
@@ -511,8 +510,8 @@ bool index_is_full(const struct index *index)
     return until_us != 0 && clock_monotonic_us() < until_us;
 }
 
-// Reports to the disk that the file system gave the index room or refused it. Wakes the supply
-// thread if that changes something.
+// Records for disk_room.c whether the file system gave the index room or refused it. Wakes the
+// supply thread if that changed.
 static void room_answer(struct index *index, bool refused)
 {
     if (disk_room_answer_index(index->disk, refused)) {
@@ -589,7 +588,7 @@ bool index_fit(struct index *index)
         return true;
     }
     log_warn("index_dropped", "reason=size");
-    // First, so that deletes from now on are kept for the new index.
+    // Called first, so that the memory side keeps deletes for the new index from now on.
     index->host.want_rebuild(index->host.ctx);
     return false;
 }

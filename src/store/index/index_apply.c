@@ -59,7 +59,8 @@ static void txn_want_pages(struct index_txn *t, uint64_t more)
     check(t->pages <= t->pages_ready || t->err != ERR_OK);
 }
 
-// Ensures that the file has `more` pages. Returns false if cache.size has no room for them now.
+// Reserves `more` pages of the file for the transaction, and grows the file if needed. Returns
+// false if cache.size has no room for them now.
 static bool txn_gets_pages(struct index_txn *t, uint64_t more)
 {
     if (t->pages + more > t->pages_ready &&
@@ -100,10 +101,10 @@ static void txn_abort(struct index_txn *t)
     }
 }
 
-// The two trees that grow with objects and runs, measured together.
+// The trees of "objects" and "places" together.
 struct trees {
     uint64_t pages;
-    unsigned depth; // sum of their depths: the pages that one change copies
+    unsigned depth; // sum of both depths: the pages that one change copies
 };
 
 static int txn_measure(const struct index_txn *t, struct trees *ret_trees)
@@ -133,7 +134,7 @@ static uint64_t touched_pages(const struct trees *trees, unsigned put_count, uns
     return min_u64(paths, trees->pages + split_pages(trees->pages, put_count));
 }
 
-// Takes as many changes as have room. Sets t->err if fewer than `least` have.
+// Sets t->changes_max to as many changes as have room. Sets t->err if there is no room for `least`.
 static void txn_take_room(struct index_txn *t, const struct trees *trees, unsigned put_count,
                           unsigned removal_count, unsigned least)
 {
@@ -403,7 +404,7 @@ static bool object_remove(struct index_txn *t, struct hash128 hash,
 static void record_validate(const struct index *index, struct index_record *record,
                             uint64_t mono_ms, uint64_t wall_ms)
 {
-    check(index->opener != 0); // 0 is no process
+    check(index->opener != 0); // 0 is not a valid process
     record->validated_mono_ms = mono_ms;
     record->validated_wall_ms = wall_ms;
     record->opener = index->opener;
@@ -520,7 +521,7 @@ static enum err apply_put(struct index_txn *t, const struct index_change *c)
     bool is_new = true;
     check(c->generation != 0 && c->place.segment != NULL);
     if (record_get(t, c->hash, &record)) {
-        // Its generation is from a header.
+        // Such a record has the generation of a run's header, which may be a provisional one.
         bool found_in_segment = (record.flags & INDEX_REBUILT) != 0;
         if ((record.generation > c->generation && !found_in_segment) ||
             (record.generation == c->generation && !version_is_same(&record, c))) {
@@ -529,7 +530,7 @@ static enum err apply_put(struct index_txn *t, const struct index_change *c)
         is_new = record.generation != c->generation;
         if (found_in_segment && version_is_same(&record, c) && object_confirm(t, c, &record)) {
             is_new = false;
-            // The record has more than was fetched again.
+            // The run found in the segment has more blocks than the new one.
             if (record_has(t, c, &record) > c->place.block_count) {
                 record_put(t, c->hash, &record);
                 return ERR_OK;
@@ -570,7 +571,7 @@ static enum err apply_put_rebuilt(struct index_txn *t, const struct index_change
     return object_add_place(t, c, &record, is_new);
 }
 
-// Gives the record's version other headers. Its runs stay, under the new generation.
+// Replaces the headers of the record's version. Its runs stay, under the new generation.
 static enum err apply_redescribe(struct index_txn *t, const struct index_change *c)
 {
     struct index_record record;
@@ -580,7 +581,7 @@ static enum err apply_redescribe(struct index_txn *t, const struct index_change 
         return ERR_CANCELLED;
     }
     if (!object_confirm(t, c, &record)) {
-        return ERR_CANCELLED; // the old generation would show the new headers
+        return ERR_CANCELLED; // otherwise runs of the old generation would get the new headers
     }
     record.flags |= INDEX_DESCRIBED;
     record.described = (struct span){c->described, c->described_len};

@@ -138,7 +138,7 @@ static bool touch_of(struct index_batch *batch, unsigned i, struct index *index,
         break;
     }
     case INDEX_REDESCRIBE:
-        touch.generation = c->generation; // and the record's own generation
+        touch.generation = c->generation; // the record's own generation is verified as well
         touch.is_whole = false;
         break;
     case INDEX_DELETE:
@@ -210,13 +210,13 @@ static enum err change_apply(struct index *index, struct index_txn *t, struct in
     if (!lives) {
         return ERR_IO;
     }
-    if (c->kind == INDEX_PUT) { // it may have been renewed since
+    if (c->kind == INDEX_PUT) { // the version may have been renewed since the put
         (void)!index_memory_validated(memory, c->hash, c->generation, &c->validated_mono_ms,
                                       &c->validated_wall_ms);
     } else if (c->kind == INDEX_PUT_REBUILT) {
         struct memory_put found = put_of(c);
         c->generation = index_memory_judge_rebuilt(memory, &found);
-        // Or its home has given it another generation.
+        // Cancelled also if its home has given it another generation since index_batch_ready().
         if (c->generation == 0 || c->generation != generation) {
             return ERR_CANCELLED;
         }

@@ -7,13 +7,13 @@
 // not grow. index_memory.c explains why the memory side comes first. The key's renewal is read
 // before the view is opened for the same reason: the index writer removes it after the commit.
 //
-// The record with the newer generation counts, and none below the floor. The exception: what a home
-// has put beats a record that recovery found in a segment, whatever the generation in that run's
-// header.
+// Of the memory side's version and LMDB's record, the newer generation counts, unless it is below
+// the floor. The exception: a version that a home has put wins over a record that recovery found in
+// a segment, whatever the generation in that run's header.
 //
-// Correctness does not depend on what is read here. Each value has a checksum over itself and its
-// key. The run it points at is verified by salt, header and full key. A bad record is a miss, but
-// the key does not count as absent.
+// A wrong value read here cannot cause a wrong answer. Each value has a checksum over itself and
+// its key. The run that it points at is verified by salt, header and full key. A bad record is a
+// miss, but the key does not count as absent.
 #include "base/clock.h"
 #include "stats/stats.h"
 #include "store/index/index_writer.h"
@@ -28,14 +28,14 @@ struct lookup {
     struct index_reader *reader;
     struct hash128 hash;
     uint64_t first_byte, end_byte;
-    uint64_t first, end; // the blocks of that window
+    uint64_t first, end; // the blocks that contain that window
     struct store_view *view;
     const struct memory_version *version; // the memory side's version; NULL: none counts
     // Places of `version` in the window, ascending.
     const struct memory_place *pending[STORE_VIEW_PLACES_MAX];
     unsigned pending_count, pending_next;
     const struct memory_place *some; // the newest place of `version`, in the window or not
-    bool is_described;               // its record has a description
+    bool is_described;               // the version's record in LMDB has a description
     struct renewal_copy renewal;     // of any generation; generation 0: there is none
 };
 
@@ -165,7 +165,7 @@ static bool view_add(struct lookup *l, struct store_place place, bool durable)
     return true;
 }
 
-// Adds the pending places up to `block`. Returns true if one begins at `block`.
+// Adds the pending places that begin at `block` or before. Returns true if one begins at `block`.
 static bool view_add_pending(struct lookup *l, uint64_t block)
 {
     bool there = false;
@@ -187,8 +187,8 @@ static void view_add_durable(struct lookup *l, const struct index_place *place, 
     }
 }
 
-// Reads the place of one row; *ret_good if it is intact and of this version. Returns false at the
-// end of the version's rows.
+// Reads the place of one row; *ret_good: the place is intact and of this version. Returns false at
+// the end of the version's rows.
 static bool row_read(const struct lookup *l, const MDB_val *key, const MDB_val *value,
                      uint64_t *ret_block, struct index_place *ret_place, bool *ret_good)
 {
@@ -300,7 +300,7 @@ static void pick_pending(struct lookup *l)
     check(l->version->generation != 0 && l->pending_count == 0);
     lookup_window(l, l->version->size_bytes, l->version->block_size_bytes);
     const struct memory_place *at = l->some = atomic_load(&l->version->first);
-    // At most MEMORY_PENDING_MAX and those in flight.
+    // The list has at most MEMORY_PENDING_MAX places and those in flight.
     for (; at != NULL; at = atomic_load(&at->next)) {
         uint64_t block = at->place.first_block;
         if (block >= l->end || block + at->place.block_count <= l->first) {

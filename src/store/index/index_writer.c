@@ -28,9 +28,10 @@
 // that with the marker, or else by removing data.mdb. The marker goes when no delete is owed. The
 // next process revalidates all runs that it finds in segments.
 //
-// Bounds of the queue: MEMORY_PENDING_MAX bounds puts when their runs begin; the writes that wait
-// for them bound deletes. The store's own changes are at most 4,096. Beyond that its threads wait,
-// and workers leave their changes out, because those only save work later.
+// Bounds of the queue. The number of puts is limited when runs begin (MEMORY_PENDING_MAX). The
+// number of deletes is limited by the number of client writes, because each delete has a write that
+// waits for it. The store itself queues at most 4,096 changes. Above that its threads wait, and
+// workers skip their changes, because those only save work later.
 #include "store/index/index_writer.h"
 
 #include <errno.h>
@@ -301,7 +302,7 @@ static void writer_drop_index(struct index_writer *writer)
     index_remove_files(index->disk->dir.index_fd);
     bool removed;
     if (!index_is_gone(index) && index_disown(index->disk->dir.index_fd, &removed) == ERR_OK) {
-        // data.mdb may come back after a power cut, and the marker may be gone
+        // After a power cut, data.mdb may be back and the marker gone.
         writer->marked = true;
     }
     if (writer->given_up && !index_is_gone(index)) {
@@ -331,7 +332,7 @@ static void writer_commit_failed(struct index_writer *writer, int rc)
     stats_add(COUNTER_index_commit_failures, 1);
     log_error("index_commit_failed", "lmdb=%s", log_quote(span_from_cstr(mdb_strerror(rc))));
     if (rc_means_broken(rc)) {
-        // First, so that deletes from now on are kept for the new index.
+        // Called first, so that the memory side keeps deletes for the new index from now on.
         index->host.want_rebuild(index->host.ctx);
         writer_drop_index(writer);
         return;
@@ -363,7 +364,8 @@ static enum err batch_txn(struct index_writer *writer, struct index_batch *chang
     struct index_batch_left left = index_batch_left(changes);
     check(left.puts + left.deletes + left.forgets > 0);
     enum err err = index_room_begin(writer, changes, &t, ret_rc);
-    if (err == ERR_DISK_FULL && left.forgets > 0) { // forgetting can wait, and filling goes on
+    // Places to forget can wait, and storing continues.
+    if (err == ERR_DISK_FULL && left.forgets > 0) {
         changes->forget = NULL;
         writer->forget_due_us = disk_real_us() + INDEX_AGAIN_MS * 1000ull;
         if (left.puts + left.deletes == 0) {
@@ -469,8 +471,9 @@ static void owed_drop(struct index_writer *writer, struct index_change **list)
     free(change);
 }
 
-// The disk refuses deletes of too many keys to remember them all. So the index is dropped, and
-// recovery rebuilds it. The runs that it finds in segments are revalidated before their first use.
+// Called when the disk has refused deletes of more keys than the writer can remember. Drops the
+// index, and recovery rebuilds it. The runs that it finds in segments are revalidated before their
+// first use.
 static void writer_give_up_index(struct index_writer *writer)
 {
     if (!writer->given_up) {
@@ -678,7 +681,8 @@ static bool writer_wait_locked(struct index_writer *writer)
         }
         if (writer->guarded.count == 0 && forget > 0) {
             batch_due_us = max_u64(batch_due_us, writer->forget_due_us);
-        } else if (writer->guarded.count > 0) { // more than the retry of a refused slice waits
+            // Changes wait, not only the retry of a refused slice.
+        } else if (writer->guarded.count > 0) {
             batch_due_us = min_u64(batch_due_us, now_us + INDEX_LINGER_MS * 1000);
         }
         if (renewals > 0 && renew_due_us == 0) {

@@ -22,8 +22,8 @@
 
 struct segment {
     uint32_t number, used_bytes, run_count;
-    uint32_t cost_bytes; // its share of the capacity
-    uint32_t *blocks;    // the block of each of its runs
+    uint32_t cost_bytes; // bytes of the capacity that it takes
+    uint32_t *blocks;    // its runs in order; each is one block, by index
     uint32_t cap;
 };
 
@@ -37,7 +37,7 @@ struct store_replay {
     void *region;
     size_t region_bytes;
     uint32_t segment_bytes, runs_max; // runs_max: per segment
-    uint32_t segment_max, spares;     // whole segments that fit
+    uint32_t segment_max, spares;     // segment_max: whole segments that fit into the capacity
     uint32_t live;
     uint64_t room_bytes;
     uint32_t table_size, next_number;
