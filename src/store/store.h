@@ -75,8 +75,8 @@ struct store_options {
     unsigned group_count;             // at most STORE_GROUPS_MAX
     const char *dir;                  // created (0700) if it does not exist
     uint64_t size_bytes;              // 0: use size_percent
-    unsigned size_percent;            // of the free space plus the cache's own size
-    unsigned headroom_percent;        // the part of size kept free for index and fills in flight
+    unsigned size_percent;            // percent of the free space plus the cache's own size
+    unsigned headroom_percent; // percent of the size kept free for the index and fills in flight
     // Of the file system. While less is free, nothing is stored and the oldest segments are
     // removed.
     unsigned min_free_percent;
@@ -90,8 +90,8 @@ struct store_options {
     // copies under other holders become unreachable for good, because they may miss writes.
     struct store_holder *holders;
     unsigned holder_count;
-    // While memory may be short, the page cache keeps this many of the bytes written last; 0: all
-    // of them.
+    // While memory_is_short() returns true, only this many of the bytes written last stay in the
+    // page cache; 0: all of them.
     uint64_t written_pages_bytes;
     bool (*memory_is_short)(void); // any thread
 };
@@ -272,7 +272,7 @@ struct store_place {
     uint64_t first_block;
     uint32_t block_count;
     uint32_t block_size_bytes;
-    uint32_t first_unit; // ordinal of its first checksum unit in the segment
+    uint32_t first_unit; // number of its first checksum unit, counted in the segment
     bool is_described;   // its object's headers are in the index, not in the run's header
     // with etag_hash: identifies the object; each header read is compared with both
     struct hash128 hash;
@@ -521,7 +521,7 @@ struct store_delete {
 // done() with ERR_OK: the change is durable. Otherwise the version was gone, the disk refused the
 // change, or it timed out after STORE_REDESCRIBE_WAIT_MS. The change may still be made later, so
 // the caller must delete below a newer floor. The timeout is short because dropping the bytes then
-// costs less than waiting; the delete may take its own time.
+// costs less than waiting. The delete has its own timeout.
 #define STORE_DESCRIBED_MAX 768u
 #define STORE_REDESCRIBE_WAIT_MS 2000u
 #define STORE_REDESCRIBED_BLOCKS_MAX 16384u
@@ -535,15 +535,16 @@ bool store_redescribe(struct worker *w, struct store *store, const struct store_
                       struct store_delete *d) MUST_USE;
 // Hides all records and runs of the key below `floor`, for good in this process. done() runs on the
 // worker that called. ERR_OK: no later process trusts them either, even after kill -9. (If this
-// store could not use its directory, the same holds for an earlier process's index.) Otherwise the
-// disk refused all means, or timed out. The store then continues to try, without a second done().
+// store could not use its directory, the same holds for an earlier process's index.) With an error,
+// the disk refused the delete and also every way to make the next process distrust the index, or
+// timed out. The store then continues to try, without a second done().
 void store_delete(struct worker *w, struct store *store, struct store_delete *d);
 
 // Condemns the key: its cached bytes are wrong although the origin's ETag matches. Covers each run
 // of the key that began before now, wherever it is, including the one at `place` (NULL: none;
 // borrowed for the call). Called before the delete that removes them from the index. No rebuild
-// adds them again. No later process finds them either: after kill -9 once a thread that may block
-// has written one line, and after a power cut once that delete's done() has run.
+// adds them again. No later process finds them either. After kill -9 this holds once a thread that
+// may block has written one line, and after a power cut once that delete's done() has run.
 void store_condemn(struct worker *w, struct store *store, struct hash128 hash,
                    const struct store_place *place);
 // Records that the origin has just confirmed the version: renews its validation time (in memory at
@@ -564,14 +565,14 @@ void store_renew(struct worker *w, struct store *store, const struct store_renew
 
 enum store_explain_state {
     STORE_EXPLAIN_KEPT,     // cached
-    STORE_EXPLAIN_UNRANKED, // cached, but the policy has no record of it: it goes with its segment
+    STORE_EXPLAIN_UNRANKED, // cached, but the policy has no record of it: evicted with its segment
     STORE_EXPLAIN_WANTED,   // not cached: the next request stores it
     STORE_EXPLAIN_REFUSED,  // not cached: it is worth less than what would be evicted for it
 };
 
 struct store_explain_run {
     uint64_t first_block;
-    uint32_t block_count; // blocks that are not cached and have no history are one piece
+    uint32_t block_count; // adjacent blocks without a history that are not cached are one entry
     enum store_explain_state state;
     unsigned priority;       // the priority by which it is ranked
     bool is_pinned;          // a pin keeps it from eviction
@@ -597,7 +598,7 @@ struct store_explain {
     // False (`lru`): everything is stored and the oldest is evicted; runs have no further data.
     bool learns;
     bool is_full;   // storing needs an eviction
-    bool is_silent; // no run with a history is requested: a scan, or new data
+    bool is_silent; // only runs without a history are requested now: a scan, or new data
     // The bytes cached of the group (for pins: of all pins), and the most allowed; 0: no limit.
     uint64_t group_bytes, group_max_bytes;
     unsigned run_count;
@@ -625,7 +626,7 @@ enum store_scrub_state {
     STORE_SCRUB_RUNS,
     STORE_SCRUB_DONE,
     STORE_SCRUB_CANCELLED,
-    STORE_SCRUB_GIVEN_UP // the device reads nothing, or only through the page cache
+    STORE_SCRUB_GIVEN_UP // ended early: the device cannot be read, or only through the page cache
 };
 // Describes the last round, or the one in progress.
 struct store_scrub {

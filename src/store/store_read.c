@@ -139,8 +139,8 @@ enum err store_object_get(struct worker *w, struct store *store, const struct st
 
 // --- the small way
 
-// Returns memory for a client that waits. An exhausted budget must not block it, so the chunk may
-// exceed the budget, which counts it.
+// Allocates a chunk for a client that waits. An exhausted memory budget must not block the client,
+// so the chunk may exceed the budget. It is counted all the same.
 static struct chunk *chunk_for_read(void)
 {
     struct chunk *chunk = chunk_new();
@@ -578,7 +578,8 @@ void store_read_start(struct worker *w, struct store_read *read)
     read->err = ERR_OK;
     read->cancelled = read->repeated = false;
     worker_task_init(&read->task, on_read_task);
-    // Runs in this turn, which also submits the operations that it starts.
+    // The task runs in this turn of the loop, which then also submits the disk operations that the
+    // task starts.
     worker_defer(w, &read->task);
 }
 

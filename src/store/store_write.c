@@ -112,7 +112,8 @@ static uint32_t run_end_offset(const struct store_run *run)
     return (uint32_t)align_up_u64(run->reservation.layout.payload_offset + used, RUN_ALIGN);
 }
 
-// Returns the rest of the reservation. The header is on disk and says where the run ends.
+// Gives the unused rest of the reservation back to the segment. Called when the header, which says
+// where the run ends, is on disk.
 static void run_give_rest(struct store_run *run)
 {
     uint32_t end = run_end_offset(run);
@@ -314,8 +315,8 @@ static void run_write_header(struct store_run *run)
     run_start_op(run, RUN_HEADER, 1 + count, layout->header_offset);
 }
 
-// Adds the complete run to the segment's rows and reports it to the policy, even if nobody wants it
-// yet, because a scan would find it too.
+// Adds the complete run to the segment's rows and reports it to the policy. This is done even if
+// the caller will not enter it in the index, because a scan of the segment would also find it.
 static void run_note(const struct store_run *run)
 {
     check(run->written_units >= run->unit_count && run->err == ERR_OK);
@@ -333,7 +334,7 @@ static void run_op_failed(struct store_run *run, const struct disk_op *op)
         run->err = op->err;
     }
     if (op->err == ERR_UNREADABLE || op->err == ERR_DESCRIPTORS) {
-        return; // the write was not tried
+        return; // the device has not failed, because nothing was written
     }
     disk_filling_off(&run->store->disk, "write", op->errno_value != 0 ? op->errno_value : ENOSPC);
 }
@@ -377,7 +378,7 @@ static void on_run_op(struct disk_op *op)
     struct store_run *run = as_run(container_of(op, struct store_run, op));
     enum run_step step = run->step;
     check(step != RUN_IDLE);
-    if (run->borrowed) { // a run may wait long for its origin
+    if (run->borrowed) { // between two writes a run may wait long for its origin
         segment_return(run->reservation.segment);
         run->borrowed = false;
     }
@@ -422,7 +423,7 @@ static void run_go(struct store_run *run)
         if (run->writing_units < CHUNKS_PER_WRITE / 4 && !run->finishing && !all_appended &&
             !chunk_budget_is_short()) {
             run->writing_units = 0;
-            return; // wait for more chunks: larger writes
+            return; // wait for more chunks, so that writes are larger
         }
         run_start_op(run, RUN_PAYLOAD, run->writing_units,
                      layout->payload_offset + run->written_units * STORE_CHECKSUM_UNIT);

@@ -328,7 +328,7 @@ static void rebuild_ended(struct recovery *recovery)
 
 static void rebuild_all(struct recovery *recovery)
 {
-    check(atomic_load(&recovery->is_rebuilding)); // until recovery_ends()
+    check(atomic_load(&recovery->is_rebuilding)); // stays true until recovery_ends()
     check(atomic_load(&recovery->index->memory.recovering));
     log_info("index_rebuild_begun", "segments=%u", atomic_load(&recovery->log->segment_count));
     stats_add(COUNTER_index_rebuilds, 1);

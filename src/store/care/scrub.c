@@ -60,7 +60,7 @@ static uint64_t rate_locked(const struct scrub *scrub)
     return ordered > 0 ? ordered : scrub->guarded.bytes_per_s;
 }
 
-// Waits until that time, or until an order has changed since this function last returned. Returns
+// Waits until `until_us`, or until a rate has changed since this function last returned. Returns
 // false if the thread must stop, or nothing is to be read now.
 static bool scrub_wait(struct scrub *scrub, uint64_t until_us)
 {
@@ -180,7 +180,7 @@ static enum err scrub_bytes(struct scrub *scrub, uint32_t offset, uint32_t len,
         }
         scrub->window_offset = from;
         enum err err = window_read(scrub, segment, from, want);
-        if (err == ERR_IO) { // the unreadable bytes may come after `end`
+        if (err == ERR_IO) { // read less, because the unreadable bytes may come after `end`
             want = (uint32_t)align_up_u64(end, DIRECT_ALIGN) - from;
             err = window_read(scrub, segment, from, want);
         }

@@ -12,11 +12,11 @@
 //   the store retries every few seconds. If it is refused again and again, it evicts an older
 //   segment.
 //
-// An eviction may not help with an inode or a quota. After a few in vain, no more follow until a
-// segment could be created.
+// An eviction may not help if inodes or a quota are used up. After VAIN_MAX evictions that did not
+// help, the store evicts no more until it can create a segment.
 //
-// Meanwhile the index grows for runs that go into existing segments. So a segment is created only
-// if a step of the index fits as well.
+// The index also needs space, for runs in existing segments. So a segment is created only if a step
+// of the index fits as well.
 #include "store/disk/disk_room.h"
 
 #include <assert.h>

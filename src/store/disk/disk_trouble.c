@@ -105,7 +105,7 @@ enum err disk_shortage(const struct store_disk *disk)
         return ERR_OK;
     }
     enum err err = (enum err)atomic_load(&disk->short_err);
-    check(err != ERR_OK); // it is set before the time
+    check(err != ERR_OK); // short_err is set before short_until_us
     return err;
 }
 

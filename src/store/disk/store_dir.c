@@ -75,7 +75,7 @@
 // --- format
 
 static_assert(STORE_FORMAT_VERSION_MIN < STORE_FORMAT_VERSION_MAX, "an earlier program refuses it");
-// The longest line of a row has a name of 9 bytes, and that of an append six numbers of 10 digits.
+// The longest row has a name of 9 bytes. A line "append" has six numbers of up to 10 digits.
 static_assert(1024 + STATE_ROWS * (9 + 33 + 21 + 3) + STORE_APPEND_MAX * (6 + 66 + 1) <=
                   FORMAT_BYTES_MAX,
               "the longest text fits");
@@ -147,7 +147,7 @@ static void format_boot_id(struct span value, struct store_format *ret_format)
     ret_format->cuts = (uint8_t)cuts;
 }
 
-// No holder's number is above the highest one.
+// Returns true if no holder's number is above the number in the shared row.
 static bool holders_are_right(struct state_table *state)
 {
     const struct state_row *rows = state_table_rows(state, STATE_HOLDERS);
@@ -379,7 +379,8 @@ bool store_dir_is_foreign(int fd, char ret_name[NAME_MAX + 1])
     return store_dir_other(fd, skip_in_empty, ret_name);
 }
 
-// Called before anything is created in it. Looks for `format` last, because that is created first.
+// Called before anything is created in the directory. Looks for `format` last, because a start
+// creates it first.
 static enum err dir_refuse_foreign(const struct store_dir *dir, struct buf *ret_why)
 {
     check(dir->lock_fd < 0 && dir->index_fd < 0);

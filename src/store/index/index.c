@@ -451,7 +451,8 @@ enum err index_open(struct index *index, uint64_t txn_least, bool txn_exact)
     enum err err = index_error(rc);
     if (err == ERR_OK) {
         env_count_file(index);
-        // Some room after the last page. Reads do not need it, and the file grows before a write.
+        // Allocates some room after the last page. If there is none, the index still opens, because
+        // reads do not need it and the file grows before each write.
         err = index_grow(index, env, env_used_bytes(env) + 1);
         err = err == ERR_DISK_FULL ? ERR_OK : err;
     }

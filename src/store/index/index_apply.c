@@ -198,7 +198,8 @@ static bool record_get(struct index_txn *t, struct hash128 hash, struct index_re
         !index_object_decode(hash, (struct span){value.mv_data, value.mv_size}, ret_record)) {
         return false;
     }
-    struct span *described = &ret_record->described; // the next put may reuse LMDB's page
+    // Copied out, because the next put may reuse LMDB's page.
+    struct span *described = &ret_record->described;
     if (described->len > 0) {
         memcpy(t->described, described->ptr, described->len);
         described->ptr = t->described;
@@ -378,7 +379,8 @@ static bool places_remove(struct index_txn *t, uint64_t generation)
             place_gone(t, owner, first_block, &place);
         }
         rc = mdb_cursor_del(cursor, 0);
-        rc = rc != 0 ? rc : mdb_cursor_get(cursor, &key, &value, MDB_NEXT); // the one after it
+        // The row after the deleted one.
+        rc = rc != 0 ? rc : mdb_cursor_get(cursor, &key, &value, MDB_NEXT);
     }
     mdb_cursor_close(cursor);
     return !is_left;
@@ -431,8 +433,9 @@ static enum err object_add_place(struct index_txn *t, const struct index_change 
     if (index_change_is_whole(c)) {
         if (was_whole) {
             t->blocks -= record->place.block_count;
-        } else if (!is_new && !places_remove(t, record->generation)) { // the run contains them all
-            record_put(t, c->hash, record); // it may have another generation now
+            // The new run contains all the old ones.
+        } else if (!is_new && !places_remove(t, record->generation)) {
+            record_put(t, c->hash, record); // write it, because it may have another generation now
             return ERR_AGAIN;
         }
         record->flags |= INDEX_WHOLE;

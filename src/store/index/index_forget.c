@@ -129,7 +129,8 @@ unsigned index_forget_take(struct index_forget *forget, unsigned max)
 {
     check(max > 0 && forget->slice_count <= forget->slice_max);
     if (forget->slice_count > 0 || atomic_load(&forget->waiting) == 0) {
-        return forget->slice_count; // the disk refused this slice the last time
+        // The same slice again, because the disk refused it the last time.
+        return forget->slice_count;
     }
     if (forget->slice_max < max) {
         free(forget->slice);

@@ -52,7 +52,7 @@ static void old_line_take(struct state_table *table, const char *bytes)
 {
     if (wire_get_u32(bytes) != OLD_MAGIC ||
         wire_get_u32(bytes + 4) != disk_crc32c(bytes + 8, OLD_LINE_LEN - 8)) {
-        return; // torn by a power cut, so no delete was answered for it
+        return; // a power cut has torn the line, so no delete that needs it was answered
     }
     struct hash128 hash = {wire_get_u64(bytes + 8), wire_get_u64(bytes + 16)};
     struct state_row *row = state_table_put(table, STATE_CONDEMNED, hash);
