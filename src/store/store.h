@@ -240,7 +240,8 @@ struct store_object {
     // Rendered lines "Name: value\r\n" for replies, with ETag, Last-Modified and Content-Type.
     struct span headers;
 };
-// Copies everything into one allocation. Returns NULL if one of the limits above is exceeded.
+// Returns a new object that is one allocation, with copies of all arguments. Returns NULL if one of
+// the limits above is exceeded.
 struct store_object *store_object_new(struct hash128 hash, struct span realm, struct span bucket,
                                       struct span key, struct span etag, struct span version_id,
                                       struct span headers, uint64_t size_bytes,
@@ -274,7 +275,8 @@ struct store_place {
     uint32_t block_size_bytes;
     uint32_t first_unit; // number of its first checksum unit, counted in the segment
     bool is_described;   // its object's headers are in the index, not in the run's header
-    // with etag_hash: identifies the object; each header read is compared with both
+    // `hash` and `etag_hash` identify the object's version. Each header that is read is
+    // compared with both.
     struct hash128 hash;
     uint64_t etag_hash;
 };
@@ -504,7 +506,7 @@ void store_put(struct worker *w, struct store *store, const struct store_object 
 
 // Embedded; belongs to the store until done().
 struct store_delete {
-    struct message message; // private, and so is the next
+    struct message message; // private, like `worker`
     struct worker *worker;
     struct hash128 hash;
     uint64_t floor;
@@ -590,7 +592,7 @@ struct store_explain_run {
 };
 
 struct store_explain {
-    struct hash128 hash;  // private, and so is the next
+    struct hash128 hash;  // private, like `group`
     unsigned group;       // from its rule
     enum refusal refusal; // the reason why nothing is stored now, whatever its worth
     bool keeps_up;        // false: the disk lags behind with its writes

@@ -27,7 +27,7 @@
 #include "store/store_private.h"
 
 #define LONG_PART 8u    // at most 1/8 of the segments hold long runs at once
-#define LONG_LATELY 32u // segments created since the last long run
+#define LONG_LATELY 32u // "lately": at most this many segments were created since
 
 uint64_t store_run_bytes_max(const struct store *store)
 {

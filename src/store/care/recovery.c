@@ -40,7 +40,7 @@
 #include "store/state/state_condemned.h"
 
 #define REBUILD_PAUSE_US 125000u
-#define REBUILD_PAUSES_MAX 12u // the pause is doubled at most this often
+#define REBUILD_PAUSES_MAX 12u // the most doublings of the pause
 #define REBUILD_CALM_US 600000000u
 static_assert(((uint64_t)REBUILD_PAUSE_US << REBUILD_PAUSES_MAX) <= REBUILD_CALM_US,
               "the longest pause is no calm");

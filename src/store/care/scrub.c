@@ -42,8 +42,9 @@
 #define ROUND_US 3600000000u
 #define TICK_US 1000000u // interval of checks whether a round is due
 #define BEHIND_US 100000u
-#define DOUBTS_MAX 3u      // windows that entered the page cache; other programs may have read them
-#define UNREADABLE_MAX 16u // unreadable runs in a row: then the device is at fault
+// Reads found in the page cache before scrubbing stops; other programs may cause a few.
+#define DOUBTS_MAX 3u
+#define UNREADABLE_MAX 16u // after more unreadable runs in a row than this, the device is at fault
 #define IOPRIO_WHO_PROCESS 1
 #define IOPRIO_IDLE (3 << 13)
 static_assert(WINDOW_BYTES >= STORE_CHECKSUM_UNIT + DIRECT_ALIGN,
@@ -60,8 +61,8 @@ static uint64_t rate_locked(const struct scrub *scrub)
     return ordered > 0 ? ordered : scrub->guarded.bytes_per_s;
 }
 
-// Waits until `until_us`, or until a rate has changed since this function last returned. Returns
-// false if the thread must stop, or nothing is to be read now.
+// Waits until `until_us`, or until a rate or an order has changed since this function last
+// returned. Returns false if the thread must stop, or nothing is to be read now.
 static bool scrub_wait(struct scrub *scrub, uint64_t until_us)
 {
     struct timespec until = disk_timespec_of_us(until_us);
@@ -149,7 +150,7 @@ static enum err window_read(struct scrub *scrub, struct segment *segment, uint32
     if (judges && got > 0) {
         judge_direct(scrub, fd, offset, len);
     }
-    (void)close(fd); // only read
+    (void)close(fd); // an error loses nothing: only read
     if (failed == EINVAL) {
         scrub->is_impossible = true;
     }

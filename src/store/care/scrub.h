@@ -29,7 +29,7 @@ struct scrub {
         pthread_cond_t wake;
         uint64_t bytes_per_s;         // 0: read nothing, unless a round is ordered
         uint64_t ordered_bytes_per_s; // rate of the ordered round; 0: none is ordered
-        unsigned changes;             // counts changes of these two rates
+        unsigned changes;             // counts changes of the rates, orders and cancellations
         bool is_wanted;               // begin a round at once
         bool is_cancelled;            // cancel the round in progress
         struct disk_thread thread;    // started with the first rate above 0

@@ -127,7 +127,7 @@ static void *late_main(void *ctx)
 {
     struct store *store = ctx;
     struct store_late *late = &store->late;
-    thread_begin("store-late", THREAD_HELPS); // the store's threads inherit from it
+    thread_begin("store-late", THREAD_HELPS); // the threads that it starts inherit its priority
     pthread_mutex_lock(&late->guarded.lock);
     do {
         struct timespec until = disk_timespec_of_us(disk_real_us() + PAUSE_US);

@@ -29,8 +29,8 @@
 #define TELL_US 60000000u
 #define REFUSED_US 5000000u
 #define REFUSALS_MAX 3u // refusals before an older segment is evicted
-#define INODES_MIN 2u   // for a segment, and for `format` while it is rewritten
-#define VAIN_MAX 3u     // evictions in vain before they stop
+#define INODES_MIN 2u   // one for the segment, one for `format` while it is rewritten
+#define VAIN_MAX 3u     // evictions that did not help before the store stops them
 
 enum { ANSWER_NONE, ANSWER_REFUSED, ANSWER_GRANTED };
 

@@ -364,7 +364,7 @@ bool store_dir_other(int fd, bool (*skip)(const char *name), char ret_name[NAME_
             found = true;
         }
     }
-    (void)closedir(folder); // only read
+    (void)closedir(folder); // an error loses nothing: only read
     return found;
 }
 
@@ -491,11 +491,11 @@ static enum err dir_enter_private(struct store_dir *dir, struct buf *ret_why)
                    "to others: remove it, or choose another cache.dir",
                    dir->path);
         if (fd >= 0) {
-            (void)close(fd); // only looked at
+            (void)close(fd); // an error loses nothing: only read
         }
         return ERR_FORMAT;
     }
-    (void)close(dir->fd); // only looked into
+    (void)close(dir->fd); // an error loses nothing: only read
     dir->fd = fd;
     size_t size = strlen(dir->path) + sizeof("/" STORE_DIR_PRIVATE);
     char *path = malloc(size);
@@ -680,7 +680,7 @@ static uint64_t folder_bytes(int at_fd, const char *name, bool (*skip)(const cha
             bytes += (uint64_t)st.st_blocks * 512;
         }
     }
-    (void)closedir(folder); // only read
+    (void)closedir(folder); // an error loses nothing: only read
     return bytes;
 }
 

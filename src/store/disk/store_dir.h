@@ -75,8 +75,8 @@ struct store_dir {
 // in any case.
 enum err store_dir_open(struct store_dir *dir, const char *path, struct buf *ret_why) MUST_USE;
 void store_dir_close(struct store_dir *dir);
-// Releases a directory whose opening failed later, so that others can use it. store_dir_open() may
-// then be tried again.
+// Releases a directory if a later step of the opening failed, so that other processes can use it.
+// store_dir_open() may then be tried again.
 void store_dir_give_up(struct store_dir *dir);
 // Closes its descriptors and locks; path and `format` stay.
 void store_dir_leave(struct store_dir *dir);

@@ -34,7 +34,8 @@
 // Places of one generation are neighbours. A leaf holds up to 47 of them, and at least half as
 // many.
 #define PLACES_PER_PAGE 8u
-#define PLACES_LEAST 128u     // any transaction may remove this many: PAGES_SLACK has their pages
+// Any transaction may remove this many, because PAGES_SLACK includes their pages.
+#define PLACES_LEAST 128u
 #define PLACES_MOST 65536u    // removing this many takes some 50 ms
 #define PLACES_PER_GROWTH 64u // above PLACES_LEAST, pages are requested for this many at once
 static_assert(PLACES_LEAST / PLACES_PER_PAGE <= PAGES_SLACK, "any transaction has these pages");

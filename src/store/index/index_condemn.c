@@ -120,7 +120,8 @@ static void condemn_known(struct condemning *c, MDB_txn *txn, struct index_env *
     }
     key = (MDB_val){sizeof(place_bytes), place_bytes};
     int rc = mdb_cursor_get(cursor, &key, &value, MDB_SET_RANGE);
-    while (rc == 0 && key.mv_size == INDEX_PLACE_KEY_LEN) { // ends with the generation
+    // The loop ends at the first row of another generation.
+    while (rc == 0 && key.mv_size == INDEX_PLACE_KEY_LEN) {
         uint64_t generation, first_block;
         struct hash128 owner;
         struct index_place found;

@@ -172,7 +172,7 @@ void index_memory_reclaim(struct index_memory *memory)
         pthread_mutex_lock(&shard->lock);
         uint64_t oldest = shard->retired != NULL ? oldest_reader(memory) : 0;
         struct memory_retired **at = &shard->retired;
-        while (*at != NULL) { // bounded like the changes
+        while (*at != NULL) { // the list's length is bounded by the number of changes
             struct memory_retired *retired = *at;
             if (retired->epoch < oldest) {
                 *at = retired->next;

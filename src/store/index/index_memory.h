@@ -14,7 +14,7 @@
 // run begins; if refused deletes alone reach it, the index is dropped. The limit is lower if
 // limits.max_buffer is small: the memory side may use three eighths of it.
 #define MEMORY_PENDING_MAX 8192u
-// If an eighth of the waiting payload allowed is reached, commit without further delay.
+// If an eighth of the payload allowed to wait does wait, the writer commits without further delay.
 #define MEMORY_PENDING_HEAVY_PART 8u
 #define MEMORY_PENDING_BYTES 2048u // measured memory of one pending put
 

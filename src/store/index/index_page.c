@@ -20,8 +20,8 @@
 #define NODE_BYTES 8u
 #define FLAG_BRANCH 1u
 #define FLAG_LEAF 2u
-#define FLAG_LONG 4u  // bytes 12 to 15 are the number of pages
-#define PAGE_FIRST 2u // after the two meta pages
+#define FLAG_LONG 4u  // flag: bytes 12 to 15 of the page are the number of its pages
+#define PAGE_FIRST 2u // number of the first page after the two meta pages
 // Flags of a node: its value has pages of its own; its value is the record of a table.
 #define NODE_APART 1u
 #define NODE_TABLE 2u
@@ -46,7 +46,8 @@ bool index_page_tree(struct span record, struct index_tree *ret_tree)
     }
     *ret_tree = (struct index_tree){.depth = wire_get_u16(record.ptr + TREE_DEPTH_AT),
                                     .root = wire_get_u64(record.ptr + TREE_ROOT_AT)};
-    return wire_get_u16(record.ptr + TREE_FLAGS_AT) == 0 && // flags mean another key order
+    // Any flag would mean another order of keys.
+    return wire_get_u16(record.ptr + TREE_FLAGS_AT) == 0 &&
            (ret_tree->root == TREE_NO_ROOT) == (ret_tree->depth == 0) &&
            ret_tree->depth <= INDEX_PAGE_DEPTH_MAX;
 }

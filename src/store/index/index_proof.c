@@ -36,10 +36,10 @@
 
 #define TABLE_OF_TABLES 1u // LMDB's own table, whose rows are the named tables
 #define NEIGHBOURS 2u
-#define LEAF_LEAST_BYTES 1024u                  // bytes in use; LMDB merges leaves with fewer
-#define LEAF_ROW_BYTES (INDEX_OBJECT_MAX + 28u) // of a row of "objects"
-#define BRANCH_LEAST 2u                         // children; LMDB merges branches with fewer
-#define AHEAD_DEPTH 3u                          // a tree with fewer levels is small and in memory
+#define LEAF_LEAST_BYTES 1024u                  // LMDB merges leaves with fewer bytes in use
+#define LEAF_ROW_BYTES (INDEX_OBJECT_MAX + 28u) // the longest row of "objects"
+#define BRANCH_LEAST 2u                         // LMDB merges branches with fewer children
+#define AHEAD_DEPTH 3u // no read-ahead in trees with fewer levels, which are small and in memory
 static_assert(LEAF_LEAST_BYTES == INDEX_PAGE_BYTES / 4, "LMDB merges a leaf a quarter full");
 static_assert(LEAF_ROW_BYTES < INDEX_PAGE_BYTES / 2, "a leaf has two rows");
 static_assert(AHEAD_DEPTH <= INDEX_PAGE_DEPTH_MAX, "such trees exist");
@@ -238,7 +238,8 @@ bool index_proof_object(struct index *index, struct index_env *env, MDB_txn *txn
 static enum index_walked walk_rows(struct index_walk *w, uint64_t generation, uint64_t max)
 {
     enum index_walked walked = INDEX_WALKED;
-    for (uint64_t seen = 0; walked == INDEX_WALKED && seen <= max;) { // ends with the table
+    // The loop ends with the table's last leaf.
+    for (uint64_t seen = 0; walked == INDEX_WALKED && seen <= max;) {
         unsigned at;
         const char *leaf = index_proof_leaf(w, &at);
         uint64_t last, block;
@@ -383,7 +384,7 @@ static void leaves_ahead(struct index_walk *w, int fd, const struct index_touch 
             w->step[level].at = index_page_child_of(w->step[level].page, key);
             struct index_page_place child = child_place(w, level, w->step[level].at);
             if (!step_to(w, level + 1, &child)) {
-                return; // the walk that reaches it reports it
+                return; // a bad page: the walk that verifies this path reports it
             }
         }
         unsigned at = index_page_child_of(w->step[level].page, key);

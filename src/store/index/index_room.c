@@ -20,7 +20,7 @@
 #include "store/segment/segment_log.h"
 
 #define LOOK_US 2000u
-#define CHANGES_LEAST 16u // a transaction waits for room for this many
+#define CHANGES_LEAST 16u // a transaction waits until this many changes have room
 static_assert(CHANGES_LEAST <= INDEX_BATCH_MAX, "a batch has as many");
 static_assert(LOOK_US * 10 < INDEX_ROOM_WAIT_MS * 1000, "it looks often while it waits");
 

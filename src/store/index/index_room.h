@@ -17,7 +17,7 @@ struct index_writer;
 enum err index_room_begin(struct index_writer *writer, const struct index_batch *batch,
                           struct index_txn *t, int *ret_rc);
 // Logs and counts that a batch was dropped because it had no room. index_is_full() then returns
-// true for a while.
+// true for a second.
 void index_room_none(struct index *index);
 
 #endif

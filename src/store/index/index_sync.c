@@ -47,10 +47,10 @@ void index_sync_batch(struct index_writer *writer, const struct index_change *ba
         }
         if (!seen) {
             check(c->place.segment != NULL && c->place.segment->log == log);
-            // May fail if the segment is unreadable now. The order only saves work: a run lost in a
-            // power cut fails its checksums.
+            // This may fail if the segment cannot be opened now. That is safe: if a power cut then
+            // loses the run, its checksums fail and it is a miss.
             (void)index_sync_segment(c->place.segment);
-            // More segments than fit are synced again, which is cheap.
+            // If the list is full, a segment may be synced twice, which is cheap.
             if (count < ARRAY_LEN(synced)) {
                 synced[count++] = c->place.segment;
             }

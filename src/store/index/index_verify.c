@@ -29,14 +29,14 @@
 // A page takes at least 2 us, so a larger index cannot be read in that time.
 #define WALK_PAGES_MAX 16384u
 #define PAGE_BYTES 4096u
-#define PAGES_MAX (1ull << 28) // an index of 1 TiB
+#define PAGES_MAX (1ull << 28) // pages of an index of 1 TiB
 #define EXIT_BAD 3
 static_assert(PAGE_BYTES == INDEX_PAGE_BYTES, "both files read the same pages");
 static_assert(INDEX_VERIFY_WAIT_MS * 1000 > 10 * WALK_FIRST_US,
               "the parent waits much longer than the child walks");
 
 struct walker {
-    struct index_env env; // this process's own, for its walks
+    struct index_env env; // the child's own environment, for its walks
     MDB_txn *txn;
     uint64_t page_count, records, bad_records;
     uint8_t *free_pages; // a bit per page
@@ -173,7 +173,8 @@ static bool walk_table(struct walker *w, enum index_table table, uint64_t until_
     struct index_walk walk;
     enum index_walked walked = index_proof_begin(&walk, &w->env, w->txn, table, true);
     walked = walked == INDEX_WALKED ? index_proof_seek(&walk, first) : walked;
-    while (walked == INDEX_WALKED && clock_monotonic_us() <= until_us) { // ends with the table
+    // The loop ends with the table's last leaf.
+    while (walked == INDEX_WALKED && clock_monotonic_us() <= until_us) {
         walked = walk_leaf(w, &walk) ? index_proof_next_leaf(&walk) : INDEX_WALK_BAD;
     }
     *ret_end = walked == INDEX_WALK_ENDS;
@@ -283,7 +284,7 @@ child_main(int out_fd, const char *path, uint64_t map_bytes, const uint8_t *cach
 #define META_MAGIC_AT 16u
 #define META_PAGE_SIZE_AT 40u
 #define META_FLAGS_AT 44u
-#define META_FLAGS 8u // keys of the table of free pages are numbers
+#define META_FLAGS 8u // flag: the keys of the table of free pages are numbers
 #define META_TABLES_AT 88u
 #define META_TABLES_LEN 48u
 #define META_LAST_PAGE_AT 136u
@@ -351,7 +352,7 @@ bool index_verify_tables(int index_fd)
     int fd = file_open(index_fd, O_RDONLY);
     bool good = fd >= 0 && tables_are_good(fd);
     if (fd >= 0) {
-        (void)close(fd); // only read
+        (void)close(fd); // an error loses nothing: only read
     }
     return good;
 }
@@ -362,7 +363,7 @@ uint64_t index_file_cut(int index_fd)
     check(index_fd >= 0);
     int fd = file_open(index_fd, O_RDWR);
     if (fd >= 0 && metas_read(fd, meta)) {
-        // If it fails, the file stays as long as it is, and counts.
+        // If this fails, the file keeps its length, and the rest still counts as used.
         (void)!ftruncate(fd, (off_t)meta_used_bytes(meta));
     }
     if (fd >= 0) {

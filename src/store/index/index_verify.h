@@ -19,8 +19,9 @@ enum index_verdict {
 // Runs the child. Called before threads start.
 enum index_verdict index_verify(const char *path, uint64_t map_bytes,
                                 const uint8_t cache_id[CACHE_ID_LEN]) MUST_USE;
-// Verifies the two meta pages without LMDB, that the file is as long as they say, and the few pages
-// that say where the tables are. LMDB could crash on them before a child can run.
+// Verifies three things without LMDB: the two meta pages, the length of the file that they give,
+// and the few pages with the roots of the tables. On damage there, LMDB could crash before the
+// child runs.
 bool index_verify_tables(int index_fd);
 // Truncates the unused end of data.mdb. Returns its disk usage after that.
 uint64_t index_file_cut(int index_fd);

@@ -20,7 +20,7 @@
 #include "store/disk/store_dir.h"
 #include "store/offline/offline.h"
 
-#define FORMAT_TEXT_MAX 4096u // of a message
+#define FORMAT_TEXT_MAX 4096u // the longest message
 #define FOLDER (O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
 
 // The entries at the top of a cache of any version.
@@ -115,9 +115,9 @@ enum err store_look(const char *path, struct store_look *ret_look)
     int inner = open_private(fd);
     look_at(inner >= 0 ? inner : fd, &look);
     if (inner >= 0) {
-        (void)close(inner); // only inspected
+        (void)close(inner); // an error loses nothing: only read
     }
-    (void)close(fd); // only inspected
+    (void)close(fd); // an error loses nothing: only read
     *ret_look = look;
     return ERR_OK;
 }
@@ -195,14 +195,14 @@ static enum err open_directory(const struct store_prepare_options *options, int 
         int failed = errno;
         if (fd < 0 && failed == EACCES && rest.ptr == NULL &&
             is_theirs_already(at_fd, name, options)) {
-            (void)close(at_fd); // O_PATH: nothing is pending
+            (void)close(at_fd); // O_PATH: no writes are pending
             *ret_fd = -1;
             return ERR_OK;
         }
         if (fd < 0) {
             err = refuse_component(at_fd, name, options->dir, failed, ret_what);
         } else {
-            (void)close(at_fd); // O_PATH: nothing is pending
+            (void)close(at_fd); // O_PATH: no writes are pending
             at_fd = fd;
         }
     }
@@ -212,7 +212,7 @@ static enum err open_directory(const struct store_prepare_options *options, int 
         buf_printf(ret_what, "\"%s\" names no directory of its own", options->dir);
     }
     if (err != ERR_OK && at_fd >= 0) {
-        (void)close(at_fd); // O_PATH: nothing is pending
+        (void)close(at_fd); // O_PATH: no writes are pending
         at_fd = -1;
     }
     *ret_fd = at_fd;
@@ -238,7 +238,7 @@ static enum err give_file(int at_fd, const char *name, const struct store_prepar
                fchownat(fd, "", options->uid, options->gid, AT_EMPTY_PATH) != 0) {
         err = error_from_errno(errno);
     }
-    (void)close(fd); // O_PATH: nothing is pending
+    (void)close(fd); // O_PATH: no writes are pending
     return err;
 }
 
@@ -251,7 +251,7 @@ static enum err give_entries(int fd, const struct store_prepare_options *options
     if (folder == NULL) {
         int failed = errno;
         if (again >= 0) {
-            (void)close(again); // only read
+            (void)close(again); // an error loses nothing: only read
         }
         return error_from_errno(failed);
     }
@@ -261,7 +261,7 @@ static enum err give_entries(int fd, const struct store_prepare_options *options
             err = give_file(fd, e->d_name, options);
         }
     }
-    (void)closedir(folder); // only read
+    (void)closedir(folder); // an error loses nothing: only read
     return err;
 }
 
@@ -273,7 +273,7 @@ static enum err give_cache(int fd, const struct store_prepare_options *options)
         int folder = openat(fd, cache_folders[i], FOLDER);
         if (folder >= 0) {
             err = give_entries(folder, options);
-            (void)close(folder); // only read
+            (void)close(folder); // an error loses nothing: only read
         } else if (errno != ENOENT) {
             err = error_from_errno(errno);
         }
@@ -314,7 +314,7 @@ static enum err wipe_folder(int fd, const char *name)
     if (folder == NULL) {
         int failed = errno;
         if (folder_fd >= 0) {
-            (void)close(folder_fd); // only read
+            (void)close(folder_fd); // an error loses nothing: only read
         }
         return failed == ENOENT ? ERR_OK : error_from_errno(failed);
     }
@@ -325,7 +325,7 @@ static enum err wipe_folder(int fd, const char *name)
             err = error_from_errno(errno);
         }
     }
-    (void)closedir(folder); // only read
+    (void)closedir(folder); // an error loses nothing: only read
     if (err == ERR_OK && unlinkat(fd, name, AT_REMOVEDIR) != 0) {
         err = error_from_errno(errno);
     }
@@ -451,9 +451,9 @@ enum err store_prepare(const struct store_prepare_options *options, struct buf *
         locks_give_back(at, lock);
     }
     if (inner >= 0) {
-        (void)close(inner); // nothing is pending
+        (void)close(inner); // no writes are pending
     }
-    (void)close(fd); // nothing is pending
+    (void)close(fd); // no writes are pending
     return err;
 }
 
@@ -474,5 +474,5 @@ void store_discard(const char *path)
         locks_give_back(fd, lock);
     }
     buf_done(&what);
-    (void)close(fd); // nothing is pending
+    (void)close(fd); // no writes are pending
 }

@@ -12,9 +12,10 @@
 #include "store/policy/policy.h"
 
 #define BATCH_MAX 1024u
-#define RECLAIMS_MAX 8u        // for one new segment
-#define RUNS_FOR_BLOCK_MAX 64u // runs in all for which the policy has room, per block
-#define TRIM_PARTS 64u         // as in segment_trim.c
+#define RECLAIMS_MAX 8u // the most segments reclaimed to get a new one
+// The policy has room for at most this many runs per block of the trace.
+#define RUNS_FOR_BLOCK_MAX 64u
+#define TRIM_PARTS 64u // as in segment_trim.c
 #define TRIM_SEGMENTS_MIN 8u
 // With trimmed segments, this many may fit into the space of one whole one, as in the store's
 // table.

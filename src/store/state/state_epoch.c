@@ -34,7 +34,8 @@
 #include "stats/stats.h"
 #include "store/state/state_epoch.h"
 
-#define EPOCH_STRIDE 3u // a begin, an end, and the step to `start`
+// A change raises `now` up to three times: begin, end, and the step to `start`.
+#define EPOCH_STRIDE 3u
 
 static struct hash128 epoch_hash(const struct store_epochs *epochs, struct span origin,
                                  struct span bucket)

@@ -96,7 +96,7 @@ static int file_read(struct store_pins *pins, struct buf *ret_file)
         buf_append_span(ret_file, (struct span){bytes, got > 0 ? (size_t)got : 0});
     }
     failed = got < 0 ? errno : failed == 0 && ret_file->len == 0 ? EINVAL : failed;
-    (void)close(fd); // only read
+    (void)close(fd); // an error loses nothing: only read
     return failed;
 }
 
