@@ -434,8 +434,7 @@ static enum err object_add_place(struct index_txn *t, const struct index_change 
     if (index_change_is_whole(c)) {
         if (was_whole) {
             t->blocks -= record->place.block_count;
-            // The new run contains all the old ones.
-        } else if (!is_new && !places_remove(t, record->generation)) {
+        } else if (!is_new && !places_remove(t, record->generation)) { // the run replaces all
             record_put(t, c->hash, record); // write it, because it may have another generation now
             return ERR_AGAIN;
         }

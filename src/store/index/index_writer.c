@@ -28,10 +28,9 @@
 // that with the marker, or else by removing data.mdb. The marker goes when no delete is owed. The
 // next process revalidates all runs that it finds in segments.
 //
-// Bounds of the queue. The number of puts is limited when runs begin (MEMORY_PENDING_MAX). The
-// number of deletes is limited by the number of client writes, because each delete has a write that
-// waits for it. The store itself queues at most 4,096 changes. Above that its threads wait, and
-// workers skip their changes, because those only save work later.
+// Bounds of the queue. MEMORY_PENDING_MAX limits puts when runs begin. The client writes that wait
+// for deletes limit these. The store itself queues at most 4,096 changes. Above that its threads
+// wait, and workers skip their changes, which only save work later.
 #include "store/index/index_writer.h"
 
 #include <errno.h>
@@ -364,8 +363,7 @@ static enum err batch_txn(struct index_writer *writer, struct index_batch *chang
     struct index_batch_left left = index_batch_left(changes);
     check(left.puts + left.deletes + left.forgets > 0);
     enum err err = index_room_begin(writer, changes, &t, ret_rc);
-    // Places to forget can wait, and storing continues.
-    if (err == ERR_DISK_FULL && left.forgets > 0) {
+    if (err == ERR_DISK_FULL && left.forgets > 0) { // go on without the places to forget
         changes->forget = NULL;
         writer->forget_due_us = disk_real_us() + INDEX_AGAIN_MS * 1000ull;
         if (left.puts + left.deletes == 0) {
@@ -471,9 +469,8 @@ static void owed_drop(struct index_writer *writer, struct index_change **list)
     free(change);
 }
 
-// Called when the disk has refused deletes of more keys than the writer can remember. Drops the
-// index, and recovery rebuilds it. The runs that it finds in segments are revalidated before their
-// first use.
+// Drops the index, because the disk refused deletes of too many keys to remember them. Recovery
+// rebuilds it. The runs that it finds in segments are revalidated before their first use.
 static void writer_give_up_index(struct index_writer *writer)
 {
     if (!writer->given_up) {
@@ -681,8 +678,7 @@ static bool writer_wait_locked(struct index_writer *writer)
         }
         if (writer->guarded.count == 0 && forget > 0) {
             batch_due_us = max_u64(batch_due_us, writer->forget_due_us);
-            // Changes wait, not only the retry of a refused slice.
-        } else if (writer->guarded.count > 0) {
+        } else if (writer->guarded.count > 0) { // not only the refused slice waits
             batch_due_us = min_u64(batch_due_us, now_us + INDEX_LINGER_MS * 1000);
         }
         if (renewals > 0 && renew_due_us == 0) {

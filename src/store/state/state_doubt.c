@@ -3,19 +3,20 @@
 // was sent to the origin, and the origin may apply it later. So a state that the origin confirmed
 // earlier says nothing about the state afterwards.
 //
-// A bucket is in doubt until a time. A record that the origin confirmed before that time must be
-// confirmed once more before it is used: until then at every use, and afterwards once for each
-// record. So a doubt needs no end, only its time, and is never dropped. The design assumes that no
-// origin applies a write later than STORE_DOUBT_MS after the last sign of that write.
+// Each doubt has a time at which it ends. Until then, a record of the bucket is revalidated at
+// every use. After that, a record whose last confirmation is older than the end is revalidated
+// once. So nothing has to happen at the end, and only its time is kept, for good. The design
+// assumes that no origin applies a write later than STORE_DOUBT_MS after the last sign of that
+// write.
 //
-// Over restarts: before the first write to a bucket is sent, `format` notes that the bucket is
-// being written to. A process that ends without a clean stop leaves writes of unknown outcome; the
-// next process finds the note, and the bucket is in doubt. A clean stop removes the note and leaves
-// the times. The next process compares them with the wall clock. Within one process, they are
+// Restarts. Before the first write to a bucket is sent, `format` notes that the bucket is being
+// written to. If the process ends without a clean stop, the outcome of its writes is unknown. The
+// next process finds the note and puts the bucket in doubt. A clean stop removes the notes and
+// keeps the times. The next process compares them with the wall clock. Within one process, they are
 // compared with the monotonic clock. The note is also removed after STORE_DOUBT_MS without a write
-// and without a doubt, so that a crash then puts nothing in doubt. A note that cannot be written
-// (counted) does not delay its write, because a full disk must not make a request fail. The doubt
-// is lost only if the process is killed during that very write.
+// and without a doubt, so that a crash then puts nothing in doubt. If a note cannot be written,
+// this is counted and the write is sent without it, because a full disk must not make a request
+// fail. The doubt is lost only if the process is killed during that very write.
 //
 // At most STATE_DOUBTS_MAX buckets have a time of their own. All others share one time, so a doubt
 // about one of them counts for all of them.
