@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decides which runs to admit, which segment to evict, and which of its runs to rewrite. It knows
-// no files, and of an object only a key for each run.
+// Decides which runs to admit, which segment to evict, and which of its runs to rewrite. The policy
+// does no file I/O, and identifies each run only by a key.
 //
-// Threads: one owns the policy (the store's). Only the owner may call, except where a comment says
-// any thread. Workers call policy_admit(), and put their events into a ring each (policy_ring.h),
-// which the owner drains into policy_take(). Nothing here locks, blocks, or allocates after
-// policy_new().
+// Threads: one thread of the store owns the policy. Only the owner may call, except where a comment
+// says any thread. Workers call policy_admit(). Each worker puts its events into its own ring
+// (policy_ring.h), which the owner drains into policy_take(). Nothing here locks, blocks, or
+// allocates after policy_new().
 //
-// The life of a segment: begin -> append (its runs, from rings or directly) -> seal -> named by
+// The life of a segment: begin -> append (its runs, from rings or directly) -> seal -> chosen by
 // policy_victim() -> move (a survivor, rewritten elsewhere) or drop (each other run) -> free.
 //
 // Files:
-//   policy.c            events and segments come in here
+//   policy.c            the functions that callers use, and the events
 //   policy_publish.c    answers to workers
 //   policy_clock.c      age, classes and silence
 //   policy_monitor.c    evidence: reuse by age
 //   policy_rank.c       the worth of a run, from the evidence
-//   policy_ghost.c      dropped and refused runs
+//   policy_ghost.c      the past of dropped and refused runs
 //   policy_probation.c  runs that are stored in spite of low worth
 //   policy_segments.c   the runs of each segment
-//   policy_reclaim.c    the bar and the victim
-//   policy_lru.c        the oldest segment
+//   policy_reclaim.c    the bar for admission, and the victim of eviction
+//   policy_lru.c        evicts the oldest segment
 //   policy_group.c      priorities
-//   policy_save.c       across restarts
-//   policy_explain.c    reasons
+//   policy_save.c       save and load, across restarts
+//   policy_explain.c    reasons for a decision
 #ifndef FOREBAY_STORE_POLICY_H
 #define FOREBAY_STORE_POLICY_H
 
@@ -34,47 +34,47 @@
 #include "base/error.h"
 #include "base/hash.h"
 
-#define POLICY_GROUPS 32u // groups of runs, see store.h
+#define POLICY_GROUPS 32u // groups of runs; 0: normal priority, also runs whose rule is unknown
 
 enum policy_kind {
-    POLICY_LRU,   // everything is admitted, the oldest segment goes
-    POLICY_EPOCH, // learns when what is read again
+    POLICY_LRU,   // admits every run, evicts the oldest segment
+    POLICY_EPOCH, // learns after which interval runs are read again
 };
 
 struct policy_options {
     enum policy_kind kind;
     uint64_t capacity_bytes; // of all segments together
-    uint32_t segment_max;    // segments there may be at once, whatever their state
-    uint32_t run_max;        // runs ranked at once; others are evicted with their segment
-    uint32_t former_max;     // dropped and refused runs to remember, roughly; 0: run_max
-    uint64_t identity;       // of the cache; policy_load() refuses what another cache saved
+    uint32_t segment_max;    // limit on segments, whatever their state
+    uint32_t run_max;        // limit on ranked runs; further runs are stored but not ranked
+    uint32_t former_max;     // about how many former runs are remembered; 0: run_max
+    uint64_t identity;       // of the cache; policy_load() refuses pieces of another cache
     // Set if only the first policy_region_least() bytes of the region are mapped initially. Extends
-    // the mapped part to `bytes` bytes. If it returns false, the run that needs them is not ranked.
-    // Called when a run is added.
+    // the mapped part to `bytes` bytes. If it returns false, the run or segment that needs them
+    // is not ranked. Called when a run is added.
     bool (*grow)(void *ctx, size_t bytes);
     void *grow_ctx;
 };
 
 struct policy;
 
-// Returns the bytes that runs and remembered former runs need: at most 16 for each of `run_max` if
-// a segment holds 64 runs or more.
+// Returns the size of the region, which holds the stored runs and the memory of former ones. At
+// most 16 bytes for each of `run_max` if segments hold 64 runs or more.
 size_t policy_region_bytes(const struct policy_options *options);
-// Returns the part of these bytes that is needed while there are no runs.
+// Returns the part of policy_region_bytes() that is needed while there are no runs.
 size_t policy_region_least(const struct policy_options *options);
-// `region`: policy_region_bytes() zeroed bytes, aligned to 64. The caller owns it, and it must
-// outlive the policy. The policy allocates its fixed part itself: less than 1 MiB.
+// `region`: policy_region_bytes() zeroed bytes, aligned to 64. The caller owns them and keeps them
+// until policy_free(). All other memory of the policy is allocated here, less than 1 MiB.
 struct policy *policy_new(const struct policy_options *options, void *region);
-void policy_free(struct policy *policy); // NULL is fine
-// Changes the capacity. Events that the policy has learnt keep their ticks; newer ones replace them
-// in time.
+void policy_free(struct policy *policy); // accepts NULL
+// Changes the capacity, and so the length of a tick. Ages that the policy has learnt keep their
+// number of ticks; newer evidence replaces them in time.
 void policy_resize(struct policy *policy, uint64_t capacity_bytes);
-// Sets whether a new segment needs the eviction of another one. Until then everything is admitted.
-// Choosing a victim sets it, too.
+// Sets whether a new segment needs the eviction of another one. While false, every run is admitted.
+// policy_victim() sets it to true.
 void policy_set_full(struct policy *policy, bool is_full);
 
-// Returns the key of a run: the run begins at block `first_block` of the object with that hash. All
-// versions of an object have the same keys.
+// Returns the key of the run that begins at block `first_block` of the object with that hash. All
+// versions of the object share the key.
 static inline uint64_t policy_key(struct hash128 hash, uint64_t first_block)
 {
     uint64_t key = hash.lo ^ (first_block * 0x9e3779b97f4a7c15u);
@@ -86,59 +86,61 @@ static inline uint64_t policy_key(struct hash128 hash, uint64_t first_block)
 
 enum policy_verdict {
     POLICY_REFUSE,
-    POLICY_PROBATION, // stored in a segment of such runs, which is evicted soon
+    POLICY_PROBATION, // stored in a segment for such runs only, which is evicted soon
     POLICY_STORE,
 };
 
-// Decides whether to store a run that was missed. Any thread, no lock. `is_part`: the request wants
-// only a part of the run. Others will want the rest soon, so the run is not refused, whatever it is
-// worth. *ret_stamp goes into the event of this miss and, if the run is stored, into its
-// POLICY_STORED event.
+// Decides whether to store the run. `is_part`: the request is for a part of the run only. Then its
+// other parts will be requested soon, so the run is never refused. The caller copies *ret_stamp
+// into the event of this request and, if the run is stored, into its POLICY_STORED event. Any
+// thread, no lock.
 enum policy_verdict policy_admit(const struct policy *policy, uint64_t key, unsigned group,
                                  bool is_part, uint32_t *ret_stamp);
 
 enum policy_event_kind {
-    // After each colon: the fields that this kind needs.
-    POLICY_READ,     // a stored run was read: segment, start
-    POLICY_ADMITTED, // a miss was admitted: stamp
-    POLICY_REFUSED,  // a miss was refused, or could not be stored: stamp
-    POLICY_STORED,   // a run was stored: segment, start, len, stamp
-    POLICY_GONE,     // a run was deleted or overwritten: segment, start
+    // Each comment ends with the fields that such an event sets in addition to its key.
+    POLICY_READ,     // a stored run was read: segment, start, len, group
+    POLICY_ADMITTED, // a miss was admitted: len, stamp, is_part
+    POLICY_REFUSED,  // a miss was refused, or could not be stored: len, stamp, is_part
+    POLICY_STORED,   // a run was stored: segment, start, len, group, stamp, on_probation
+    POLICY_GONE,     // a stored run was deleted or overwritten: segment, start
 };
 
 struct policy_event {
     uint64_t key;
-    uint32_t segment, start; // number of the segment; where the run begins in it
-    uint32_t len;            // bytes: of the run (POLICY_STORED), otherwise of the request
-    uint32_t stamp;
-    uint32_t group; // of its present rule (POLICY_READ, POLICY_STORED)
+    uint32_t segment, start; // segment number, and the run's offset in it
+    uint32_t len;            // POLICY_STORED: bytes of the run; else bytes requested
+    uint32_t stamp;          // from policy_admit()
+    uint32_t group;          // of the rule that now applies to the run
     enum policy_event_kind kind;
-    bool is_part;      // a miss: as passed to policy_admit()
-    bool on_probation; // POLICY_STORED: the verdict was POLICY_PROBATION
+    bool is_part;      // as passed to policy_admit()
+    bool on_probation; // policy_admit() returned POLICY_PROBATION
 };
 
 void policy_take(struct policy *policy, const struct policy_event *events, size_t count);
 
 // --- segments ------------------------------------------------------------------------------------
 
-// Adds a segment. Returns false if its place in the table is taken: its runs are then not ranked. A
-// segment of that number from policy_load() keeps its runs: see policy_save.c.
+// Adds a new segment. Returns false if its entry of the table is in use; its runs are then not
+// ranked. A segment that policy_load() has added keeps its runs: see policy_save.c.
 bool policy_segment_begin(struct policy *policy, uint32_t number);
 bool policy_segment_knows(const struct policy *policy, uint32_t number);
-// Stamp of a request that belongs to the same use as the one before. In policy_segment_append():
-// the caller knows nothing of the run's past.
+// Stamp of a request that follows another one for the same run so soon that both count as one use.
+// For a stored run: take its past from the ghosts, if it is there.
 #define POLICY_STAMP_SAME (UINT32_MAX - 1)
-// Adds a stored run to the segment. Runs come in ascending order of `start`, or nearly so.
-// Returns false if there is no room: the run is then not ranked.
+// Adds a stored run to its segment. Runs may be added slightly out of order. Returns false if the
+// run is not ranked, because its segment is unknown or memory is short.
 bool policy_segment_append(struct policy *policy, uint32_t number, uint32_t start, uint32_t len,
                            uint64_t key, uint32_t stamp);
 void policy_segment_seal(struct policy *policy, uint32_t number);
 uint32_t policy_segment_run_count(const struct policy *policy, uint32_t number);
-// Gets the start of the run at `index`. Returns false if it is gone, or there is none.
+// Sets *ret_start to the offset of the run with that index. Returns false if the run is gone, or
+// there is no such index.
 bool policy_segment_run(const struct policy *policy, uint32_t number, uint32_t index,
                         uint32_t *ret_start);
 
-// Gets the index of the run that begins at `start`. Returns false if it is gone, or there is none.
+// Sets *ret_index to the index of the run at offset `start`. Returns false if the run is gone, or
+// none begins there.
 bool policy_segment_find(const struct policy *policy, uint32_t number, uint32_t start,
                          uint32_t *ret_index);
 
@@ -151,41 +153,42 @@ struct policy_victim {
 bool policy_victim(struct policy *policy, bool (*may_go)(void *ctx, uint32_t number), void *ctx,
                    uint32_t *ret_survivors, uint32_t survivor_max,
                    struct policy_victim *ret_victim);
-// Returns true if no run has been stored on probation for a while, so no segment has to stay open
-// for such runs.
+// Returns whether nothing has been stored on probation for a while. Then no segment needs to stay
+// open for such runs.
 bool policy_probation_is_idle(const struct policy *policy);
-// Records that a survivor was rewritten to the segment `to`, at `start`.
+// Records that a survivor was rewritten to segment `to` at offset `start`.
 void policy_segment_move(struct policy *policy, uint32_t from, uint32_t index, uint32_t to,
                          uint32_t start, uint32_t len);
-// Gets how long ago the run was used last, in ticks of the policy's clock. Returns false if it is
-// gone.
+// Sets *ret_ticks to the time since the run's last use, in ticks of the policy's clock. Returns
+// false if the run is gone.
 bool policy_segment_age(const struct policy *policy, uint32_t number, uint32_t index,
                         uint32_t *ret_ticks);
-// Drops the run, and remembers its past under `key`.
+// Removes a run that is evicted. Its past is remembered under `key`.
 void policy_segment_drop(struct policy *policy, uint32_t number, uint32_t index, uint64_t key);
-void policy_segment_free(struct policy *policy, uint32_t number); // with its remaining runs
+// Removes the segment and its remaining runs.
+void policy_segment_free(struct policy *policy, uint32_t number);
 
 // --- rules ---------------------------------------------------------------------------------------
 
-// Settings for the runs of a group. A change holds for stored runs, too. A run belongs to the group
-// that it was stored or read with last.
+// Settings for the runs of a group. A change applies to stored runs, too. A run belongs to the
+// group of its latest POLICY_STORED or POLICY_READ event.
 struct policy_group {
     float factor;           // multiplies the worth of its runs
-    bool is_pinned;         // its runs stay while all pinned runs are within their limit
-    unsigned share_percent; // of the capacity: above it, its runs lose worth; 0: no limit
-    // Group without a pin. It gets the runs that should be pinned and find no room, and all runs of
-    // this group when it is vacated.
+    bool is_pinned;         // its runs are kept, within policy_pins_set_max()
+    unsigned share_percent; // of the capacity; beyond it, worth falls steeply; 0: no limit
+    // The group of the same priority without pin and share. It gets the runs of a removed rule, and
+    // runs for whose pins there is no room.
     unsigned plain;
-    uint64_t identity; // of its rule, the same after a restart; 0: its number identifies it
+    uint64_t identity; // of its rule, the same after a restart; 0: the group's number is used
 };
-// Sets the options of a group that is not being vacated. Initially each group has factor 1 and
-// nothing else. Afterwards call policy_groups_step() until it returns false.
+// Initially each group has factor 1 and nothing else. Must not be called while the group is being
+// vacated. After the call, the owner calls policy_groups_step() until it returns false.
 void policy_group_set(struct policy *policy, unsigned group, const struct policy_group *options);
 uint64_t policy_group_identity(const struct policy *policy, unsigned group);
-// Vacates groups (a bit each), because their rules are gone. Each run moves to the `plain` group of
-// its group. Once policy_groups_step() has returned false, these groups have their initial options.
+// Empties these groups (a bit each), because their rules were removed. policy_groups_step() moves
+// their runs to the groups' `plain`. When it returns false, the groups have their initial settings.
 void policy_groups_vacate(struct policy *policy, uint32_t groups);
-// Goes through the runs of some segments: about `runs_max` runs, or all of one segment. Returns
+// Processes the runs of some segments: about `runs_max` runs, or all runs of one segment. Returns
 // false when all segments are done.
 bool policy_groups_step(struct policy *policy, uint32_t runs_max);
 // Sets the limit of all pinned runs together; 0 at first: nothing is pinned. If the pinned runs
@@ -193,53 +196,56 @@ bool policy_groups_step(struct policy *policy, uint32_t runs_max);
 void policy_pins_set_max(struct policy *policy, uint64_t bytes);
 
 struct policy_group_figures {
-    // Held, and the limit. Pinned: of all pinned groups together. Limit 0 if neither pin nor share.
+    // Bytes stored, and their limit (0: none). For a pinned group: of all pinned groups together.
     uint64_t bytes, bytes_max;
     bool is_pinned;
     unsigned share_percent;
-    unsigned plain; // as in its options; without an identity, the group itself
+    unsigned plain; // as in struct policy_group; the group itself if it has no rule
 };
 void policy_group_figures(const struct policy *policy, unsigned group,
                           struct policy_group_figures *ret_figures);
-// Returns how many runs of a segment are kept by their pins, or whether one run is.
+// Returns how many runs of the segment are kept by their pins.
 uint32_t policy_segment_pinned_count(const struct policy *policy, uint32_t number);
+// Returns whether that run is kept by its pin.
 bool policy_segment_is_pinned(const struct policy *policy, uint32_t number, uint32_t index);
-// Returns the group of that run; POLICY_GROUPS if it is gone, or there is none.
+// Returns the group of that run; POLICY_GROUPS if the run is gone, or there is no such index.
 unsigned policy_segment_group(const struct policy *policy, uint32_t number, uint32_t index);
-// Moves the run to that group, as a read does. If the group is pinned and pins have no room, the
-// run goes to the `plain` group instead.
+// Moves the run to that group, as a read would. If the group is pinned and pins have no room, the
+// run moves to the group's `plain`.
 void policy_segment_regroup(struct policy *policy, uint32_t number, uint32_t index, unsigned group);
 
 // --- across restarts -----------------------------------------------------------------------------
 
 #define POLICY_PIECE_MAX 65536u
 
-// Saves the policy's knowledge in pieces of at most POLICY_PIECE_MAX bytes, so that no step takes
-// long; each is whole by itself. Begin with a zeroed cursor. Returns the length of the piece; 0
-// after the last one. A value that changes between two pieces is saved as it was or as it is.
+// Position of policy_save(); the caller zeroes it to begin.
 struct policy_cursor {
     uint32_t step, at, run;
 };
+// Saves the policy's knowledge in pieces of at most POLICY_PIECE_MAX bytes, so that no step takes
+// long. Each piece can be loaded without the others. Returns the length of the next piece; 0 after
+// the last one. A value that changes between two pieces is saved as before or as after the change.
 size_t policy_save(const struct policy *policy, struct policy_cursor *cursor, void *ret_piece);
-// Loads a saved piece into a new policy, before its first event. Pieces may come in any order.
-// ERR_FORMAT: of another version or another cache; ERR_CORRUPT: damaged. Such a piece changes
-// nothing: what it knew is learnt again. Set the groups before: the first piece maps the groups of
-// the former process to them. Loaded segments are no victims until they are sealed.
+// Loads a piece into a new policy, before its first event. The caller has set the groups before.
+// Pieces may come in any order, but the first saved piece maps the saved groups to the present
+// ones. ERR_FORMAT: the piece is of another version or cache. ERR_CORRUPT: it is damaged. Such a
+// piece changes nothing, and the policy learns its content again. Loaded segments are no victims
+// until they are sealed.
 enum err policy_load(struct policy *policy, const void *piece, size_t len) MUST_USE;
-// Forgets loaded segments that were not begun or sealed since, because they no longer exist.
+// Removes the loaded segments that were neither begun nor sealed since, because they do not exist.
 void policy_load_done(struct policy *policy);
 
 // --- figures -------------------------------------------------------------------------------------
 
 struct policy_stats {
     uint64_t admitted_bytes, refused_bytes, rewritten_bytes, dropped_bytes;
-    uint64_t unranked_runs; // found no room in the region
-    uint64_t silences;      // begun
+    uint64_t unranked_runs; // runs stored without a rank, for lack of memory or an entry
+    uint64_t silences;      // number of silences (policy_clock.c) so far
     uint64_t pinned_bytes, pinned_max_bytes;
-    uint64_t pins_refused; // runs that should have been pinned, but pins had no room
-    uint64_t pins_lost;    // pinned runs that were dropped all the same
+    uint64_t pins_refused; // runs stored without their pin because pins had no room
+    uint64_t pins_lost;    // pinned runs that had to be dropped nevertheless
     float bar, known_share;
-    uint32_t tick; // of its clock
+    uint32_t tick; // present tick of the policy's clock
     bool is_full, is_silent;
 };
 void policy_stats(const struct policy *policy, struct policy_stats *ret_stats);
@@ -249,23 +255,24 @@ void policy_stats(const struct policy *policy, struct policy_stats *ret_stats);
 #define POLICY_UNKNOWN UINT64_MAX
 
 struct policy_explanation {
-    bool is_stored;       // and ranked
-    bool is_known;        // its past is known: it is stored, or remembered
-    bool is_pinned;       // stored, and kept by its pin
-    bool is_on_probation; // stored, and evicted soon
-    bool would_be_taken;  // a request now would store it for its worth, not on probation
+    bool is_stored;       // the run is stored and ranked
+    bool is_known;        // its past is known, because it is stored or remembered
+    bool is_pinned;       // its pin keeps it
+    bool is_on_probation; // its segment is on probation
+    bool would_be_taken;  // a request now would store it, and not on probation
     unsigned group;
-    // Requested from the cache since its last use, by the policy's clock; or POLICY_UNKNOWN.
+    // Time since its last use, in requested bytes as the policy's clock counts them;
+    // POLICY_UNKNOWN: none is known. age_ticks is the same time in ticks.
     uint64_t age_bytes;
-    uint32_t age_ticks; // the same in ticks
-    // Lower bounds of the interval between its last two uses, and of the interval before that one;
-    // 0: there was none.
+    uint32_t age_ticks;
+    // Lower bounds of its last interval between two uses, and of the interval before that one; 0:
+    // there was no such interval.
     uint64_t interval_bytes, former_interval_bytes;
-    float rank; // worth of the stored run; otherwise its worth to a request that would store it
-    float bar;  // a run is stored if it is worth more; below 0: every run is stored
+    float rank; // worth of the stored run, or else its worth to a request that would store it
+    float bar;  // the worth that a new run must exceed; below 0: every run is admitted
 };
-// Explains the run of `key`. It is stored in segment `number` at `start`; number 0: it is not
-// stored. `group`: as for policy_admit().
+// Explains the decisions about the run with that key. `group`: as for policy_admit(). `number`,
+// `start`: the run's segment and offset; number 0 if it is not stored.
 void policy_explain(const struct policy *policy, uint64_t key, unsigned group, uint32_t number,
                     uint32_t start, struct policy_explanation *ret_explanation);
 

@@ -12,15 +12,15 @@
 
 // --- stamps: the past of a run, in 32 bits -------------------------------------------------------
 
-// tick of its last use (20 bits, modular) | class (7) | group (5)
+// tick of the run's last use (20 bits, modular) | reuse class (7) | group (5)
 #define POLICY_TICK_BITS 20u
 #define POLICY_TICK_MASK ((1u << POLICY_TICK_BITS) - 1)
-// Greatest age. A slow sweep rewrites older stamps to this age before they would wrap.
+// The greatest age in ticks. A slow sweep gives older stamps this age, before their ticks wrap.
 #define POLICY_AGE_MAX (1u << 18)
 
 #define POLICY_CLASSES 74u
-#define POLICY_CLASS_NEW 0u          // never read again
-#define POLICY_CLASS_SILENT 73u      // the same, first seen in silence
+#define POLICY_CLASS_NEW 0u          // the run was never read again
+#define POLICY_CLASS_SILENT 73u      // the same, and it was first seen in silence (policy_clock.c)
 #define POLICY_STAMP_GONE UINT32_MAX // class 127: no run
 
 static_assert(POLICY_TICK_BITS + 7 + 5 == 32, "a stamp is one word");
@@ -58,8 +58,8 @@ static inline uint32_t policy_stamp_grouped(uint32_t stamp, unsigned group)
     return (stamp & ~(POLICY_GROUPS - 1)) | group;
 }
 
-// Returns the age in ticks. A stamp may be later than `now_tick`, because workers see the tick a
-// little late: its age is 0.
+// Returns the age in ticks. A stamp ahead of `now_tick`, which workers see a little late, has age
+// 0.
 static inline uint32_t policy_stamp_age(uint32_t stamp, uint32_t now_tick)
 {
     uint32_t age = (now_tick - (stamp >> 12)) & POLICY_TICK_MASK;
@@ -69,32 +69,34 @@ static inline uint32_t policy_stamp_age(uint32_t stamp, uint32_t now_tick)
 // --- policy_clock.c ------------------------------------------------------------------------------
 
 #define POLICY_CAPACITY_TICKS 1024u
-#define POLICY_BUCKETS 68u // of age: four to an octave of ticks
+#define POLICY_BUCKETS 68u // number of age buckets: four for each octave of ticks
 
 struct policy_clock {
     uint64_t capacity_bytes;
-    double tick_bytes;    // length of a tick, in bytes of requests for known runs
-    double part_bytes;    // the part of the current tick that has passed
-    uint32_t tick;        // stamps hold its low bits
-    uint32_t same_use;    // ticks: a request that soon after another belongs to the same use
-    double known_share;   // of the latest requests
-    double mean_bytes;    // of a request
-    uint64_t asked_bytes; // of all requests
-    // Silence: clients request no known run.
+    double tick_bytes;    // length of a tick, in bytes requested of known runs
+    double part_bytes;    // bytes of the present tick that have passed
+    uint32_t tick;        // the present tick; stamps hold its low bits
+    uint32_t same_use;    // ticks: requests no further apart belong to the same use
+    double known_share;   // share of the latest requests that were for known runs
+    double mean_bytes;    // mean bytes of a request
+    uint64_t asked_bytes; // bytes requested so far
+    // In silence, clients request no known run. has_suspects: no run that was last read before the
+    // silence has been read since.
     bool is_silent, has_suspects;
-    uint32_t onset_tick;
+    uint32_t onset_tick; // tick at which the latest silence began
     uint64_t silence_count;
-    double newcomer_share; // of the latest reuses: of runs first seen in silence
+    double newcomer_share; // share of the latest reuses that were of runs first seen in silence
 };
 
 void policy_clock_init(struct policy_clock *clock, uint64_t capacity_bytes);
 void policy_clock_resize(struct policy_clock *clock, uint64_t capacity_bytes);
 void policy_clock_advance(struct policy_clock *clock, uint32_t request_bytes);
-// A request came for a run that is followed, known or not.
+// Counts a request for a followed run in known_share.
 void policy_clock_learn(struct policy_clock *clock, bool is_known);
-// A run that is followed was read again. is_newcomer: it was first seen in silence.
+// Counts a reuse of a followed run in newcomer_share. is_newcomer: the run was first seen in
+// silence.
 void policy_clock_learn_newcomer(struct policy_clock *clock, bool is_newcomer);
-// A stored run was read that was last read at this age.
+// Called when a stored run is read. age_ticks: the time since its use before.
 void policy_clock_hit(struct policy_clock *clock, uint32_t age_ticks);
 // Returns whether a run of this age was last read before the silence.
 static inline bool policy_clock_is_suspect(const struct policy_clock *clock, uint32_t age_ticks)
@@ -102,14 +104,15 @@ static inline bool policy_clock_is_suspect(const struct policy_clock *clock, uin
     return age_ticks > clock->tick - clock->onset_tick;
 }
 
-// Returns whether clients read the runs again that were known before the silence, and none that
-// came in it.
+// Returns whether, after a silence, clients read again the runs that were known before it, and
+// hardly any that came in it.
 static inline bool policy_clock_newcomers_suspect(const struct policy_clock *clock)
 {
     return clock->newcomer_share < 0.1 && !clock->is_silent;
 }
 
-// HDR-like: 0, then four linear steps for each octave of ticks.
+// Returns the bucket of an age. Bucket 0 is age 0; then each octave of ticks has four equal
+// buckets.
 static inline unsigned policy_bucket(uint32_t age_ticks)
 {
     if (age_ticks == 0) {
@@ -124,7 +127,7 @@ static inline unsigned policy_bucket(uint32_t age_ticks)
 // Start of a bucket, in quarters of a tick.
 static inline uint32_t policy_bucket_begin_quarters(unsigned bucket)
 {
-    check(bucket <= POLICY_BUCKETS); // the end of the last one, too
+    check(bucket <= POLICY_BUCKETS); // POLICY_BUCKETS: the end of the last bucket
     return bucket == 0 ? 0 : (4 + (bucket - 1) % 4) << (bucket - 1) / 4;
 }
 static inline double policy_bucket_begin(unsigned bucket)
@@ -136,7 +139,7 @@ static inline double policy_bucket_width(unsigned bucket)
     check(bucket < POLICY_BUCKETS);
     return bucket == 0 ? 1 : (double)(1u << (bucket - 1) / 4) * 0.25;
 }
-// Class of a run that is read again at this age, given its class before.
+// Returns the new class of a run of class `before` that is read again at this age.
 unsigned policy_class_next(uint32_t age_ticks, unsigned before);
 
 // --- policy_monitor.c ----------------------------------------------------------------------------
@@ -147,58 +150,60 @@ unsigned policy_class_next(uint32_t age_ticks, unsigned before);
 struct policy_followed {
     uint32_t key, tick;
     uint32_t due;                // tick at which it leaves its bucket
-    uint8_t reuse_class, bucket; // bucket: of its age when it was last looked at
-    uint8_t waits_again; // not 0: its latest use began with a miss; no second request has come yet
+    uint8_t reuse_class, bucket; // bucket: of the key's age at the last sweep
+    uint8_t waits_again; // not 0: the present use began with a miss and has had no second request
 };
 
 struct policy_monitor {
-    uint32_t key_max; // keys up to it are followed
-    uint32_t count;
-    uint32_t swept;    // index of the key that the sweep looks at next
-    float again_share; // of recent uses that began with a miss: the part with a second request
-    float weight;      // of a new event; it rises, so that earlier events count less and less
-    float events[POLICY_CLASSES][POLICY_BUCKETS];
-    // How many keys lived through each bucket, as the difference from the bucket before.
+    uint32_t key_max;  // keys up to this value are followed
+    uint32_t count;    // keys followed at present
+    uint32_t swept;    // index of the next key that the sweep visits
+    float again_share; // share of the latest uses after a miss that had a second request
+    float weight;      // weight of a new event; it rises, so that older counts need not be scaled
+    float events[POLICY_CLASSES][POLICY_BUCKETS]; // reuses at an age in the bucket
+    // Keys that passed a bucket without reuse, as the difference from the bucket before.
     float exposures[POLICY_CLASSES][POLICY_BUCKETS + 1];
-    bool has_news[POLICY_CLASSES];
+    bool has_news[POLICY_CLASSES]; // the class has evidence that its ranks do not include yet
     struct policy_followed followed[POLICY_MONITOR_MAX];
-    uint16_t slots[POLICY_MONITOR_SLOTS]; // 0: none; else index + 1
+    uint16_t slots[POLICY_MONITOR_SLOTS]; // hash table: index in `followed` + 1; 0: free
 };
 
-void policy_monitor_init(struct policy_monitor *monitor); // zeroed
-// Notes a request for `key`, which is of this class from now on. is_known: it is stored, or a
-// ghost. is_missed: all of it was requested, and it was not stored.
+void policy_monitor_init(struct policy_monitor *monitor); // *monitor must be zeroed
+// Notes a request that begins a use of `key`. The key is of this class from now on. is_known: the
+// run is stored or a ghost. is_missed: the whole run was requested and was not stored.
 void policy_monitor_touch(struct policy_monitor *monitor, struct policy_clock *clock, uint64_t key,
                           unsigned reuse_class, bool is_known, bool is_missed);
-// Notes one more request for `key` within a use.
+// Notes another request for `key` within the present use.
 void policy_monitor_again(struct policy_monitor *monitor, uint64_t key);
 // Adds a key that a former process followed.
 void policy_monitor_put(struct policy_monitor *monitor, const struct policy_followed *one);
-// Looks at the ages of `count` runs.
+// Updates the buckets of the next `count` followed keys from their ages.
 void policy_monitor_sweep(struct policy_monitor *monitor, uint32_t tick, uint32_t count);
-// Halves the weight of all earlier events after one half life.
+// Reduces the weight of all earlier events, by half for each half life.
 void policy_monitor_decay(struct policy_monitor *monitor, double half_lives);
 
 // --- policy_rank.c -------------------------------------------------------------------------------
 
-#define POLICY_RANK_MAX 1e15f // more than any rank
+#define POLICY_RANK_MAX 1e15f // above every rank
 
-// The rank as a logarithm in one byte: eight levels to an octave; level 0 is rank 0.
+// A level is the logarithm of a rank in one byte: eight levels for each octave; level 0 is rank 0.
 struct policy_ranks {
     unsigned round;
-    bool is_used[POLICY_CLASSES]; // a followed key has had this class
+    bool is_used[POLICY_CLASSES]; // some followed key has been in this class
     float rank[POLICY_CLASSES][POLICY_BUCKETS];
-    uint8_t level[128][POLICY_BUCKETS]; // 0 for numbers that are no class
+    uint8_t level[128][POLICY_BUCKETS]; // of `rank`; 0 for values of the class field not in use
     float level_rank[256];
 };
 
-void policy_ranks_init(struct policy_ranks *ranks); // zeroed
+void policy_ranks_init(struct policy_ranks *ranks); // *ranks must be zeroed
+// Recomputes the ranks of the classes with news, and those of some others.
 void policy_ranks_renew(struct policy_ranks *ranks, struct policy_monitor *monitor);
-// Computes the ranks of one class from the hazards of its buckets.
+// Computes the ranks of one class, from its hazard in each bucket.
 void policy_rank_of_hazard(const double *hazard, float *ret_rank);
-int policy_rank_levels(float factor); // how many levels a rank rises when multiplied by `factor`
+// Returns the number of levels by which this factor raises a rank; negative below 1.
+int policy_rank_levels(float factor);
 
-#define POLICY_LEVEL_PINNED 255u // no rank
+#define POLICY_LEVEL_PINNED 255u // level of a run that its pin keeps; above every rank
 
 static inline unsigned policy_level_shift(unsigned level, int shift)
 {
@@ -212,7 +217,7 @@ static inline unsigned policy_level_shift(unsigned level, int shift)
 #define POLICY_GHOST_WAYS 4u
 
 struct policy_ghost_set {
-    _Atomic uint16_t print[POLICY_GHOST_WAYS]; // of the key; 0: free
+    _Atomic uint16_t print[POLICY_GHOST_WAYS]; // 16 bits of the key; 0: the way is free
     _Atomic uint32_t stamp[POLICY_GHOST_WAYS];
 };
 
@@ -224,10 +229,10 @@ struct policy_ghost {
 bool policy_ghost_find(const struct policy_ghost *ghost, uint64_t key, uint32_t *ret_stamp);
 void policy_ghost_put(struct policy_ghost *ghost, uint64_t key, uint32_t stamp, uint32_t now_tick);
 void policy_ghost_forget(struct policy_ghost *ghost, uint64_t key);
-// Restores one set; `saved` is its saved bytes, `groups` the present group of each saved one.
+// Restores one set from its saved bytes. `groups` maps each saved group to its present group.
 void policy_ghost_restore(struct policy_ghost *ghost, uint32_t set, const char *saved,
                           const uint8_t *groups);
-// Rewrites the stamps of one set that are about to wrap.
+// Frees the ways of one set whose stamps are older than POLICY_AGE_MAX, before they wrap.
 void policy_ghost_sweep(struct policy_ghost *ghost, uint32_t set, uint32_t now_tick);
 
 // --- policy_segments.c ---------------------------------------------------------------------------
@@ -247,7 +252,7 @@ union policy_page {
 
 enum policy_segment_state {
     POLICY_SEGMENT_NONE,
-    POLICY_SEGMENT_LOADED, // from a former process; not seen yet
+    POLICY_SEGMENT_LOADED, // loaded from a saved piece; the store has not named it yet
     POLICY_SEGMENT_OPEN,
     POLICY_SEGMENT_SEALED,
     POLICY_SEGMENT_VICTIM, // its survivors are being rewritten
@@ -255,38 +260,40 @@ enum policy_segment_state {
 
 struct policy_segment {
     uint32_t number, run_count;
-    uint32_t end;       // end of its last run
-    uint32_t sealed_at; // in the list of the sealed
-    uint32_t pages[POLICY_PAGE_ROOTS];
-    uint32_t pinned_count : 25; // of its runs, those of groups that are pinned
-    uint32_t state : 3;
-    uint32_t height : 3;       // of the trees below `pages`
-    uint32_t is_probation : 1; // all of its runs are on probation; none is pinned
+    uint32_t end;                      // end offset of the last run
+    uint32_t sealed_at;                // index in the array `sealed`, if sealed
+    uint32_t pages[POLICY_PAGE_ROOTS]; // page numbers of the roots; 0: none
+    uint32_t pinned_count : 25;        // number of runs in pinned groups
+    uint32_t state : 3;                // enum policy_segment_state
+    uint32_t height : 3;               // of the trees below `pages`
+    uint32_t is_probation : 1;         // all of its runs are on probation; none is pinned
 };
 
 struct policy_sealed {
-    uint32_t at; // in the table
-    float cost;  // when it was looked at last
+    uint32_t at; // index of the segment in `table`
+    float cost;  // at the last look at the segment
 };
 
 struct policy_segments {
-    // All three in the region.
-    struct policy_segment *table; // by number, modulo its size
-    struct policy_sealed *sealed; // in no order
+    // These three arrays are in the region.
+    struct policy_segment *table; // indexed by the number modulo table_size
+    struct policy_sealed *sealed; // unordered
     union policy_page *pages;
-    uint32_t table_size, sealed_count, page_count, page_used, page_free; // page_free: 0: none
-    uint32_t page_max;                                                   // page_count at most
-    bool (*grow)(void *ctx, size_t bytes);                               // NULL: it cannot grow
+    // page_count: pages mapped. page_used: pages that have ever been taken, page 0 included.
+    // page_free: first page of the free list; 0: the list is empty.
+    uint32_t table_size, sealed_count, page_count, page_used, page_free;
+    uint32_t page_max;                     // limit of page_count
+    bool (*grow)(void *ctx, size_t bytes); // NULL: all pages are mapped
     void *grow_ctx;
-    uint64_t group_bytes[POLICY_GROUPS]; // of the runs that are not gone
-    uint32_t pinned_groups;              // groups that are pinned, a bit each
+    uint64_t group_bytes[POLICY_GROUPS]; // bytes of the stored runs of each group
+    uint32_t pinned_groups;              // bit set of groups
 };
 
 struct policy_segment *policy_segments_find(const struct policy_segments *segments,
                                             uint32_t number);
 struct policy_run *policy_segments_run(const struct policy_segments *segments,
                                        const struct policy_segment *segment, uint32_t index);
-// The run that begins at `start`; NULL: none, or gone.
+// Returns the run that begins at `start`; NULL if there is none or it is gone.
 struct policy_run *policy_segments_run_at(const struct policy_segments *segments,
                                           const struct policy_segment *segment, uint32_t start,
                                           uint32_t *ret_index);
@@ -306,7 +313,7 @@ void policy_segments_sweep(struct policy_segments *segments, struct policy_segme
 size_t policy_segments_bytes(uint32_t segment_max, uint32_t run_max);
 void policy_segments_init(struct policy_segments *segments, uint32_t segment_max, uint32_t run_max,
                           void *region);
-// Initially only policy_segments_bytes() for no runs are usable. grow() extends them.
+// Called if only policy_segments_bytes(segment_max, 0) bytes are mapped. grow() maps more.
 void policy_segments_may_grow(struct policy_segments *segments,
                               bool (*grow)(void *ctx, size_t bytes), void *ctx);
 
@@ -315,14 +322,14 @@ void policy_segments_may_grow(struct policy_segments *segments,
 struct policy_reclaim {
     bool is_full;
     uint32_t best;         // number of the segment that costs least; 0: none
-    uint32_t next;         // the one to look at next, in the list of the sealed
-    float bar;             // what the best one costs
-    float admitted_rank;   // running mean
-    uint32_t misses;       // since a segment was looked at
-    double rewrite_credit; // bytes
+    uint32_t next;         // index in `sealed` of the segment that was looked at last in turn
+    float bar;             // cost of the best segment
+    float admitted_rank;   // running mean of the ranks of admitted runs
+    uint32_t misses;       // misses since the last look in turn
+    double rewrite_credit; // bytes of survivors that may be rewritten
 };
 
-// Level of the run's present worth, with its rule taken into account.
+// Returns the level of the run's present worth, including the effect of its rule.
 unsigned policy_level(const struct policy *policy, uint32_t stamp);
 // Renews the bar, after `miss_count` misses.
 void policy_reclaim_tend(struct policy *policy, uint32_t miss_count);
@@ -332,11 +339,11 @@ void policy_reclaim_sealed(struct policy *policy, const struct policy_segment *s
 
 // --- policy_probation.c --------------------------------------------------------------------------
 
-// Called when a run is about to become the next one of the segment.
+// Called before a run is appended to the segment.
 void policy_probation_stored(struct policy *policy, struct policy_segment *segment,
                              bool on_probation);
-// Returns the oldest segment on probation that may go. Returns NULL if there is none or, with
-// `must_be_due`, if there are no more such segments than are kept.
+// Returns the oldest segment on probation that may go; NULL if there is none. must_be_due: returns
+// NULL also while all segments on probation are to be kept.
 struct policy_segment *policy_probation_victim(const struct policy *policy, bool must_be_due,
                                                bool (*may_go)(void *ctx, uint32_t number),
                                                void *ctx);
@@ -350,33 +357,33 @@ struct policy_segment *policy_lru_oldest(const struct policy_segments *segments,
 
 struct policy_group_state {
     int level_shift;
-    bool is_kept; // its pins keep their runs
+    bool is_kept; // the group is pinned, and all pins together are within their limit
     struct policy_group options;
 };
 
 struct policy_groups {
     struct policy_group_state of[POLICY_GROUPS];
     uint64_t pinned_bytes, pinned_max_bytes;
-    uint32_t limited;  // groups with a pin or a share, a bit each
-    uint32_t vacating; // groups that are being vacated, a bit each
-    bool counts_pins;  // the pins of each segment are being counted again
-    uint32_t step_at;  // next entry of the table of segments, for either of these
-    // Present group of each group of a former process; until that is known, 0 for each group that a
-    // rule has.
+    uint32_t limited;  // bit set of groups with a pin or a share
+    uint32_t vacating; // bit set of groups whose runs are being moved to other groups
+    bool counts_pins;  // the pins of each segment are being recounted
+    uint32_t step_at;  // the next entry of the segment table for `vacating` and counts_pins
+    // Maps the groups of the saved pieces to present groups. Until the piece with the groups is
+    // loaded, groups of rules map to 0.
     uint8_t now[POLICY_GROUPS];
 };
 
-// Published as the factor of a group whose runs are all admitted.
+// Published factor of a pinned group while pins have room: all its runs are admitted.
 #define POLICY_FACTOR_PINNED (-1.0f)
 
 void policy_groups_init(struct policy *policy);
 // Recomputes the factors of shares and pins after the stored bytes have changed.
 void policy_groups_tend(struct policy *policy);
-// Returns the group that a run of `len` bytes gets if it should join `group`. `segment`: where the
-// run is; NULL: it is not ranked.
+// Returns the group for a run of `len` bytes that is to join `group`: `group` itself, or its
+// `plain`. `segment`: the run's segment; NULL if the policy does not know the segment.
 unsigned policy_group_take(const struct policy *policy, const struct policy_segment *segment,
                            unsigned group, uint32_t len);
-// Moves a run to another group: its rule has changed, or there is room for its pin.
+// Moves a stored run to the group that policy_group_take() returns.
 void policy_group_move(struct policy *policy, struct policy_segment *segment, uint32_t index,
                        unsigned group);
 
@@ -388,8 +395,8 @@ struct policy_published {
     _Atomic uint32_t tick, same_use, first_class;
     _Atomic float bar;                   // below 0: everything is admitted
     _Atomic float worth[POLICY_CLASSES]; // rank at age 0, divided by the margin of the class
-    _Atomic float factor[POLICY_GROUPS]; // or POLICY_FACTOR_PINNED
-    atomic_bool again_soon;              // missed runs are often requested again soon
+    _Atomic float factor[POLICY_GROUPS]; // of priority and share; or POLICY_FACTOR_PINNED
+    atomic_bool again_soon;              // again_share of the monitor exceeds AGAIN_SHARE
 };
 
 #define POLICY_MAGIC 0x706f6c69u
@@ -403,11 +410,11 @@ struct policy {
     _Alignas(64) struct policy_clock clock;
     struct policy_reclaim reclaim;
     struct policy_ghost ghost;
-    uint64_t probation_fed_at; // asked_bytes when a run was stored on probation last
+    uint64_t probation_fed_at; // asked_bytes when a run was last stored on probation
     struct policy_segments segments;
-    uint64_t period_began;                 // asked_bytes
-    uint32_t period_requests, period_tick; // when it began
-    uint32_t swept_segment, swept_set;
+    uint64_t period_began;                 // asked_bytes at the start of the period
+    uint32_t period_requests, period_tick; // requests since the start; tick at the start
+    uint32_t swept_segment, swept_set;     // table entry and ghost set that were swept last
     struct policy_groups groups;
     struct policy_stats stats;
     struct policy_ranks ranks;
@@ -415,10 +422,10 @@ struct policy {
 };
 
 void policy_publish(struct policy *policy);
-// Returns the worth that a run would have if a request stored it now. Any thread.
+// Returns the worth of a run that is not stored, to a request that would store it. Any thread.
 float policy_worth(const struct policy *policy, unsigned reuse_class, unsigned group);
-// Returns true if the runs that a new one would replace are worth nothing, because they were never
-// read again. Any thread.
+// Returns whether the runs that would be evicted for a new run are worth nothing, because they were
+// never read again. Any thread.
 bool policy_replaces_nothing(const struct policy *policy);
 // Turns the evidence into new ranks.
 void policy_renew(struct policy *policy);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Events of one worker, on their way to the policy's owner. One thread puts, one takes; no lock.
+// Ring buffer of events from one worker to the policy's owner. One thread puts, one takes; no lock.
 #ifndef FOREBAY_STORE_POLICY_RING_H
 #define FOREBAY_STORE_POLICY_RING_H
 
@@ -12,21 +12,20 @@
 // gone.
 #define POLICY_RING_REQUESTS (POLICY_RING_EVENTS / 4 * 3)
 
-struct policy_ring {                   // zeroed: empty
-    _Alignas(64) _Atomic uint32_t put; // rise and wrap; the taker reads this one
-    _Alignas(64) _Atomic uint32_t taken;
+struct policy_ring {                     // zeroed: empty
+    _Alignas(64) _Atomic uint32_t put;   // events put so far, modulo 2^32; the putter writes it
+    _Alignas(64) _Atomic uint32_t taken; // events taken so far, modulo 2^32; the taker writes it
     _Alignas(64) struct policy_event events[POLICY_RING_EVENTS];
 };
 
-// False: it is full, and the event is lost; an event that is lost makes the policy a little
-// blinder.
+// Returns false if the ring is full. The event is then lost, and the policy learns a little less.
 bool policy_ring_put(struct policy_ring *ring, const struct policy_event *event);
-// How many were put ever, modulo 2^32. The putter only.
+// Returns how many events were put so far, modulo 2^32. Only the putter may call it.
 static inline uint32_t policy_ring_put_count(const struct policy_ring *ring)
 {
     return atomic_load_explicit(&ring->put, memory_order_relaxed);
 }
-// How many were taken, at most `max`.
+// Takes at most `max` events and returns how many it took.
 size_t policy_ring_take(struct policy_ring *ring, struct policy_event *ret_events, size_t max);
 
 #endif
