@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The door: events of reads, misses and stored runs go in, in the order of each worker's ring. Each
-// time a sixteenth of the capacity has been requested, the evidence becomes ranks.
+// The functions that callers use. Events of reads, misses and stored runs arrive in the order of
+// each worker's ring. After each period, a sixteenth of the capacity requested, the policy computes
+// new ranks from the evidence.
 #include "store/policy/policy_private.h"
 
 #include <stdlib.h>
@@ -14,8 +15,8 @@
 #define PERIOD_MAX_PART 2u
 #define PERIOD_SWEEPS 3u // followed keys looked at for each request of a period
 #define HALF_LIFE_CAPACITIES 2.0
-#define CREDIT_KEPT 0.85                       // of the right to rewrite, after a period
-#define STAMP_SWEEP_TICKS (POLICY_AGE_MAX / 2) // in which every stamp is looked at
+#define CREDIT_KEPT 0.85                       // part of the rewrite credit left after a period
+#define STAMP_SWEEP_TICKS (POLICY_AGE_MAX / 2) // a sweep visits every stamp in this time
 
 static_assert(sizeof(struct policy) < 1u << 20, "the fixed part stays small");
 static_assert(POLICY_AGE_MAX + STAMP_SWEEP_TICKS < POLICY_TICK_MASK / 2, "swept before they wrap");
@@ -26,7 +27,7 @@ static uint32_t ghost_set_count(const struct policy_options *options)
     return former / POLICY_GHOST_WAYS + 1;
 }
 
-// Returns the bytes of the ghost. It precedes the runs in the region, because they can grow.
+// The ghost is at the beginning of the region, because the part for runs may grow.
 static size_t ghost_bytes(const struct policy_options *options)
 {
     return align_up_u64(ghost_set_count(options) * sizeof(struct policy_ghost_set), 128);
@@ -54,7 +55,7 @@ struct policy *policy_new(const struct policy_options *options, void *region)
     check(options->segment_max > 0);
     check(region != NULL);
     check(((uintptr_t)region & 63) == 0);
-    // Zeroed pages that nobody touched cost nothing: `lru` needs few of them.
+    // Untouched zeroed pages use no memory; `lru` touches few of them.
     char *memory = calloc(1, sizeof(struct policy) + 64);
     check(memory != NULL);
     struct policy *policy = (struct policy *)(void *)(memory + (-(uintptr_t)memory & 63));
@@ -105,8 +106,8 @@ void policy_set_full(struct policy *policy, bool is_full)
 
 // --- events --------------------------------------------------------------------------------------
 
-// Returns how many of `count` to sweep in `ticks`, as a share of a whole sweep. If requests are
-// large for the cache, a period has many ticks.
+// Returns how many of `count` items to sweep after `ticks` ticks. If requests are large relative to
+// the cache, a period takes many ticks.
 static uint32_t sweep_share(uint32_t count, uint32_t ticks)
 {
     check(count > 0);
@@ -160,7 +161,8 @@ static void take_request(struct policy *policy, uint32_t bytes)
     }
 }
 
-// Handles a read of a run that has gone since, as if the read had come before that.
+// Handles a read whose run is gone by now: updates the run's past in the ghost, as if the read had
+// been handled before the run went.
 static void take_late_read(struct policy *policy, uint64_t key)
 {
     uint32_t past;
@@ -222,8 +224,8 @@ static void take_miss(struct policy *policy, const struct policy_event *event)
     }
 }
 
-// Handles a run that was deleted or overwritten. Its past is remembered, and the next request
-// begins another use.
+// Handles a deleted or overwritten run. The ghost keeps its past, with an age that makes the next
+// request begin another use.
 static void take_gone(struct policy *policy, const struct policy_event *event)
 {
     const struct policy_clock *clock = &policy->clock;
@@ -255,7 +257,7 @@ static void take_stored(struct policy *policy, const struct policy_event *event)
         event->stamp == POLICY_STAMP_SAME ? segment_stamp_again(policy, event->key) : event->stamp;
     unsigned group = policy_group_take(policy, segment, event->group, event->len);
     policy->stats.pins_refused += group != event->group;
-    // False: counted where it fails.
+    // A failure is counted in unranked_runs.
     (void)policy_segment_append(policy, event->segment, event->start, event->len, event->key,
                                 policy_stamp_grouped(stamp, group));
 }
@@ -329,8 +331,8 @@ static bool segment_append(struct policy *policy, uint32_t number, uint32_t star
     return true;
 }
 
-// Returns the stamp of a run that was stored within a use that had begun already. It has the past
-// from before, if that is known.
+// Returns the stamp of a run that is stored within a use that has begun: with the past that the
+// ghost has, or else as a new run.
 static uint32_t segment_stamp_again(const struct policy *policy, uint64_t key)
 {
     uint32_t past;
@@ -350,7 +352,7 @@ bool policy_segment_append(struct policy *policy, uint32_t number, uint32_t star
     }
     policy->stats.admitted_bytes += len;
     if (!segment_append(policy, number, start, len, stamp)) {
-        policy_ghost_put(&policy->ghost, key, stamp, policy->clock.tick); // its past is kept there
+        policy_ghost_put(&policy->ghost, key, stamp, policy->clock.tick); // remembers its past
         return false;
     }
     policy_ghost_forget(&policy->ghost, key);
@@ -394,7 +396,8 @@ bool policy_segment_find(const struct policy *policy, uint32_t number, uint32_t 
            policy_segments_run_at(&policy->segments, segment, start, ret_index) != NULL;
 }
 
-// Removes the run at this index. Returns its stamp; POLICY_STAMP_GONE if there was none.
+// Marks the run at this index as gone. Returns its stamp before; POLICY_STAMP_GONE if there is no
+// such run.
 static uint32_t segment_take_out(struct policy *policy, uint32_t number, uint32_t index,
                                  uint32_t *ret_len)
 {
@@ -414,12 +417,12 @@ void policy_segment_move(struct policy *policy, uint32_t from, uint32_t index, u
 {
     uint32_t old_len;
     uint32_t stamp = segment_take_out(policy, from, index, &old_len);
-    if (stamp == POLICY_STAMP_GONE) { // it was invalidated, and so was the rewritten copy
+    if (stamp == POLICY_STAMP_GONE) { // invalidated in the meantime, and so is the new copy
         return;
     }
     check(from != to);
     policy->stats.rewritten_bytes += len;
-    (void)segment_append(policy, to, start, len, stamp); // false: it is not ranked
+    (void)segment_append(policy, to, start, len, stamp); // if it fails, the run is not ranked
 }
 
 bool policy_segment_age(const struct policy *policy, uint32_t number, uint32_t index,

@@ -1,23 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// Age, classes and silence. Age counts requested bytes, not seconds, in ticks of a 1024th of the
-// capacity. The clock runs at the share of requests that concern known runs, so a scan that is
-// never repeated makes nothing older.
+// Age, classes and silence. Ages are in requested bytes, not seconds; a tick is a 1024th of the
+// capacity. The clock's speed is the share of requests that are for known runs, so a scan that is
+// never repeated does not age other runs.
 //
-// Silence lets a new data set in: when clients request no known run any more, all runs that were
-// last read before that are suspect. A suspect run is worth nothing until one such run is read.
+// Silence lets a new data set in. It begins when clients request no known run any more. Then all
+// runs that were last read before it are suspect, and worth nothing until one of them is read.
 #include "store/policy/policy_private.h"
 
 #include <math.h>
 
-#define SILENT_SHARE 0.01    // of known requests: below it nothing known is asked for
-#define SHARE_WINDOW 256.0   // followed requests over which the share runs
-#define NEWCOMER_WINDOW 64.0 // reuses over which the share of newcomers runs
-#define SAME_USE_TICKS 2u    // sub-reads of one run, and of several readers side by side:
+#define SILENT_SHARE 0.01    // silence: at most this share of requests is for known runs
+#define SHARE_WINDOW 256.0   // window of the mean known_share, in followed requests
+#define NEWCOMER_WINDOW 64.0 // window of the mean newcomer_share, in reuses
+// Several reads of one run, also by parallel readers, are one use if no further apart than the
+// greater of SAME_USE_TICKS and SAME_USE_REQUESTS mean requests. The limit lets a small cache see
+// reuse.
+#define SAME_USE_TICKS 2u
 #define SAME_USE_REQUESTS 64.0
-#define SAME_USE_MAX (POLICY_CAPACITY_TICKS / 8) // or a small cache would see no reuse at all
+#define SAME_USE_MAX (POLICY_CAPACITY_TICKS / 8)
 
-// Of the bytes asked for. In silence it runs at full speed: what is new ages as it would in a cache
-// of its own.
+// Returns the part of the requested bytes that the clock counts. In silence it counts all of them,
+// so new runs age as they would in a separate cache.
 static double clock_rate(const struct policy_clock *clock)
 {
     return clock->is_silent ? 1 : clock->known_share;
@@ -26,7 +29,7 @@ static double clock_rate(const struct policy_clock *clock)
 static void clock_settle(struct policy_clock *clock)
 {
     double request_ticks = clock->mean_bytes * clock_rate(clock) / clock->tick_bytes;
-    check(request_ticks >= 0); // nor NaN
+    check(request_ticks >= 0); // fails for NaN, too
     double side_by_side = ceil(SAME_USE_REQUESTS * request_ticks);
     clock->same_use = side_by_side < SAME_USE_TICKS ? SAME_USE_TICKS
                       : side_by_side > SAME_USE_MAX ? SAME_USE_MAX
@@ -97,8 +100,8 @@ void policy_clock_hit(struct policy_clock *clock, uint32_t age_ticks)
     clock->has_suspects = clock->has_suspects && !policy_clock_is_suspect(clock, age_ticks);
 }
 
-// A class is 1 + 8 * (pair of octaves of the interval before, 0: none) + pair of octaves of the
-// last one, counted from 0.
+// A class is 1 + 8 * former + last. `last` is the last interval between two uses, in pairs of
+// octaves counted from 0. `former` is the interval before that, counted from 1; 0: there was none.
 unsigned policy_class_next(uint32_t age_ticks, unsigned before)
 {
     check(before < POLICY_CLASSES);

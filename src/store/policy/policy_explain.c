@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Explains why a run is kept, or would be stored, and by which values. It changes nothing.
+// Reports the values that decide whether a run is kept or would be stored. Changes nothing.
 #include "store/policy/policy_private.h"
 
-// Returns the least bytes between two uses, for this pair of octaves: pair 0 begins at one tick.
+// Returns the lower bound, in bytes, of an interval in this pair of octaves. Pair 0 begins at one
+// tick.
 static uint64_t interval_bytes(const struct policy_clock *clock, unsigned pair)
 {
     check(pair < 8);
@@ -54,8 +55,8 @@ void policy_explain(const struct policy *policy, uint64_t key, unsigned group, u
             }
         }
         why.rank = policy_worth(policy, reuse_class, group);
-        // The second request of a use stores the run, whatever it is worth. That says nothing of
-        // its worth, unless the runs that would go for it are worth nothing.
+        // A second request of one use is stored whatever the run is worth, so it counts only if the
+        // worth exceeds the bar, or all runs that would be evicted for it are worth nothing.
         bool is_worth_it = why.rank > why.bar || policy_replaces_nothing(policy);
         why.would_be_taken = why.would_be_taken && (stamp != POLICY_STAMP_SAME || is_worth_it);
     }

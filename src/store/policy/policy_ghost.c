@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The past of runs that were dropped or refused: sets of four, a 16-bit print of the key and a
-// stamp. A new one takes the place of the one that will be missed least: never read again, oldest.
+// The past of runs that were dropped or refused: a hash table with sets of four entries. An entry
+// is a 16-bit print of the key and a stamp. A new entry replaces the oldest one of its set, where
+// runs that were never read again age faster.
 //
-// Only the owner writes. Workers read while it does: a print and a stamp that do not belong
-// together give one run the past of another, as two keys of the same print do.
+// Only the owner writes. Workers may read during a write, and then combine the print of one run
+// with the stamp of another. The first run then gets the past of the other, as happens when two
+// keys have the same print.
 #include "store/policy/policy_private.h"
 
-#define NEVER_AGAIN_AGES 4u // so much faster those never read again grow old
+#define NEVER_AGAIN_AGES 4u // runs never read again age this many times faster
 
 static struct policy_ghost_set *ghost_set(const struct policy_ghost *ghost, uint64_t key)
 {
@@ -94,7 +96,7 @@ void policy_ghost_sweep(struct policy_ghost *ghost, uint32_t set_index, uint32_t
     }
 }
 
-// Workers may read the set at the same time.
+// Workers may read the set during the call.
 void policy_ghost_restore(struct policy_ghost *ghost, uint32_t at, const char *saved,
                           const uint8_t *groups)
 {
@@ -108,7 +110,7 @@ void policy_ghost_restore(struct policy_ghost *ghost, uint32_t at, const char *s
         memcpy(&stamp, saved + offsetof(struct policy_ghost_set, stamp) + way * sizeof(stamp),
                sizeof(stamp));
         if (policy_stamp_class(stamp) >= POLICY_CLASSES) {
-            continue; // not a valid stamp
+            continue; // no valid stamp
         }
         stamp = policy_stamp_grouped(stamp, groups[policy_stamp_group(stamp)]);
         atomic_store_explicit(&set->print[way], print, memory_order_relaxed);

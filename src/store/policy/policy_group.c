@@ -1,33 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-// Priorities, shares and pins of groups of runs. Each becomes a factor on the rank of the group's
-// runs, so that few other parts of the policy deal with groups.
+// Implements priorities, shares and pins as factors on rank, so that few other files depend on
+// them.
 //
-// A share becomes a factor that falls as the group reaches and exceeds its share: by four octaves
-// in about the room of one segment. So the group's runs and those of others meet at the admission
-// bar when the group holds about its share. Within the group the order stays: a run replaces one
-// that is worth less. While the cache has room, or no other group wants the room, the group holds
-// more. Its excess is evicted first.
+// A share is a factor that falls as the group reaches and passes its share: by four octaves for a
+// 64th of the capacity, or for half the share if that is less. So the worth of the group's runs
+// falls to that of other runs when the group holds about its share. Within the group the order
+// stays: a run replaces a run of lower worth. While the cache has room, or no other group needs it,
+// the group may hold more. Its excess is evicted first.
 //
 // A run on probation counts towards its group's share, because it takes room. It is not refused
 // because of the share, because it will be evicted soon.
 //
-// A pin ranks a run above all runs without one. The pinned runs together have a limit. Beyond it, a
-// new run counts as it would without its pin, until it is read while there is room. Segments on
-// probation are dropped whole, so they hold no pins: a run stored there counts as it would without
-// its pin.
+// A pin is a rank above all others. All pins share one limit. Beyond it, a new run is treated as
+// unpinned until it is read while there is room. Segments on probation are evicted whole, so a run
+// that is stored in one is treated as unpinned.
 //
-// If a rule is removed, or a pin is added or removed, every stored run must be checked, and there
-// may be tens of millions. So policy_groups_step() goes through them in steps, and the policy's
-// lock is free between two steps. A run that is stored between two steps does not join a group that
-// is being vacated. A segment's count of pins may be wrong until policy_groups_step() reaches it.
-// Until then the segment may stay a moment longer than it must, or its runs are rewritten.
+// When a rule is removed, or a group gains or loses its pin, every stored run may be concerned.
+// There may be tens of millions. So policy_groups_step() processes them in steps, and the caller
+// releases the policy's lock between steps. A run that is stored between two steps does not join a
+// group that is being vacated. A segment's count of pins may be wrong until a step has recounted
+// it. Until then the segment may stay longer than it must, or its runs are rewritten needlessly.
 #include "store/policy/policy_private.h"
 
 #include <math.h>
 
-// The factor of a group that reaches or exceeds its share falls by SHARE_STEP_OCTAVES for each
-// 1/SHARE_STEP_PARTS of the capacity (or half of the share, if that is less). It falls by at most
-// SHARE_OCTAVES_MAX, because below that the ranks would leave no order.
+// From one step below its share on, the factor of a group falls by SHARE_STEP_OCTAVES for each step
+// of 1/SHARE_STEP_PARTS of the capacity. It falls by SHARE_OCTAVES_MAX at most, so that the group's
+// runs keep their order.
 #define SHARE_STEP_PARTS 64u
 #define SHARE_STEP_OCTAVES 4.0f
 #define SHARE_OCTAVES_MAX 12.0f
@@ -115,7 +114,7 @@ static uint64_t vacating_bytes(const struct policy *policy)
     return bytes;
 }
 
-// Resets the groups being vacated to their initial state. They hold no runs any more.
+// Gives the vacated groups, which are empty now, their initial settings.
 static void vacating_end(struct policy *policy)
 {
     check(vacating_bytes(policy) == 0);
@@ -131,7 +130,7 @@ bool policy_groups_step(struct policy *policy, uint32_t runs_max)
 {
     struct policy_groups *groups = &policy->groups;
     struct policy_segments *segments = &policy->segments;
-    check(runs_max > 0); // otherwise this would never end
+    check(runs_max > 0); // else the steps would never end
     check(groups->step_at <= segments->table_size);
     if (vacating_bytes(policy) == 0 && !groups->counts_pins) {
         vacating_end(policy);
@@ -146,14 +145,13 @@ bool policy_groups_step(struct policy *policy, uint32_t runs_max)
         if (groups->counts_pins) {
             segment_count_pins(segments, segment);
         }
-        runs += segment->run_count + 1; // checking an empty segment takes time, too
+        runs += segment->run_count + 1; // an empty segment takes time, too
     }
     if (groups->step_at < segments->table_size) {
         return true;
     }
     groups->counts_pins = false;
-    // Another round follows if survivors have moved to segments that were checked already.
-    groups->step_at = 0;
+    groups->step_at = 0; // repeats if survivors moved to entries that were already processed
     if (vacating_bytes(policy) > 0) {
         return true;
     }
@@ -209,7 +207,7 @@ void policy_groups_tend(struct policy *policy)
         if (options->share_percent > 0) {
             factor *= share_factor(policy, group);
         }
-        check(factor > 0); // a negative factor would mean a pin
+        check(factor > 0); // a negative value means a pin
         state->level_shift = policy_rank_levels(factor);
         state->is_kept = options->is_pinned && groups->pinned_bytes <= groups->pinned_max_bytes;
         bool takes = options->is_pinned && groups->pinned_bytes < groups->pinned_max_bytes;
@@ -223,7 +221,7 @@ unsigned policy_group_take(const struct policy *policy, const struct policy_segm
 {
     check(group < POLICY_GROUPS);
     if ((policy->groups.vacating >> group & 1) != 0) {
-        return policy->groups.of[group].options.plain; // otherwise the group would never be empty
+        return policy->groups.of[group].options.plain; // so that the group becomes empty
     }
     const struct policy_group *options = &policy->groups.of[group].options;
     if (!options->is_pinned) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Evicts the oldest segment, whatever it holds, as a log does by itself. Numbers rise with age.
+// Evicts the oldest segment, whatever its content. Older segments have lower numbers.
 #include "store/policy/policy_private.h"
 
 struct policy_segment *policy_lru_oldest(const struct policy_segments *segments,

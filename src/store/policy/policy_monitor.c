@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Learns at which age keys are read again: it follows a sample of keys, chosen by hash, whether
-// they are stored or not. Each reuse is an event of (class, age bucket). Each bucket that a key
-// lives through without a reuse is an exposure. When the table is full, keys that were not read for
-// very long are removed, and if that is not enough, half of the sample.
+// Learns at which age keys are read again. The monitor follows a sample of keys, chosen by hash,
+// whether they are stored or not. Each reuse is an event of (class, age bucket). Each bucket that
+// passes without reuse is an exposure. When the table is full, the monitor removes keys that were
+// not read for very long. If that is not enough, it removes half of the sample.
 //
-// Counts are not reduced as they age. Instead, the weight of new ones rises, and from time to time
-// all are divided by it.
+// Old counts lose weight because the weight of new ones rises. Now and then all are scaled down.
 #include "store/policy/policy_private.h"
 
 #include <math.h>
 
-#define FOLLOW_TICKS_MAX (64 * POLICY_CAPACITY_TICKS) // later reuses are all in the last bucket
+// Keys not read for longer than this may be removed, because they are past the last bucket.
+#define FOLLOW_TICKS_MAX (64 * POLICY_CAPACITY_TICKS)
 #define WEIGHT_MAX 1e9f
-#define AGAIN_WINDOW 64.0f // uses that began with a miss, over which again_share is counted
+#define AGAIN_WINDOW 64.0f // window of the mean again_share, in uses that began with a miss
 
 static_assert(POLICY_MONITOR_MAX < UINT16_MAX, "slots hold index + 1");
 
@@ -22,14 +22,14 @@ void policy_monitor_init(struct policy_monitor *monitor)
     monitor->weight = 1;
 }
 
-// The slot of this key, or the free one where it would be.
+// Returns the slot of this key, or the free slot for it.
 static uint32_t monitor_slot(const struct policy_monitor *monitor, uint32_t key)
 {
     check(monitor->count <= POLICY_MONITOR_MAX);
     uint32_t slot = key * 0x9e3779b1u >> 17;
     static_assert(POLICY_MONITOR_SLOTS == 1u << 15, "as many bits are left");
     while (monitor->slots[slot] != 0 && monitor->followed[monitor->slots[slot] - 1].key != key) {
-        slot = (slot + 1) % POLICY_MONITOR_SLOTS; // half of them are free
+        slot = (slot + 1) % POLICY_MONITOR_SLOTS; // ends, because half of the slots are free
     }
     return slot;
 }
@@ -125,7 +125,7 @@ void policy_monitor_touch(struct policy_monitor *monitor, struct policy_clock *c
     monitor_set_due(one);
 }
 
-// Returns the entry of a key; NULL if it is not followed.
+// Returns NULL if the key is not followed.
 static struct policy_followed *monitor_find(struct policy_monitor *monitor, uint64_t key64)
 {
     uint32_t key = (uint32_t)(key64 >> 32);

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs that are worth too little to be kept, and are stored all the same, for one of two reasons. A
-// request wanted a part of the run, and others will want the rest. Or missed runs are often
-// requested again at once, because several readers read the same data side by side.
+// Probation: runs of low worth that are stored nevertheless, for one of two reasons. Either a
+// client requested a part of the run and will request its other parts. Or parallel readers request
+// most missed runs again at once.
 //
-// These runs are on probation, in segments of their own. Such a segment does not lower the bar. It
-// is evicted whole, the oldest first, when a new segment is needed and more bytes are on probation
-// than are kept. If no run has been stored on probation for a while, these segments are evicted
-// before all others.
+// These runs are stored in separate segments, on probation. The bar ignores such segments. When a
+// segment must be evicted and more bytes are on probation than are kept, the oldest segment on
+// probation is evicted whole. When nothing has been stored on probation for a while, none of them
+// is kept.
 #include "store/policy/policy_private.h"
 
-#define KEEP_REQUESTS 32.0 // the bytes of this many requests are kept on probation
-#define IDLE_PART 16u      // idle after requests for this part of the capacity (divisor)
+#define KEEP_REQUESTS 32.0 // bytes kept on probation, in mean requests: the lag of parallel readers
+#define IDLE_PART 16u      // probation is idle after 1/IDLE_PART of the capacity was requested
 
 void policy_probation_stored(struct policy *policy, struct policy_segment *segment,
                              bool on_probation)

@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // The owner publishes the values that workers need for their answer, one by one, without a lock. So
-// an answer may mix two moments that are a few events apart, which changes nothing that counts.
+// an answer may mix values from two moments that are a few events apart, which does no harm.
 #include "store/policy/policy_private.h"
 
-// A new run must be worth this many times what it replaces, so that ties keep the stored run.
+// A new run is admitted if its rank exceeds the bar by this factor, so that ties keep stored runs.
 #define MARGIN 1.3f
-#define MARGIN_NEW 2.0f  // instead of MARGIN, for a run that was never read again
-#define MARGIN_PART 2.0f // in addition, if the request wants only a part of such a run
-// In hits per tick that a run stays: a hundredth of a hit while clients request one capacity. A run
-// that is worth less, before its rule's factor, is not worth the write, unless it replaces no run
-// of any worth. If clients read everything once, keys that collide make some runs look as if they
-// were read again. Likewise, the runs that would go are worth nothing if they are worth less.
+#define MARGIN_NEW 2.0f  // the same, for a run that was never read again
+#define MARGIN_PART 2.0f // additional factor for a part of a new object
+// In hits per tick: a hundredth of a hit while the whole capacity is requested. A run worth less is
+// not worth the write, whatever its rule, unless it replaces runs that are gone. A bar below this
+// counts as 0. Without this limit, colliding keys would make some runs of a data set that is read
+// once look as if they were read again.
 #define WORTH_LEAST (0.01f / POLICY_CAPACITY_TICKS)
-// All missed runs are stored, at least on probation, if more than this part of them is requested
-// again within the same use.
+// If a larger share of missed runs is requested again at once, all missed runs are stored.
 #define AGAIN_SHARE 0.3f
 
 void policy_publish(struct policy *policy)
@@ -84,9 +83,9 @@ enum policy_verdict policy_admit(const struct policy *policy, uint64_t key, unsi
         is_same = age <= atomic_load_explicit(&published->same_use, memory_order_relaxed);
         reuse_class =
             is_same ? policy_stamp_class(past) : policy_class_next(age, policy_stamp_class(past));
-        // A run that was requested before is stored, whatever its worth, if the runs that would go
-        // for it were never read again. The same holds if this request belongs to the same use and
-        // is not on probation: else each request of the use would go to the origin.
+        // A run that was requested before is stored, whatever its worth, if the runs that would be
+        // evicted for it were never read again. The same holds if this request belongs to the same
+        // use and is not on probation; else each request of the use would go to the origin.
         insists = policy_replaces_nothing(policy) || (is_same && !is_part && !again_soon);
     }
     *ret_stamp = is_same ? POLICY_STAMP_SAME : policy_stamp(tick, reuse_class, group);
@@ -95,7 +94,8 @@ enum policy_verdict policy_admit(const struct policy *policy, uint64_t key, unsi
     if (atomic_load_explicit(&published->factor[group], memory_order_relaxed) < 0) {
         return POLICY_STORE; // pinned: never on probation
     }
-    // A part of a new object says little of what the object is worth: its other parts come soon.
+    // A request for a part says little about the worth of a new object, because requests for its
+    // other parts follow soon.
     bool is_unclear = is_part && policy_class_is_new(reuse_class) && bar > 0;
     if (worth > (is_unclear ? bar * MARGIN_PART : bar) || insists) {
         return POLICY_STORE;

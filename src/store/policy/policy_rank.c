@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// The worth of a run, by its class and age: the best rate that it can still reach of further hits,
-// for the space and time that they take. With survival S from the present bucket on, hazards h and
-// bucket widths w:
+// Computes the rank (worth) of a run from its class and age: the expected further hits per unit of
+// space and time, for the best time to keep the run. With survival S from the present bucket on,
+// hazards h and bucket widths w:
 //
 //     rank = max over horizons J of  sum S_j h_j  /  sum S_j (1 - h_j / 2) w_j      (j up to J)
 //
-// The present bucket counts half its width. A hazard is the number of events divided by the number
-// of exposures. If a class has few exposures, its hazard is mixed with that of all classes with the
-// same last interval, and theirs in the same way with that of all classes.
+// The present bucket counts half its width. A hazard is events divided by exposures. A class with
+// few exposures takes its hazards mostly from the classes with the same last interval (its
+// marginal), and a marginal with few takes them from all classes.
 //
-// One pass from the oldest age to the youngest finds the maximum for all ages: each bucket is a
-// step (hits, space), and the best horizon merges steps as long as the next is steeper. Survival
+// One pass from the oldest age to the youngest finds the maximum for all ages. Each bucket is a
+// step (hits, space). A step is merged with the next ones as long as the next is steeper. Survival
 // scales all later steps alike, so merged steps stay merged.
 #include "store/policy/policy_private.h"
 
-#define PRIOR 2.0f     // number of exposures that the wider hazard counts as in the mix
-#define PRIOR_NEW 0.1f // the same for runs that were never read again, of which there are many
-#define MARGINALS 9u   // sums of classes by their last interval; 0: never read again
+#define PRIOR 2.0f     // weight, in exposures, of the hazard of the wider set of classes
+#define PRIOR_NEW 0.1f // the same for runs never read again, which are many
+#define MARGINALS 9u   // one per last interval; 0: never read again
 #define ROUNDS 8u      // after this many, a class gets new ranks even without new evidence
 #define SURVIVAL_MIN 1e-4
 
@@ -31,8 +31,7 @@ struct evidence {
     float events[POLICY_BUCKETS], lived[POLICY_BUCKETS];
 };
 
-// Returns the marginal that a class belongs to. POLICY_CLASS_SILENT belongs to none, because
-// nothing is known of its runs except that they exist.
+// Returns the marginal of a class. POLICY_CLASS_SILENT belongs to none.
 static unsigned rank_marginal(unsigned reuse_class)
 {
     check(reuse_class < POLICY_CLASS_SILENT);
@@ -52,18 +51,18 @@ static struct step step_merged(struct step step, const struct step *steps, unsig
 
 void policy_rank_of_hazard(const double *hazard, float *ret_rank)
 {
-    unsigned end = POLICY_BUCKETS; // from this bucket on no run is read again
+    unsigned end = POLICY_BUCKETS; // no run is read again from this bucket on
     while (end > 0 && hazard[end - 1] <= 0) {
         ret_rank[--end] = 0;
     }
     double reach[POLICY_BUCKETS + 1];
     reach[0] = 1;
     for (unsigned b = 0; b < end; b++) {
-        check(hazard[b] >= 0); // nor NaN
+        check(hazard[b] >= 0); // fails for NaN, too
         double survival = 1 - hazard[b];
         reach[b + 1] = reach[b] * (survival > SURVIVAL_MIN ? survival : SURVIVAL_MIN);
     }
-    struct step steps[POLICY_BUCKETS]; // from the farthest, least steep, to the nearest, steepest
+    struct step steps[POLICY_BUCKETS]; // the last one is the nearest and the steepest
     unsigned count = 0;
     for (unsigned b = end; b-- > 0;) {
         double width = policy_bucket_width(b);
@@ -81,7 +80,7 @@ void policy_rank_of_hazard(const double *hazard, float *ret_rank)
 
 // --- levels --------------------------------------------------------------------------------------
 
-// The upper bits of a float are exponent and eighths of an octave.
+// After this shift, a float is its exponent and three bits for the eighth of the octave.
 #define LEVEL_SHIFT 20
 #define LEVEL_BASE ((127 - LEVEL_OCTAVE_MIN) * LEVELS_PER_OCTAVE)
 
@@ -143,7 +142,7 @@ static void evidence_add(struct evidence *to, const struct evidence *from)
 static void hazard_of(const struct evidence *evidence, float prior, const double *wider,
                       double *ret_hazard)
 {
-    check(prior > 0); // otherwise a class without evidence divides by 0
+    check(prior > 0); // else a class without evidence would divide by 0
     for (unsigned b = 0; b < POLICY_BUCKETS; b++) {
         ret_hazard[b] = (evidence->events[b] + prior * (wider != NULL ? wider[b] : 0)) /
                         (evidence->events[b] + evidence->lived[b] + prior);

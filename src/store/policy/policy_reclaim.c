@@ -5,8 +5,8 @@
 // and when it seems the cheapest. The cost of the cheapest segment is the bar that a new run must
 // pass.
 //
-// At least half of a segment is dropped: runs that rank no higher than the runs admitted at present
-// go too.
+// At least half of the runs are dropped. Runs of the other half are dropped, too, if they rank no
+// higher than the mean of the runs admitted lately.
 #include "store/policy/policy_private.h"
 
 #define LOOK_MISSES 32u      // misses from one look at a segment to the next
@@ -28,7 +28,7 @@
 // The state of the clock that a run's present worth depends on.
 struct moment {
     const struct policy *policy;
-    uint32_t tick, suspect_age; // suspect_age: older ones are suspect
+    uint32_t tick, suspect_age; // runs older than suspect_age are suspect
     bool newcomers_suspect;
 };
 
@@ -189,8 +189,8 @@ static uint32_t reclaim_cheapest(const struct policy_segments *segments)
     return cheapest;
 }
 
-// Looks at the segment that seems cheapest, and repeats until one has not become dearer at its
-// look. Makes the cheapest of them the best. `may_go` NULL: all segments may go.
+// Looks at the segment that seems cheapest, and repeats until a look has not raised its cost. Makes
+// the cheapest of these segments the best. `may_go` NULL: all segments may go.
 static struct policy_segment *reclaim_find(struct policy *policy,
                                            bool (*may_go)(void *ctx, uint32_t number), void *ctx)
 {
@@ -208,7 +208,7 @@ static struct policy_segment *reclaim_find(struct policy *policy,
             break;
         }
         if (may_go != NULL && !may_go(ctx, segment->number)) {
-            segments->sealed[at].cost = POLICY_RANK_MAX; // until it is looked at again
+            segments->sealed[at].cost = POLICY_RANK_MAX; // until the next look
             continue;
         }
         float before = segments->sealed[at].cost;
@@ -294,7 +294,7 @@ static struct cut segment_cut(const struct policy *policy, const struct policy_s
     unsigned level = 0;
     while (half > 0 && below + levels.count[level] < half) {
         below += levels.count[level++];
-        check(level < POLICY_LEVEL_PINNED); // only what may go is below the cut
+        check(level < POLICY_LEVEL_PINNED); // no pinned run is below the cut
     }
     return (struct cut){level,
                         sample == 0 ? 0 : (uint64_t)(half - below) * segment->run_count / sample};
@@ -317,7 +317,7 @@ static uint32_t reclaim_survivors(struct policy *policy, const struct policy_seg
         bool survives = level >= cut.level && level > LEVEL_UNKNOWN &&
                         policy->ranks.level_rank[level] > policy->reclaim.admitted_rank;
         if (is_pinned && count < max) {
-            ret_survivors[count++] = i; // at any cost: pins are few, and soon share segments
+            ret_survivors[count++] = i; // without credit: pins are few, and soon share segments
         } else if (survives && count < max && policy->reclaim.rewrite_credit > 0) {
             ret_survivors[count++] = i;
             policy->reclaim.rewrite_credit -=

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Across restarts. A piece is a header of 40 bytes and a body, in the byte order of the host (a
-// piece of another one has the wrong magic):
+// Saves and loads the policy's knowledge. A piece is a header of 40 bytes and a body, in the byte
+// order of the host. On a host with another byte order the magic differs:
 //
 //     u32 magic | u16 version | u16 kind | u32 body length | u32 0 | u64 identity of the cache |
 //     u64 kind's argument | u64 XXH3 of all but this field
@@ -13,14 +13,14 @@
 //               first run << 32
 //     GHOST     first set, number of     struct policy_ghost_set each
 //               all sets << 32
-//     GROUPS    0                        struct saved_group each; the first of all, as runs
-//                                        say what group they are of by its number
+//     GROUPS    0                        struct saved_group each; the first piece, because
+//                                        stamps in later pieces contain group numbers
 //
-// The store knows which segments exist: the policy believes a loaded one once it is begun or
-// sealed.
+// The store knows which segments exist. A loaded segment counts as existing once the store begins
+// or seals it.
 //
-// Ages are parts of the capacity, as they are when it changes while the process runs: loaded into a
-// cache of another size they are parts of that one's.
+// Ages are saved in ticks, which are parts of the capacity. If the new cache has another capacity,
+// they are the same parts of the new capacity.
 #include "store/policy/policy_private.h"
 
 #include <math.h>
@@ -96,7 +96,7 @@ static size_t piece_seal(const struct policy *policy, enum piece_kind kind, uint
     return sizeof(header) + body_len;
 }
 
-// --- saving: each gives the next piece of its kind from cursor->at on, or 0 when there is none ---
+// --- saving: each function saves the next piece of its kind, or returns 0 if there is none left --
 
 static size_t save_clock(const struct policy *policy, struct policy_cursor *cursor, char *piece)
 {
@@ -224,7 +224,7 @@ size_t policy_save(const struct policy *policy, struct policy_cursor *cursor, vo
     return 0;
 }
 
-// --- loading: each checks all of its body before it changes anything -----------------------------
+// --- loading: each function checks its body before it changes anything ---------------------------
 
 static bool is_share(double value)
 {
@@ -255,7 +255,7 @@ static bool load_clock(struct policy *policy, uint64_t argument, const char *bod
     clock->known_share = saved.known_share;
     clock->mean_bytes = saved.mean_bytes;
     clock->newcomer_share = saved.newcomer_share;
-    clock->asked_bytes = 1; // the mean is known
+    clock->asked_bytes = 1; // not 0, so that the loaded mean_bytes is kept
     policy->monitor.key_max = saved.key_max;
     policy->reclaim.admitted_rank = saved.admitted_rank;
     policy->reclaim.bar = saved.bar;
@@ -331,7 +331,7 @@ static bool load_segment(struct policy *policy, uint64_t argument, const char *b
         }
         if (run.start >= end || (!gone && policy_stamp_class(run.stamp) >= POLICY_CLASSES) ||
             !policy_segments_append(segments, segment, run.start, end - run.start, run.stamp)) {
-            return false; // the rest of its runs go unranked
+            return false; // the remaining runs are not ranked
         }
     }
     return true;
@@ -354,8 +354,8 @@ static bool load_ghost(struct policy *policy, uint64_t argument, const char *bod
     return true;
 }
 
-// Returns the present group of a former process's group: the one of the same rule. If that rule is
-// gone, returns the group's `plain` group, or 0 if a rule has that one now.
+// Returns the present group of the rule that had this group number when it was saved. If the rule
+// is gone, returns the group that runs of that rule now belong to.
 static unsigned group_of_saved(const struct policy *policy, const struct saved_group *saved,
                                unsigned number)
 {

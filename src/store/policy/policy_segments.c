@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// The runs of each segment: their starts and stamps, in ascending order of start, so that a run is
-// found by its start. A segment keeps its runs in pages of 16: the first 64 runs below its four
-// roots, more below trees of pages (32 children each). A segment may hold three runs or fifty
-// thousand, and memory follows the runs there are.
+// The runs of each segment: their starts and stamps, in ascending order of start, so that a search
+// finds a run by its start. A segment keeps its runs in pages of 16 runs. Up to 64 runs are in its
+// four roots. With more runs, each root is a tree of pages with 32 children each. So memory is
+// proportional to the number of runs, whether a segment has three of them or fifty thousand.
 //
-// A region: table of segments | list of the sealed | pages. Page 0 is none; free pages are a list.
-// The pages are the end, so that a region can grow with the runs there are.
+// Layout of the region: table of segments | array of sealed segments | pages. Page number 0 means
+// "no page"; free pages form a list. The pages are last, so that the region can grow with the runs.
 #include "store/policy/policy_private.h"
 
-#define GROW_PARTS 64u // of all that there may be, in one step
+#define GROW_PARTS 64u // one step maps 1/GROW_PARTS of page_max
 #define GROW_PAGES_MIN 256u
 #define HEIGHT_MAX 4u // 64 * 32^4 runs: more than 2^25
 
 static_assert(sizeof(union policy_page) == 128, "a page is two cache lines");
 
-// Returns the number of pages for that many runs: at least one for each segment, whose last page is
-// half used on average, and the pages above them in the trees.
+// Returns the number of pages for that many runs: the last page of each segment is assumed half
+// full, each segment has at least one page, and the trees' inner pages are added.
 static uint32_t page_count_max(uint32_t segment_max, uint32_t run_max)
 {
     uint64_t used = run_max / POLICY_PAGE_RUNS + segment_max / 2;
@@ -105,7 +105,7 @@ static uint32_t root_runs(unsigned height)
 struct policy_run *policy_segments_run(const struct policy_segments *segments,
                                        const struct policy_segment *segment, uint32_t index)
 {
-    check(index <= segment->run_count); // the one that is being appended, too
+    check(index <= segment->run_count); // run_count: the run that is being appended
     uint32_t page = segment->pages[index >> (4 + 5 * segment->height)];
     for (unsigned height = segment->height; height-- > 0;) {
         page = segments->pages[page].children[index >> (4 + 5 * height) & 31];
@@ -128,7 +128,7 @@ static bool segment_grow(struct policy_segments *segments, struct policy_segment
     return true;
 }
 
-// Adds the pages for a run of this index, which is the first of a page.
+// Adds the pages for the run with this index, which is the first of a page.
 static bool segment_extend(struct policy_segments *segments, struct policy_segment *segment,
                            uint32_t index)
 {
@@ -141,7 +141,7 @@ static bool segment_extend(struct policy_segments *segments, struct policy_segme
     uint32_t *place = &segment->pages[index >> (4 + 5 * segment->height)];
     for (unsigned height = segment->height;; height--) {
         if (*place == 0) {
-            *place = page_take(segments); // if the next one fails, this one stays, empty
+            *place = page_take(segments); // stays, empty, if a lower page cannot be taken
         }
         if (*place == 0) {
             return false;
@@ -232,8 +232,8 @@ struct policy_run *policy_segments_run_at(const struct policy_segments *segments
     if (start >= segment->end) {
         return NULL;
     }
-    check(segment->run_count > 0); // only runs move the end
-    // The guess is right if all runs have the same length.
+    check(segment->run_count > 0); // because `end` is not 0
+    // If all runs have the same length, the guess is right.
     uint32_t guess = (uint32_t)((uint64_t)start * segment->run_count / segment->end);
     bool is_there = policy_segments_run(segments, segment, guess)->start == start;
     uint32_t behind = is_there ? guess + 1 : segment_search(segments, segment, start);
@@ -270,7 +270,7 @@ static void segment_discount(struct policy_segments *segments, struct policy_seg
     }
 }
 
-// Counts a run again, whose length has changed because another run was added after it.
+// Corrects the bytes of a stored run whose length changed because another run was put after it.
 static void segment_count_again(struct policy_segments *segments, uint32_t stamp, uint32_t len,
                                 uint32_t len_before)
 {
@@ -288,7 +288,7 @@ bool policy_segments_append(struct policy_segments *segments, struct policy_segm
         return false;
     }
     uint32_t at = count;
-    // Runs of several workers may come in another order than that of their places.
+    // Several workers' runs may arrive in another order than that of their offsets.
     for (; at > 0; at--) {
         struct policy_run *before = policy_segments_run(segments, segment, at - 1);
         if (before->start < start) {
