@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Connects the policy (policy.h) with the store. Workers put events into rings, without a lock and
-// without writing to a file; the retention thread drains them, one ring at a time. It rewrites
-// survivors (retention_rewrite.c). It lists to the policy the runs of the segments found at the
-// start, from their tables, unless a former process has saved its knowledge of them
-// (retention_state.c). It saves the policy's knowledge every few minutes. The supply thread picks
-// the segment to evict; the freeing thread reports freed segments.
+// Connects the policy (policy.h) with the store. Workers put events into rings, without a lock or
+// file I/O.
 //
-// A ring that is full loses events, which are counted. A lost read makes the policy's knowledge a
-// little poorer; lost runs are listed once more when their segment is full.
+// The retention thread
+//   - drains the rings, one at a time;
+//   - rewrites survivors (retention_rewrite.c);
+//   - gives the policy the runs of the segments found at the start, from their tables, unless the
+//     saved knowledge includes them (retention_state.c);
+//   - saves the policy's knowledge every few minutes.
+// The supply thread picks the segment to evict. The freeing thread reports freed segments.
 //
-// The policy's arrays are in a map (retention_region.c), which does not outlive the process.
+// If a ring is full, events are lost and counted. After a lost read the policy knows a little less.
+// Lost runs are listed from their segment when it is full.
 //
-// The oldest segment goes while the knowledge of a former process is not read yet, and while there
-// are segments whose runs are unknown.
+// The policy's arrays are in a map (retention_region.c), which the process loses when it ends.
+//
+// Until the saved knowledge is loaded, the oldest segment is evicted. After that, if the policy
+// names no victim, the oldest segment that it does not know as full is evicted.
 #include "store/retention/retention.h"
 
 #include <errno.h>
@@ -29,13 +33,14 @@
 #include "store/retention/retention_state.h"
 #include "store/segment/segment_list.h"
 
-#define TICK_MS 1000u // segments that are not ranked yet are looked for
+#define TICK_MS 1000u // time between two searches for segments that are not ranked yet
 #define SAVE_EVERY_US 300000000u
-#define BYTES_PER_RUN (4u << 10)     // smaller runs than that are more than are ranked
-#define BYTES_PER_FORMER (16u << 10) // one former run is remembered for each of these
+#define BYTES_PER_RUN (4u << 10)     // one run is ranked for each of these bytes of the capacity
+#define BYTES_PER_FORMER (16u << 10) // one former run is remembered for each of these bytes
 #define RUNS_MIN 4096u
-#define RUNS_IN_MEMORY (1u << 20) // at most, and as many former ones: 20 MiB
-#define RUN_BYTES_MIN 1024u       // a header and something
+// Without a file: limit on runs, and on former runs; together they take 20 MiB.
+#define RUNS_IN_MEMORY (1u << 20)
+#define RUN_BYTES_MIN 1024u // least size of a run: a header and some payload
 #define DROPPED_AT_ONCE 512u
 
 // --- opening and closing
@@ -68,7 +73,7 @@ void retention_open(struct retention *r, const struct retention_options *o)
     struct policy_options options = {
         .kind = POLICY_EPOCH,
         .capacity_bytes = (uint64_t)log->segments_max * log->segment_size_bytes,
-        .segment_max = log->table_mask + 1, // so that no two are in one place
+        .segment_max = log->table_mask + 1, // as in the log, so that no two share an entry
         .run_max = (uint32_t)min_u64(UINT32_MAX, max_u64(RUNS_MIN, capacity / BYTES_PER_RUN)),
         .former_max = (uint32_t)min_u64(UINT32_MAX, max_u64(RUNS_MIN, capacity / BYTES_PER_FORMER)),
         .grow = retention_region_grow,
@@ -187,7 +192,7 @@ void retention_has_room(struct retention *r)
     }
 }
 
-// Returns true if the segment may be picked: it is full, and none of its runs is being written.
+// Returns whether the segment may be picked: it is full, and no run of it is still being written.
 static bool is_settled(struct segment *segment)
 {
     return segment_is_full(segment) && !segment_log_is_recovered(segment);
@@ -196,7 +201,7 @@ static bool is_settled(struct segment *segment)
 static void seal_settled_locked(struct retention *r)
 {
     struct segment_log *log = r->log;
-    check(retention_is_ready(r)); // or a segment that is being loaded would be picked
+    check(retention_is_ready(r)); // else a segment that is being loaded might be picked
     for (uint32_t i = 0; i <= log->table_mask; i++) {
         struct segment *segment = &log->table[i];
         struct retention_segment *known = &r->segments[i];
@@ -207,7 +212,7 @@ static void seal_settled_locked(struct retention *r)
     }
 }
 
-// Returns the oldest segment that the policy does not know and that may go; 0 if there is none.
+// Returns the oldest segment that may go and that the policy does not know as full; 0: none.
 static uint32_t oldest_locked(struct retention *r, bool (*may_go)(void *ctx, uint32_t number),
                               void *ctx)
 {
@@ -225,7 +230,8 @@ static uint32_t oldest_locked(struct retention *r, bool (*may_go)(void *ctx, uin
     return oldest;
 }
 
-// Names the survivors by where they begin, because indices may change until they are rewritten.
+// Returns a job for the victim's survivors. It names them by offset, because their indices may
+// change until they are rewritten.
 static struct retention_job *job_new_locked(struct retention *r, const struct policy_victim *victim)
 {
     check(victim->number != 0);
@@ -242,7 +248,7 @@ static struct retention_job *job_new_locked(struct retention *r, const struct po
         if (policy_segment_run(r->policy, victim->number, r->survivors[i], &start)) {
             job->pinned[job->count] =
                 policy_segment_is_pinned(r->policy, victim->number, r->survivors[i]);
-            check(job->count == 0 || job->starts[job->count - 1] <= start); // they are searched
+            check(job->count == 0 || job->starts[job->count - 1] <= start); // for bsearch()
             job->starts[job->count++] = start;
         }
     }
@@ -361,7 +367,7 @@ void retention_forget(struct retention *r, struct segment *segment,
     pthread_mutex_unlock(&r->lock);
 }
 
-// --- what segments hold that were there before, or of which events were lost
+// --- listing segments that were found at the start, or whose events were lost
 
 struct ranking {
     struct retention *retention;
@@ -398,7 +404,7 @@ static void rank_segment(struct retention *r, struct segment *segment, uint32_t 
     uint64_t salt;
     bool lists = true;
     pthread_mutex_lock(&r->lock);
-    if ((atomic_load(&segment->pins) & SEGMENT_PIN_LIVE) == 0) { // it is forgotten, or will be
+    if ((atomic_load(&segment->pins) & SEGMENT_PIN_LIVE) == 0) { // the segment is being freed
         lists = false;
     } else if (!known->is_ranked) {
         known->is_ranked = policy_segment_begin(r->policy, number);
@@ -409,7 +415,7 @@ static void rank_segment(struct retention *r, struct segment *segment, uint32_t 
         stats_add(COUNTER_retention_segments_unlisted, 1); // its runs are not ranked
     }
     if (ranking.has_added &&
-        retention_pins_any(r)) { // a kill has cost what was known of their pins
+        retention_pins_any(r)) { // the policy does not know yet which of these runs are pinned
         known->wants_review = true;
         retention_review_want(r, RETENTION_REVIEW_MARKED);
     }
@@ -450,7 +456,7 @@ static void do_job(struct retention *r)
     if (job != NULL) {
         check(job->number != 0);
         check(job->count <= r->survivor_max);
-        if (!retention_stopping(r)) { // else its segment stays
+        if (!retention_stopping(r)) { // if stopping, the job's segment stays
             retention_rewrite(r, job);
         }
         atomic_store(&r->job, NULL);
@@ -547,7 +553,7 @@ void retention_stop(struct retention *r)
     pthread_cond_signal(&r->guarded.wake);
     pthread_mutex_unlock(&r->guarded.lock);
     check(pthread_join(r->thread, NULL) == 0);
-    check(atomic_load(&r->review) == NULL); // its thread has ended it
+    check(atomic_load(&r->review) == NULL); // the thread has ended the review
     retention_drain(r);
     retention_state_save(r);
     pthread_mutex_lock(&r->lock);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The retention policy at work in the store. It takes events of reads, misses, stored and freed
-// runs. It decides which runs to admit and which segment to evict, and has the survivors of a
-// segment rewritten.
+// Connects the store with its retention policy (policy.h). Takes events of reads, misses, stored
+// and freed runs. Decides which runs to admit and which segment to evict, and rewrites the
+// survivors of a segment.
 #ifndef FOREBAY_STORE_RETENTION_H
 #define FOREBAY_STORE_RETENTION_H
 
@@ -14,8 +14,8 @@
 #include "store/segment/segment_table.h"
 #include "store/store.h"
 
-#define RETENTION_PINS_TRIES 3u // jobs in a row whose pins found no room, until pins go
-#define RETENTION_HISTORY 64u   // moments that are remembered, to tell how long ago a tick was
+#define RETENTION_PINS_TRIES 3u // jobs in a row that may find no room before pinned runs are lost
+#define RETENTION_HISTORY 64u   // ticks whose time is remembered, to convert ages to times
 
 struct index_writer;
 struct segment_rows;
@@ -46,8 +46,8 @@ struct retention_segment {
     // The first three are under the retention's lock. is_ranked: the policy knows the segment.
     // is_rank_sealed: the policy knows that the segment is full.
     bool is_ranked, is_rank_sealed;
-    unsigned lost_runs_then; // value of lost_runs up to which the policy has its runs
-    bool wants_review;       // of the retention thread: some of its runs are new to the policy
+    unsigned lost_runs_then; // value of retention.lost_runs when the segment was last listed
+    bool wants_review;       // some of its runs were unknown to the policy; retention thread only
 };
 
 enum retention_phase {
@@ -58,12 +58,12 @@ enum retention_phase {
 // Pins, and their counters.
 struct retention_pins {
     atomic_bool by_rules;    // a rule has a pin
-    atomic_bool by_command;  // something is pinned while the process runs
-    atomic_bool keeps_spare; // the last spare segment is for pins
+    atomic_bool by_command;  // a command has pinned something
+    atomic_bool keeps_spare; // the last spare segment is for survivors, because there are pins
     // Under the retention's lock.
-    unsigned tries;                // jobs in a row whose pins found no room
-    uint64_t refused, lost, bytes; // as last added to the statistics
-    uint64_t told_us;              // real time of the last pins_full in the log
+    unsigned tries;                // successive jobs that found no room for their pinned runs
+    uint64_t refused, lost, bytes; // the policy's values as last added to the statistics
+    uint64_t told_us;              // real time of the last pins_full message in the log; 0: none
 };
 
 struct retention {
@@ -73,41 +73,44 @@ struct retention {
     struct store_condemned *condemned;
     struct retention_host host;
     bool was_clean; // the last process stopped cleanly
-    // Under `lock`, except policy_admit(). NULL for `lru`: the oldest segment goes, nothing is
-    // refused, and nothing below is used, except the phase.
+    // Under `lock`, except policy_admit(). NULL for `lru`: then the oldest segment is evicted,
+    // every run is admitted, and no field below is used except the phase.
     struct policy *policy;
-    struct retention_region region;     // of the policy
-    struct retention_segment *segments; // as many as the log's table has entries
+    struct retention_region region;     // memory of the policy
+    struct retention_segment *segments; // indexed like the log's table
     struct policy_ring *rings;          // one per worker, then the index writer's
     unsigned ring_count;
-    uint64_t *woken_us;   // per worker: when a refused run last woke the thread
-    pthread_mutex_t lock; // held for milliseconds at most; the log's may be taken under it
+    uint64_t *woken_us;   // per worker: when a refused run last woke the retention thread
+    pthread_mutex_t lock; // held for milliseconds at most; the log's lock may be taken under it
     // Under `lock`.
     enum retention_phase phase; // written by retention_enter()
     struct retention_pins pins;
     struct retention_history {
         uint32_t tick;            // of the policy's clock
-        uint64_t us;              // real
-    } history[RETENTION_HISTORY]; // a ring: the times of past ticks
-    unsigned history_count;       // entries ever written
-    uint32_t *survivors;
-    uint32_t survivor_max;
+        uint64_t us;              // real time of that tick
+    } history[RETENTION_HISTORY]; // ring buffer: the times of past ticks
+    unsigned history_count;       // entries written so far
+    uint32_t *survivors;          // buffer for policy_victim()
+    uint32_t survivor_max;        // entries of `survivors`
     // Used by the retention thread.
-    uint64_t saved_us; // real
+    uint64_t saved_us; // real time of the last save
     pthread_t thread;
     _Atomic uint64_t state_bytes; // size of the policy's state file
-    uint64_t state_bytes_then;    // its size at the start
-    // Events of runs lost because a ring was full. Their segments are listed instead.
+    uint64_t state_bytes_then;    // the file's size when retention was opened
+    // POLICY_STORED events lost because a ring was full. The policy gets these runs when it lists
+    // their segments.
     atomic_uint lost_runs;
     struct {
-        pthread_mutex_t lock; // held while group_of runs; only group_of takes locks under it
+        pthread_mutex_t lock; // held while group_of() runs, which may take other locks
         store_group_fn group_of;
         void *ctx;
     } names;
-    atomic_uint reviews;                     // wanted: enum store_review, and RETENTION_REVIEW_*
-    struct retention_review *_Atomic review; // in progress, or NULL; the thread's
-    bool reviews_again;                      // once more after the next save; the thread's
-    // Picked by the supply thread, until this thread has rewritten the survivors; NULL: none.
+    // Bit set of the reviews wanted: enum store_review and RETENTION_REVIEW_*.
+    atomic_uint reviews;
+    struct retention_review *_Atomic review; // in progress; NULL: none; retention thread only
+    bool reviews_again; // one more review is due after the next save; retention thread only
+    // The supply thread sets it; the retention thread clears it after it has rewritten the
+    // survivors. NULL: none.
     struct retention_job *_Atomic job;
 #ifdef FOREBAY_FAULTS
     // Ignores the policy: every run is admitted, and every other run of a victim survives.
@@ -120,23 +123,24 @@ struct retention {
     } guarded;
 };
 
-// Called after segment_log_open(), before threads start. Cannot fail: if the file system has no
-// room for the map, memory is used instead.
+// Called after segment_log_open(), before threads start. If the file system has no room for the
+// map, plain memory is used instead.
 void retention_open(struct retention *retention, const struct retention_options *options);
 void retention_start(struct retention *retention);
 // Called after the workers: saves the policy's knowledge and finishes survivors that are in flight.
 void retention_stop(struct retention *retention);
-void retention_close(struct retention *retention); // accepts one that is all zero
-// Bytes of cache.size in use now, without those that were on disk at the start. Any thread.
+void retention_close(struct retention *retention); // accepts a zeroed struct
+// Returns the bytes of cache.size that retention uses, without the bytes of the state file that
+// existed at the start. Any thread.
 uint64_t retention_bytes(const struct retention *retention);
-// Called when more or fewer segments fit. Not on a worker.
+// Called when the log's segments_max has changed. Not on a worker.
 void retention_resize(struct retention *retention);
-// Called when rules have changed; as store_set_groups().
+// Called when rules have changed. The parameters are those of store_set_groups().
 void retention_set_groups(struct retention *retention, const struct store_group *groups,
                           unsigned group_count);
 // Sets the function that returns the group of a name, for runs that are reviewed. Any thread.
 void retention_set_group_of(struct retention *retention, store_group_fn group_of, void *ctx);
-// Sets whether anything is pinned while the process runs. Any thread.
+// Sets whether a command has pinned anything. Any thread.
 void retention_set_listed_pins(struct retention *retention, bool has_pins);
 
 // --- events: on the worker; retention_gone() on the index writer
@@ -144,14 +148,14 @@ void retention_set_listed_pins(struct retention *retention, bool has_pins);
 // The policy's answer about a run, for retention_missed() and retention_stored().
 struct retention_answer {
     uint32_t stamp;
-    unsigned group; // of its rule
+    unsigned group; // the policy's group for the run's rule
     bool is_part, on_probation;
 };
 // Decides whether to store the run, and whether on probation.
 enum policy_verdict retention_admit(const struct retention *retention, struct hash128 hash,
                                     uint64_t first_block, unsigned group, bool is_part,
                                     struct retention_answer *ret_answer) MUST_USE;
-// Reports a miss of a run that is being stored or, for any reason, not.
+// Reports a miss. `is_stored`: the run is being stored.
 void retention_missed(struct worker *w, struct retention *retention, struct hash128 hash,
                       uint64_t first_block, uint64_t payload_len,
                       const struct retention_answer *answer, bool is_stored);
@@ -198,9 +202,9 @@ void retention_wake(struct retention *retention); // wakes its thread; any threa
 
 // Fills in the policy's knowledge of each run, in place. Not on a worker.
 void retention_explain(struct retention *retention, struct store_explain *explain);
-// Called now and then, on the thread: notes the time of the policy's present tick.
+// Notes the time of the policy's present tick. Called regularly, on the retention thread.
 void retention_note_time(struct retention *retention);
-// Notes that a run was evicted that was last used `age_ticks` ago. Under the retention's lock.
+// Counts an evicted run that was last used `age_ticks` ago. Under the retention's lock.
 void retention_note_age_locked(const struct retention *retention, uint32_t age_ticks);
 
 // --- segments
@@ -218,9 +222,9 @@ bool retention_probation_ended(struct retention *retention) MUST_USE;
 // Returns the number of spare segments that runs of this slot may not use. If there are pins, the
 // last spare segment is for their survivors. Any thread.
 unsigned retention_pins_spares(const struct retention *retention, const struct segment_slot *slot);
-// Admits everything again, until the next pick.
+// Admits every run again, until the next retention_pick().
 void retention_has_room(struct retention *retention);
-// Called when the segment is being freed; `removals`: its runs, as far as they are known.
+// Called when the segment is being freed. `removals`: those of its runs that are known.
 void retention_forget(struct retention *retention, struct segment *segment,
                       const struct segment_removal *removals, unsigned count);
 

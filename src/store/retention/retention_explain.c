@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reports the policy's knowledge of the runs of one object, for a person who asks why they are kept
+// Reports the policy's knowledge of the runs of one object, for a user who asks why they are kept
 // or not.
 #include "stats/stats.h"
 #include "store/retention/retention.h"
 
-#define HISTORY_TICKS 32u // from one moment to the next, at least
+#define HISTORY_TICKS 32u // least number of ticks between two entries of the history
 
 void retention_note_time(struct retention *r)
 {
@@ -20,8 +20,8 @@ void retention_note_time(struct retention *r)
     pthread_mutex_unlock(&r->lock);
 }
 
-// How long ago the clock stood there, in ms, rather too long than too short; UINT64_MAX: before
-// what is remembered.
+// Returns how many milliseconds ago the policy's clock was `age_ticks` earlier, rounded up to an
+// entry of the history. UINT64_MAX: earlier than the history.
 static uint64_t time_since_locked(const struct retention *r, uint32_t age_ticks, uint32_t now_tick)
 {
     check(r->policy != NULL);
@@ -45,7 +45,7 @@ void retention_note_age_locked(const struct retention *r, uint32_t age_ticks)
         r->history_count > RETENTION_HISTORY) { // older than all that is remembered
         ms = (disk_real_us() - r->history[r->history_count % RETENTION_HISTORY].us) / 1000;
     }
-    if (ms != UINT64_MAX) { // else of a run before this one: nobody knows
+    if (ms != UINT64_MAX) { // else the last use was before this process started
         stats_observe_us(HISTOGRAM_eviction_age, ms * 1000);
     }
 }

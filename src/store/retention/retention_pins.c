@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Maps rules for cached bytes to the policy's groups, and carries pins through the end of their
-// segment. A pinned run goes in three cases only: a limit wants its room and nothing else can be
-// given; it found no other place, some times in a row; nothing was known of its segment yet.
+// Maps rules for cached bytes to the policy's groups, and keeps pinned runs when their segment is
+// evicted. A pinned run is dropped only if
+//   - a limit needs its room, and no other segment can be evicted;
+//   - several jobs in a row found no room to rewrite pinned runs; or
+//   - the policy does not know the runs of the segment yet.
 #include "store/retention/retention_pins.h"
 
 #include "base/clock.h"
@@ -10,13 +12,14 @@
 #include "store/retention/retention_review.h"
 #include "store/segment/segment_log.h"
 
-#define PINS_PERCENT 80u // of what may be pinned at all
-#define PINS_OTHERS                                                                                \
-    4u // segments in addition to the slots' and probation's: spare ones, survivors', one that goes
+#define PINS_PERCENT 80u // limit of pins, relative to the segments that are left for runs
+// Segments that are not left for pins, in addition to those of slots and of probation: spare ones,
+// the survivors' one, one being freed.
+#define PINS_OTHERS 4u
 #define PINS_TELL_US 60000000u
-#define STEP_RUNS 65536u // gone through at once when rules change: about 2 ms
-// Of the group of what is pinned while the process runs, in every process: no rule's hash, which is
-// odd.
+#define STEP_RUNS 65536u // runs per policy_groups_step(): about 2 ms
+// Identity of the group of runs that a command has pinned. It never equals the identity of a rule,
+// which is an odd hash.
 #define PINS_IDENTITY UINT64_C(0x70696e7370696e2e)
 
 static_assert(STORE_PRIORITIES + STORE_GROUPS_MAX <= STORE_GROUP_PINS, "no rule has its number");
@@ -29,7 +32,7 @@ static float priority_factor(unsigned priority)
     return (float)(1u << priority) / (float)(1u << STORE_PRIORITY_NORMAL);
 }
 
-// Groups of rules that are gone; another rule may have the number now.
+// Returns the bit set of groups whose rule was removed. Another rule may have the number now.
 static uint32_t groups_gone(const struct retention *r, const struct store_group *groups,
                             unsigned count)
 {
@@ -43,11 +46,11 @@ static uint32_t groups_gone(const struct retention *r, const struct store_group 
     return gone;
 }
 
-// In steps, each of which holds the policy's lock for a few milliseconds at most.
+// Runs policy_groups_step() to its end. Each step holds the lock for a few milliseconds at most.
 static void groups_go_through(struct retention *r)
 {
     bool more = true;
-    while (more) { // ends: what comes meanwhile is not taken into groups that are left
+    while (more) { // ends, because no new run joins a group that is being vacated
         pthread_mutex_lock(&r->lock);
         more = policy_groups_step(r->policy, STEP_RUNS);
         pthread_mutex_unlock(&r->lock);
@@ -59,7 +62,7 @@ static void groups_set_locked(struct retention *r, const struct store_group *gro
     bool has_pins = false;
     for (unsigned i = 0; i < count; i++) {
         if (groups[i].identity == 0) {
-            continue; // no rule has this one now
+            continue; // no rule uses this group now
         }
         check(groups[i].identity != PINS_IDENTITY);
         check(groups[i].share_percent <= 100);
@@ -143,7 +146,7 @@ bool retention_pins_victim(struct retention *r, bool (*may_go)(void *ctx, uint32
             return true;
         }
         if (atomic_load(&r->job) != NULL) {
-            return false; // its end wakes who asked
+            return false; // the end of the job wakes the supply thread
         }
         max = r->pins.tries < RETENTION_PINS_TRIES ? r->survivor_max : 0;
     }

@@ -2,17 +2,18 @@
 // The policy's arrays are in a map of an unlinked file in the cache directory. The file counts in
 // cache.size, and the kernel may write its pages out and reclaim their memory.
 //
-// The map is as large as the smallest runs could make it, the file only as large as the present
-// runs need. So a cache of small objects has all of them ranked, and a cache of large ones loses no
-// room. The file grows in steps of a 64th, each reserved and allocated before the policy touches
-// it: access to an unallocated page would end the process. If the cache or the disk has no room,
-// new runs go unranked, and the growth is tried again later.
+// The map has room for the most runs that the cache can rank; the file is only as large as the
+// present runs need. So a cache of small objects can rank them, and a cache of large ones loses no
+// room. The file grows in steps of a 64th. Each step is reserved and allocated before the policy
+// touches it, because access to an unallocated page could end the process. If the cache or the disk
+// has no room, new runs are not ranked, and the growth is tried again later.
 //
-// If no such file is possible (the file system allocates nothing, or is full), the arrays are in
-// plain memory that the kernel does not write out, with room for fewer runs.
+// If no such file is possible (the file system cannot allocate, or is full), the arrays are in
+// plain memory, with room for fewer runs. The kernel cannot write plain memory back to the file
+// system.
 //
-// The file grows under the policy's lock, on any thread that gives events to the policy; never on a
-// worker.
+// The file grows under the retention's lock, on any thread that gives events to the policy; never
+// on a worker.
 #include "store/retention/retention_region.h"
 
 #include <fcntl.h>
@@ -34,7 +35,7 @@ static bool region_allocate(struct retention_region *region, uint64_t bytes)
     if (!disk_space_reserve(disk, bytes - have, disk->capacity_bytes)) {
         return false;
     }
-    // Room for all of it, or a full disk would end the process.
+    // Allocates all blocks now; otherwise a write to the map on a full disk would end the process.
     if (fallocate(region->fd, 0, (off_t)have, (off_t)(bytes - have)) != 0) {
         disk_space_give(disk, bytes - have);
         return false;
@@ -68,7 +69,7 @@ bool retention_region_open(struct retention_region *region, struct store_disk *d
     check(least <= most);
     *region = (struct retention_region){
         .disk = disk, .map = MAP_FAILED, .map_bytes = align_up_u64(most, 4096), .fd = -1};
-    // Of the smallest caches a file of it would take a segment.
+    // In the smallest caches, the file would take the room of a segment.
     bool is_small = segments_max <= SEGMENT_COUNT_MIN;
     if (!is_small && map_file(region, align_up_u64(least, 4096))) {
         return true;
@@ -131,7 +132,7 @@ void retention_region_close(struct retention_region *region)
     check(region->map != MAP_FAILED);
     (void)munmap(region->map, region->map_bytes); // it was mapped
     if (region->fd >= 0) {
-        (void)close(region->fd); // it has no name
+        (void)close(region->fd); // frees the file, which has no name
     }
     disk_space_give(region->disk, atomic_load(&region->counted_bytes));
     region->disk = NULL;

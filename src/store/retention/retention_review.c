@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Finds the runs whose names join or leave a list of pins. The policy knows runs by hashes, so a
 // review reads the names in the headers of runs, segment by segment, and only of runs that may
-// change. A step reads at most STEP_RUNS of them. Between steps the thread rewrites survivors,
+// change. A step reads at most STEP_RUNS headers. Between steps the thread rewrites survivors,
 // drains rings and notes the time.
 //
-// Nobody waits for a review. A run that goes meanwhile is skipped; a run whose header cannot be
-// read keeps its group until it is read.
+// No other thread waits for a review. A run that is removed in the meantime is skipped. A run whose
+// header cannot be read keeps its group until a client reads it.
 #include "store/retention/retention_review.h"
 
 #include <stdlib.h>
@@ -14,8 +14,8 @@
 #include "store/segment/segment_list.h"
 #include "store/segment/segment_log.h"
 
-#define STEP_RUNS 128u      // headers read
-#define STEP_SEGMENTS 1024u // looked at
+#define STEP_RUNS 128u      // headers read per step
+#define STEP_SEGMENTS 1024u // table entries visited per step
 
 static_assert((RETENTION_REVIEW_MARKED & (STORE_REVIEW_PINNED | STORE_REVIEW_OTHERS)) == 0,
               "a bit of its own");
@@ -25,8 +25,8 @@ static_assert((RETENTION_REVIEW_LAST & (STORE_REVIEW_PINNED | STORE_REVIEW_OTHER
 
 struct retention_review {
     unsigned wants; // runs of each segment to review, as in retention.reviews
-    uint32_t at;    // entry of the log's table, next to look at
-    // Of one segment: pinned, and those of its runs that are looked at.
+    uint32_t at;    // next entry of the log's table to visit
+    // The segment in review, which is pinned, and the runs to review in it.
     struct segment *segment; // NULL: none
     uint32_t number;
     uint64_t salt;
@@ -111,7 +111,7 @@ static void segment_begin(struct retention *r, struct segment *segment, uint32_t
     struct retention_review *review = r->review;
     struct retention_segment *known = retention_segment_of(r, segment);
     check(number != 0);
-    check(review->segment == NULL); // one at a time
+    check(review->segment == NULL); // one segment at a time
     review->takes_all = known->wants_review;
     known->wants_review = false;
     review->number = number;
@@ -150,7 +150,7 @@ static void run_regroup(struct retention *r, const struct segment_row *row, int 
     check(place.segment_number == review->number);
     place.segment = review->segment;
     if (retention_head_read(r->disk, &place, fd, review->head, &header) != ERR_OK) {
-        return; // a reader finds the fault
+        return; // a later read reports the error
     }
     pthread_mutex_lock(&r->names.lock);
     bool knows = r->names.group_of != NULL;
@@ -187,7 +187,7 @@ static void runs_regroup(struct retention *r)
     }
 }
 
-// --- all of them
+// --- all segments
 
 // Restarts a round in progress, with the newly wanted reviews added.
 static void rounds_join(struct retention *r)
@@ -199,12 +199,14 @@ static void rounds_join(struct retention *r)
     if (review == NULL) {
         review = calloc(1, sizeof(*review));
         check(review != NULL);
-        atomic_store(&r->review, review); // before nothing seems to be wanted
+        // Before `reviews` is cleared, so that retention_review_is_wanted() never misses the
+        // review.
+        atomic_store(&r->review, review);
     }
     unsigned wants = atomic_exchange(&r->reviews, 0);
     r->reviews_again = r->reviews_again ||
                        ((wants & STORE_REVIEW_PINNED) != 0 && (wants & RETENTION_REVIEW_LAST) == 0);
-    check(wants != 0); // only this thread takes them
+    check(wants != 0); // only this thread clears them
     review->wants |= wants;
     review->at = 0;
     segment_end(r);

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies the survivors of a segment, run by run, into a segment of survivors; then the old segment
-// goes like any other. Runs on the retention thread, at the same time as readers, who go on reading
-// the old copies.
+// Copies the survivors of a segment, run by run, into a segment of survivors. Then the old segment
+// is freed like any other. Runs on the retention thread, while readers still read the old copies.
 //
 //   header, payload       read, and each checksum verified, as for a reader
-//   the same, elsewhere   written: of a long run the intent, the payload, at last the header
+//   new copy              written; for a run with an intent: intent, payload, then header
 //   sync                  after every few MiB, so that the index writer's own sync has little to do
-//   index: move           if it still names the old place; else a delete or something newer has won
-//   the segment is freed  after all moves are committed, or refused
+//   index: move           if the index still names the old copy; else a delete or a newer run wins
+//   old segment           freed after all moves are committed or refused
 //
 // A crash between any two of these steps leaves nothing wrong. Until the move is committed the
 // index names the old copy, whose segment still has its name. From then on the index names the new
@@ -15,10 +14,11 @@
 // and the same bytes, and takes either. A later write or condemnation names a key and a generation,
 // so it holds for both copies.
 //
-// A run that cannot be read or fails a checksum is dropped, as if a reader had met it. If no spare
-// segment is left, or the disk is in trouble, the remaining survivors are dropped with their
-// segment: new runs come first. Pinned ones are copied before the others, into the last spare
-// segment too, which workers leave to them. If that fails, their segment stays, a few times.
+// A run that cannot be read or fails a checksum is dropped, as if a reader had read it. If no spare
+// segment is left, or the disk has errors, the remaining survivors are dropped with their segment,
+// because new runs have priority. Pinned runs are copied first. They may use the last spare
+// segment, which workers leave to them. If a pinned run cannot be copied, its segment stays, for a
+// few tries.
 #include "store/retention/retention_rewrite.h"
 
 #include <errno.h>
@@ -34,9 +34,9 @@
 #include "store/segment/segment_log.h"
 #include "store/state/state_condemned.h"
 
-#define PIECE_BYTES (4 * STORE_CHECKSUM_UNIT) // read and written at once
+#define PIECE_BYTES (4 * STORE_CHECKSUM_UNIT) // bytes per read or write
 #define SYNC_BYTES (4u << 20)
-#define MOVES_AT_ONCE 512u // under the policy's lock
+#define MOVES_AT_ONCE 512u // moves reported to the policy while its lock is held once
 
 static_assert(PIECE_BYTES % STORE_CHECKSUM_UNIT == 0, "a piece is verified by itself");
 
@@ -45,16 +45,16 @@ struct rewriting {
     struct segment_log *log;
     const struct retention_job *job;
     struct segment *segment; // pinned
-    int fd;                  // its
+    int fd;                  // descriptor of `segment`
     uint64_t salt;
     struct segment_row *rows; // of the survivors
     bool *row_pinned;
     uint32_t row_count;
-    bool pins_left;           // some found no room
-    struct index_move *moves; // of those that were copied; the ones from `unsent` on are not synced
+    bool pins_left;           // some pinned runs could not be copied
+    struct index_move *moves; // moves of the copied runs; those from `unsent` on are not synced
     uint32_t move_count, unsent;
     uint64_t unsynced_bytes;
-    char *head, *out; // headers: as read, as written; behind `out` a piece
+    char *head, *out; // head: the header as read; out: the new header, then a piece
 };
 
 // --- which runs
@@ -85,7 +85,7 @@ static bool on_row(void *ctx, const struct segment_row *row)
 static bool pread_all(int fd, char *buf, size_t len, uint64_t offset)
 {
     size_t done = 0;
-    while (done < len) { // short reads at most
+    while (done < len) {
         ssize_t got = pread(fd, buf + done, len - done, (off_t)(offset + done));
         if (got < 0 && errno == EINTR) {
             continue;
@@ -152,8 +152,8 @@ static bool piece_is_right(const struct run_header *header, uint32_t at, const c
     return true;
 }
 
-// Reads `len` bytes of the payload from its byte `at` on, a multiple of a unit. Bytes that come
-// from the device lose their marks first, as for a reader.
+// Reads and verifies `len` bytes of the payload from byte `at` on, a multiple of a unit. Bytes that
+// are not in the page cache first lose their verified marks, as for a reader.
 static enum err piece_read(struct rewriting *rw, const struct run_header *header, uint32_t at,
                            char *ret_bytes, uint32_t len)
 {
@@ -165,7 +165,7 @@ static enum err piece_read(struct rewriting *rw, const struct run_header *header
     if (is_marked && !disk_io_resident(rw->fd, offset, len)) {
         segment_set_verified(rw->segment, first_unit, run_unit_count(len), false);
     }
-    for (unsigned tries = 0; tries < 2; tries++) { // a mismatch is looked at once more
+    for (unsigned tries = 0; tries < 2; tries++) { // after a mismatch, reads once more
         if (!pread_all(rw->fd, ret_bytes, len, offset)) {
             return ERR_IO;
         }
@@ -194,8 +194,8 @@ static enum err intent_write(struct rewriting *rw, int fd, const struct segment_
     return write_all(rw, fd, sector, sizeof(sector), to->layout.start);
 }
 
-// Copies the whole payload. If the run goes out in one write, only reads it, to the bytes after the
-// header in `out`.
+// Copies the payload. If the run has no intent, only reads the payload into `out`, after the
+// header, because one write will store both.
 static enum err payload_copy(struct rewriting *rw, int fd, const struct run_header *from,
                              const struct segment_reservation *to, uint32_t head_bytes)
 {
@@ -225,7 +225,7 @@ static enum err run_write(struct rewriting *rw, int fd, const struct run_header 
     uint32_t head_bytes =
         layout->intent ? header.header_len : layout->payload_offset - layout->header_offset;
     check(layout->intent || header.payload_len <= PIECE_BYTES);
-    check(to->segment != rw->segment); // survivors leave it
+    check(to->segment != rw->segment); // survivors move to another segment
     check(layout->header_offset <= layout->payload_offset);
     check(head_bytes <= RUN_HEADER_MAX + RUN_PAYLOAD_ALIGN);
     segment_unmark_neighbour(to->segment, layout->start, to->first_unit, fd);
@@ -250,8 +250,8 @@ static void reservation_return(const struct segment_reservation *to)
     segment_unpin(to->segment);
 }
 
-// Copies a run and adds its move. ERR_CORRUPT, ERR_IO: this run is lost. ERR_CANCELLED: it is not
-// to be kept. Any other error: no more can be copied.
+// Copies one run. ERR_OK: one move was added. ERR_CORRUPT, ERR_IO: this run is lost. ERR_CANCELLED:
+// the run is bad or condemned, and not copied. Any other error: no more runs can be copied.
 static enum err run_copy(struct rewriting *rw, const struct segment_row *row)
 {
     struct retention *r = rw->retention;
@@ -282,7 +282,7 @@ static enum err run_copy(struct rewriting *rw, const struct segment_row *row)
             segment_return(to.segment);
         }
         if (err != ERR_OK) {
-            reservation_return(&to); // the written bytes stay a hole
+            reservation_return(&to); // the reserved bytes stay unused
         }
     }
     if (err == ERR_CORRUPT || err == ERR_IO) {
@@ -300,7 +300,7 @@ static enum err run_copy(struct rewriting *rw, const struct segment_row *row)
     return ERR_OK;
 }
 
-// --- all of them
+// --- all runs
 
 // Syncs the copies made since the last call, and sends their moves to the index.
 static void moves_send(struct rewriting *rw)
@@ -332,7 +332,7 @@ static bool must_end(const struct rewriting *rw)
            retention_stopping(rw->retention);
 }
 
-// Returns false if there is no room, or the disk is in trouble.
+// Returns false if no more runs can be copied: there is no room, or the disk has errors.
 static bool copy_one(struct rewriting *rw, uint32_t at)
 {
     check(at < rw->row_count);
@@ -344,7 +344,7 @@ static bool copy_one(struct rewriting *rw, uint32_t at)
     return err == ERR_OK || err == ERR_CORRUPT || err == ERR_IO || err == ERR_CANCELLED;
 }
 
-// Copies pinned runs before the others, and as long as there is any room.
+// Copies pinned runs first, as long as there is any room.
 static void copy_all(struct rewriting *rw)
 {
     bool well = true;
@@ -367,7 +367,7 @@ static void moves_tell(struct rewriting *rw)
 {
     struct retention *r = rw->retention;
     uint64_t bytes = 0;
-    check(rw->unsent == rw->move_count); // or a move has no answer yet
+    check(rw->unsent == rw->move_count); // each move has its result
     check(rw->move_count <= rw->row_count);
     for (uint32_t i = 0; i < rw->move_count; i += MOVES_AT_ONCE) {
         pthread_mutex_lock(&r->lock);
@@ -390,7 +390,8 @@ static void moves_tell(struct rewriting *rw)
     stats_add(COUNTER_retention_rewritten_bytes, bytes);
 }
 
-// Returns true if the segment stays, to be picked later, because its pins found no room.
+// Returns whether the segment stays because its pinned runs found no room. Then it can be picked
+// again later.
 static bool stays_for_pins(struct rewriting *rw)
 {
     struct retention *r = rw->retention;
@@ -444,11 +445,11 @@ void retention_rewrite(struct retention *r, const struct retention_job *job)
         segment_borrow_wait(rw.segment, &rw.fd) == ERR_OK) {
         copy_all(&rw);
         segment_return(rw.segment);
-        (void)index_writer_flush(r->writer); // each move has its own answer
+        (void)index_writer_flush(r->writer); // each move has its own result
         moves_tell(&rw);
     }
     if (!retention_stopping(r) && !stays_for_pins(&rw)) {
-        segment_free_doom_full(rw.log, rw.segment); // with what could not be copied
+        segment_free_doom_full(rw.log, rw.segment); // also drops runs that were not copied
     }
     segment_unpin(rw.segment);
     rewriting_done(&rw);

@@ -6,15 +6,15 @@
 #include "store/retention/retention.h"
 #include "store/segment/segment_format.h"
 
-// A segment that goes, and where its survivors begin, rising.
+// A segment to evict, and the survivors to rewrite first.
 struct retention_job {
     uint32_t number, count;
-    uint32_t *starts; // rising
-    bool *pinned;     // of each of them; NULL: none is
+    uint32_t *starts; // offsets of the survivors, ascending
+    bool *pinned;     // whether each survivor is pinned; NULL: none is
 };
 
-// When it returns the segment is being freed, and what could be rewritten of it lies elsewhere; or
-// it stays for its pins, which found no room. On the retention thread.
+// Rewrites the survivors and starts to free the segment. If there was no room for its pinned runs,
+// the segment may stay instead. On the retention thread.
 void retention_rewrite(struct retention *retention, const struct retention_job *job);
 
 // Reads and verifies the header of a run, as for a reader. The run is in a pinned segment, from

@@ -7,9 +7,9 @@
 #include "store/segment/segment_log.h"
 #include "store/segment/segment_table.h"
 
-#define WAKE_EVERY (POLICY_RING_EVENTS / 4) // events of one ring
+#define WAKE_EVERY (POLICY_RING_EVENTS / 4) // events of a ring per wake-up of the retention thread
 #define TAKEN_AT_ONCE 64u
-#define REFUSALS_WAIT_US 10000u // at most, until the policy learns of a repeated request
+#define REFUSALS_WAIT_US 10000u // longest delay until the policy learns of a refused run
 
 // Maps the store's groups to the policy's, in which group 0 has normal priority: runs of unknown
 // rule are in it.

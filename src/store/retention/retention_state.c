@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keeps the policy's knowledge in the file `policy` of the cache directory: pieces (policy_save.c),
-// each behind its length, 4 bytes, little endian. The file is replaced by rename, and not synced:
-// the load checks piece by piece what a power cut left of it. Its bytes count in cache.size; if
-// there is no room, the old file stays.
+// Keeps the policy's knowledge in the file `policy` of the cache directory. The file is a sequence
+// of pieces (policy_save.c), each after its length in 4 bytes, little endian. A rename replaces the
+// file. It is not synced, because the load verifies each piece and skips those that a power cut has
+// damaged. The file counts in cache.size. If there is no room for a new file, the old one stays.
 #include "store/retention/retention_state.h"
 
 #include <fcntl.h>
@@ -28,7 +28,7 @@ uint64_t retention_state_bytes(const struct store_disk *disk)
 
 // --- loading
 
-// False: that was all.
+// Reads the next piece. Returns false at the end of the file.
 static bool piece_read(int fd, char *piece, uint32_t *ret_len)
 {
     char head[4];
@@ -43,7 +43,7 @@ static bool piece_read(int fd, char *piece, uint32_t *ret_len)
     return true;
 }
 
-// False: a stop came before its end.
+// Loads all pieces. Returns false if retention was stopped before the end.
 static bool file_load(struct retention *r, int fd)
 {
     check(fd >= 0);
@@ -64,7 +64,8 @@ static bool file_load(struct retention *r, int fd)
     return !stops;
 }
 
-// After a kill the segments that were open then hold more than what was saved: all are listed.
+// Begins each loaded segment that still exists, and removes the others. After a kill, the begun
+// segments will be listed, too, because some may hold runs that were not saved.
 static void state_is_loaded_locked(struct retention *r)
 {
     struct segment_log *log = r->log;
@@ -132,7 +133,7 @@ static bool file_save(struct retention *r, int fd, uint64_t *reserved)
     uint64_t written = 0;
     size_t len = 1;
     bool well = true;
-    while (well && len > 0) { // ends with what is known
+    while (well && len > 0) { // ends after the last piece
         pthread_mutex_lock(&r->lock);
         len = policy_save(r->policy, &cursor, bytes + 4);
         check(len <= POLICY_PIECE_MAX);
@@ -151,7 +152,7 @@ void retention_state_save(struct retention *r)
     uint64_t reserved = 0;
     check(retention_learns(r));
     if (!retention_is_ready(r)) {
-        return; // the saved state knows more
+        return; // the saved file contains more knowledge
     }
     int fd = openat(folder, STATE_FILE_NEW,
                     O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);

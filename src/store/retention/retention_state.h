@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The policy's knowledge, across restarts. Shared inside the room only; on the retention thread, or
-// after it.
+// Loads and saves the policy's knowledge, across restarts. Shared inside the room only. Called on
+// the retention thread, or after it has ended.
 #ifndef FOREBAY_STORE_RETENTION_STATE_H
 #define FOREBAY_STORE_RETENTION_STATE_H
 
 #include "store/retention/retention.h"
 
-// Bytes of the saved state on disk, as store_dir_other_bytes() has counted it.
+// Returns the disk usage of the saved state, which store_dir_other_bytes() includes.
 uint64_t retention_state_bytes(const struct store_disk *disk);
-// A file that is missing or damaged is no error: all that is whole in it is known, the rest is
-// learnt.
+// Loads the intact pieces of the saved file. A missing or damaged file is no error: the policy
+// learns the rest again.
 void retention_state_load(struct retention *retention);
 void retention_state_save(struct retention *retention);
 
