@@ -13,16 +13,16 @@ struct page_range {
 };
 
 struct page_window {
-    uint64_t max_bytes; // 0: off
-    bool (*is_short)(void);
-    bool presses;            // memory was short at the last look
-    uint64_t unlooked_bytes; // bytes added since the last look
-    uint64_t bytes;
-    unsigned first, count; // a ring buffer
+    uint64_t max_bytes;      // limit of `bytes` while memory is short; 0: no range is dropped
+    bool (*is_short)(void);  // returns whether memory is short
+    bool presses;            // the last result of is_short()
+    uint64_t unlooked_bytes; // bytes added since the last call of is_short()
+    uint64_t bytes;          // bytes of all ranges
+    unsigned first, count;   // `ranges` is a ring buffer
     struct page_range ranges[PAGE_WINDOW_RANGES];
 };
 
-// Adds the run at that place, which is on the device now. May drop older ranges.
+// Adds the run at that place, which has just been synced. May drop older ranges.
 void page_window_add(struct page_window *window, struct segment_log *log,
                      const struct store_place *place);
 

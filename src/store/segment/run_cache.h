@@ -8,11 +8,12 @@
 
 #define RUN_CACHE_SETS 1024u
 #define RUN_CACHE_WAYS 4u
-#define RUN_CACHE_BYTES_MAX                                                                        \
-    (4u << 20) // all workers together use at most an eighth of limits.max_buffer
+// Limit for one worker. In addition, all workers together use at most an eighth of
+// limits.max_buffer.
+#define RUN_CACHE_BYTES_MAX (4u << 20)
 
 struct run_info {
-    unsigned refs; // all held by this worker
+    unsigned refs; // held by this worker only, so not atomic
     uint32_t segment_number, header_offset;
     uint64_t salt, etag_hash;
     struct store_object *object;
@@ -24,17 +25,17 @@ struct run_info {
 struct run_cache {
     struct run_info *entries[RUN_CACHE_SETS][RUN_CACHE_WAYS];
     uint8_t next_way[RUN_CACHE_SETS];
-    unsigned hand; // the set that is emptied next when there are too many bytes
+    unsigned hand; // the next set to empty when bytes exceeds bytes_max
     uint64_t bytes, bytes_max;
 };
 
 // `workers`: the number of workers with such a cache, which share the limit.
 void run_cache_init(struct run_cache *cache, unsigned workers);
 void run_cache_done(struct run_cache *cache);
-// Borrowed until the next call that adds; NULL if the run is not cached.
+// Returns the entry, borrowed until the next run_cache_add(); NULL if the run is not cached.
 struct run_info *run_cache_find(const struct run_cache *cache, const struct store_place *place);
-// Adds a run and takes a reference to `object`, whose generation is that of the place. Returns the
-// entry, borrowed.
+// Adds a run and takes a new reference to `object`, which has the generation of the place. Returns
+// the entry, borrowed as above.
 struct run_info *run_cache_add(struct run_cache *cache, const struct store_place *place,
                                struct store_object *object, const struct run_header *header);
 struct run_info *run_cache_info_ref(struct run_info *info);

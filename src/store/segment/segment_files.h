@@ -11,7 +11,7 @@ struct stat;
 
 struct segment_file {
     uint32_t number;
-    uint32_t given_bytes; // bytes returned to the file system: segment_trim.c
+    uint32_t given_bytes; // bytes of the file that segment_trim.c returned to the file system
 };
 
 void segment_name(uint32_t number, char ret_name[SEGMENT_NAME_LEN]);
@@ -21,11 +21,11 @@ uint64_t segment_files_bytes(int segments_fd);
 struct segment_file *segment_files_list(const struct store_dir *dir, size_t *ret_count) MUST_USE;
 // Removes all segment files.
 void segment_files_wipe(int segments_fd);
-// Returns true if no file holds a run; false also if there are too many files to look.
+// Returns true if no file holds a run. Returns false, too, if there are too many files to check.
 bool segment_files_are_empty(int segments_fd);
 // Returns true if the file has no run at its beginning, or cannot be read.
 bool segment_file_is_empty(int segments_fd, uint32_t number);
-// Returns the bytes of a file of that size that are not allocated; 0 if its size differs.
+// Returns how many bytes of the file are not allocated; 0 if its size is not `size_bytes`.
 uint32_t segment_file_missing(const struct stat *st, uint32_t size_bytes);
 
 #endif

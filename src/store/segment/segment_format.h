@@ -13,8 +13,8 @@
 #define SEGMENT_SEAL_OFFSET SECTOR_SIZE
 #define SEGMENT_DATA_OFFSET 4096u
 #define SEGMENT_FILE_MAX (SEGMENT_SIZE_MAX + SEGMENT_SIZE_MAX / 64)
-// Returns the file size of a segment of that size, a power of two. The extra bytes hold headers and
-// the table. Runs are each a fraction of the segment size, so whole runs leave no space unused.
+// Returns the size of the file for a segment size, which is a power of two. The extra bytes are for
+// headers and the table. So runs whose length divides the segment size fill the segment exactly.
 static inline uint32_t segment_file_bytes(uint32_t segment_size_bytes)
 {
     bool fixed = segment_size_bytes == disk_segment_size_fixed();
@@ -23,8 +23,8 @@ static inline uint32_t segment_file_bytes(uint32_t segment_size_bytes)
 
 #define RUN_ALIGN SECTOR_SIZE
 #define RUN_PAYLOAD_ALIGN 4096u
-#define RUN_PACKED_MAX 32768u     // a shorter payload follows its header directly
-#define RUN_ONE_WRITE_MAX 262144u // a longer payload is announced by an intent
+#define RUN_PACKED_MAX 32768u     // a shorter payload follows its header without a gap
+#define RUN_ONE_WRITE_MAX 262144u // a run with a longer payload begins with an intent
 #define RUN_HEADER_FIXED 128u
 #define RUN_HEADER_MAX 16384u
 #define RUN_UNITS_MAX (STORE_BLOCK_SIZE_MAX / STORE_CHECKSUM_UNIT)
@@ -47,7 +47,7 @@ static inline bool segment_run_is_long(uint32_t segment_size_bytes, uint32_t blo
     return block_count > 1 && payload_len > segment_run_bytes_max(segment_size_bytes);
 }
 
-// Write and verify the head and the CRC of all sectors but run headers. `magic`: 8 bytes.
+// Write and verify the first fields and the CRC that all sectors except run headers share.
 void segment_sector_head(char *sector, const char magic[8], uint32_t number, uint64_t salt);
 void segment_sector_end(char *sector);
 enum err segment_sector_verify(const char *sector, const char magic[8]) MUST_USE;
@@ -68,7 +68,7 @@ struct segment_seal {
     uint32_t number; // 0: there is no seal
     uint64_t salt;
     uint32_t end_offset, unit_count, run_count;
-    uint32_t row_count, table_id; // those of the table at the segment's end
+    uint32_t row_count, table_id; // number of rows and id of the table at the segment's end
     // Bytes between the last run and the table that were returned to the file system.
     uint32_t given_bytes;
 };
@@ -88,10 +88,10 @@ enum err segment_run_intent_decode(const char *sector, struct run_intent *ret_in
 
 struct run_header {
     uint64_t salt;
-    uint32_t number; // of the segment
+    uint32_t number; // segment number
     uint32_t header_offset, header_len, payload_offset, payload_len;
-    uint32_t end_offset; // the offset where the next run may begin
-    uint32_t first_unit; // ordinal of its first checksum unit in the segment
+    uint32_t end_offset; // the next run may begin here
+    uint32_t first_unit; // ordinal, in the segment, of the run's first checksum unit
     uint32_t unit_count;
     uint64_t generation, object_size_bytes;
     uint32_t block_size_bytes, block_count;

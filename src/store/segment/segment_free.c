@@ -4,10 +4,10 @@
 //
 // To free a segment, the thread stops new pins, lists the runs (segment_list.c) and unlinks the
 // file. When the last pin is gone, it closes the file and returns the space. It hands the index
-// entries, in the order of their keys, to the index writer, and nobody waits for that. An entry
-// names its segment by number and salt, and neither is ever reused, so each is a miss from the
-// first step on. A crash before the index has forgotten them leaves such entries; a look-up that
-// meets one removes it.
+// entries, in the order of their keys, to the index writer, and does not wait until they are
+// removed. An entry names its segment by number and salt. Neither is ever reused, so each entry is
+// a miss from the first step on. A crash may leave such entries in the index; a look-up that finds
+// one removes it.
 //
 // If very many entries wait to be forgotten, this thread waits for the index writer, but only after
 // it has returned the space. If the index forgets nothing for long because the disk takes no

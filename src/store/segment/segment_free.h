@@ -8,8 +8,8 @@
 void segment_free_start(struct segment_log *log);
 // Stops the thread after it has freed the segments that are being evicted.
 void segment_free_stop(struct segment_log *log);
-// Starts the eviction of a segment; under the log's lock. `index_forgotten`: the index has nothing
-// to forget.
+// Starts the eviction of a segment; under the log's lock. `index_forgotten`: the index has no
+// entries of the segment, or must keep them.
 void segment_free_doom_locked(struct segment_log *log, struct segment *segment,
                               bool index_forgotten);
 // The same for a full segment, unless its eviction has begun. Any thread.

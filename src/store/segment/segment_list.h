@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The runs that a segment holds, read from the cheapest source, and the writing of its table. All
-// calls but segment_list_note() may block and must not run on a worker.
+// Lists the runs of a segment from the cheapest source, and writes the segment's table. All
+// functions except segment_list_note() may block and must not run on a worker.
 #ifndef FOREBAY_STORE_SEGMENT_LIST_H
 #define FOREBAY_STORE_SEGMENT_LIST_H
 
@@ -9,12 +9,13 @@
 // Adds the row of a complete run. Any worker; the caller has a hold.
 void segment_list_note(struct segment *segment, const struct segment_row *row);
 
-// Calls on_row for each complete run of a pinned or dying segment. Reads memory, else the table,
-// else scans. If on_row returns false, it stops with ERR_CANCELLED. *ret_salt: the segment's.
+// Calls on_row for each complete run of a pinned or dying segment. Uses the rows in memory, else
+// reads the table, else scans the segment. Stops with ERR_CANCELLED if on_row returns false. Sets
+// *ret_salt to the segment's salt.
 enum err segment_list(struct segment *segment,
                       bool (*on_row)(void *ctx, const struct segment_row *row), void *ctx,
                       uint64_t *ret_salt) MUST_USE;
-// The same by scanning the whole segment, whatever is in memory or in the table.
+// The same, but always scans the whole segment.
 enum err segment_list_scan(struct segment *segment, uint64_t salt,
                            bool (*on_row)(void *ctx, const struct segment_row *row), void *ctx,
                            struct segment_scan_result *ret_result) MUST_USE;
@@ -25,12 +26,12 @@ void segment_list_seal(struct segment *segment);
 // table is not on disk.
 enum err segment_list_save(struct segment *segment, uint32_t *ret_row_count,
                            uint32_t *ret_table_id) MUST_USE;
-// Reads what segment_list_save() wrote.
+// Reads the table that segment_list_save() wrote.
 enum err segment_list_load(struct segment *segment, uint64_t salt, uint32_t row_count,
                            uint32_t table_id, struct segment_rows **ret_rows) MUST_USE;
 // Marks the run as bad in memory, in the table and in its header; durable once `fd` is synced.
-// ERR_OK also if no such run is at that place. place->hash is that of its key; `fd` is the
-// segment's.
+// Returns ERR_OK, too, if no such run is at that place. place->hash is the hash of the run's key.
+// `fd` is a descriptor of the segment.
 enum err segment_list_mark_bad(struct segment *segment, int fd,
                                const struct store_place *place) MUST_USE;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Segments in memory: a table of entries found by number, their pins and marks, and where the next
-// run goes. segment_supply.c creates segments, segment_free.c frees them.
+// Segments in memory: a table of entries, indexed by number, their pins and marks, and the choice
+// of the segment for the next run. segment_supply.c creates segments, segment_free.c frees them.
 //
 // The life of a segment. The supply thread creates a file (SPARE). A slot takes it when its current
 // segment is full (OPEN), and seals it when it takes the next (SEALED). When the policy picks it,
@@ -168,7 +168,7 @@ static void log_enter_files(struct segment_log *log, const struct segment_file *
         uint32_t number = files[i].number;
         check(number != 0 && files[i].given_bytes <= log->segment_size_bytes);
         struct segment *segment = segment_log_entry(log, number);
-        if (segment->state != SEGMENT_FREE) { // only if numbers differ by millions
+        if (segment->state != SEGMENT_FREE) { // happens only if numbers differ by millions
             char name[SEGMENT_NAME_LEN];
             segment_name(number, name);
             (void)unlinkat(disk->dir.segments_fd, name, 0);
@@ -345,7 +345,7 @@ void segment_unhold(struct segment *segment)
     unsigned before = atomic_fetch_sub(&segment->holds, 1);
     check(before > 0);
     if (before == 1 && atomic_load_explicit(&segment->log->room, memory_order_relaxed) == 0) {
-        segment_log_want(segment->log, false); // it may have become evictable
+        segment_log_want(segment->log, false); // the segment may now be evicted
     }
 }
 
@@ -470,7 +470,7 @@ void segment_clear_bad(struct segment *segment, uint32_t header_offset)
     }
 }
 
-// --- where the next run goes
+// --- room for the next run
 
 static void segment_fill_up(struct segment_log *log, struct segment *segment)
 {
@@ -598,7 +598,7 @@ bool segment_log_shorten(const struct segment_reservation *reservation, uint32_t
     const struct run_layout *layout = &reservation->layout;
     check(end_offset >= layout->start && end_offset <= layout->end_offset);
     check(end_offset % RUN_ALIGN == 0);
-    check((atomic_load(&segment->pins) & SEGMENT_PIN_COUNT) > 0); // it is still this segment
+    check((atomic_load(&segment->pins) & SEGMENT_PIN_COUNT) > 0); // so the entry is not reused
     pthread_mutex_lock(&slot->guarded.lock);
     bool last = slot->guarded.current == segment && segment->append_offset == layout->end_offset;
     if (last) {
@@ -620,7 +620,7 @@ bool segment_log_adopt(struct segment_log *log, struct segment *segment,
         check(found->sealed || found->rows != NULL);
         check(found->sealed || found->end_offset >= SEGMENT_DATA_OFFSET);
         check(found->sealed || found->end_offset <= log->segment_size_bytes);
-        found->sealed |= segment->given_bytes > 0; // there is no room for more runs
+        found->sealed |= segment->given_bytes > 0; // a trimmed segment has no room for more runs
         segment->recovered = false;
         segment->append_offset = found->end_offset;
         segment->unit_count = found->unit_count;

@@ -17,7 +17,7 @@
 #define SEGMENT_TABLE_MAX (1u << 22)
 #define SEGMENT_COUNT_MIN 3u // smaller caches do not work
 
-// segment_phases.def says what they mean. They change only under the log's lock.
+// segment_phases.def explains the states. They change only under the log's lock.
 enum segment_state {
 #define SEGMENT_PHASE(name, ...) SEGMENT_##name,
 #include "store/segment/segment_phases.def"
@@ -49,9 +49,10 @@ enum segment_wish {
 struct segment {
     atomic_uint number; // 0: free
     atomic_uint pins;   // the pin count and the two flags; 0: no segment
-    // Runs being written and places not yet visible. While not 0, the segment is not evicted.
+    // Number of runs that are being written or are not yet in the index. While not 0, the segment
+    // is not evicted.
     atomic_uint holds;
-    _Atomic uint64_t file; // its descriptor and the number of its users: segment_pool.c
+    _Atomic uint64_t file; // the descriptor and the number of its users: segment_pool.c
     _Atomic(_Atomic uint64_t *) verified; // a bit per checksum unit; allocated on first use
     // Header offsets of runs that failed verification; 0: empty. Allocated on first use.
     _Atomic(atomic_uint *) bad;
@@ -72,7 +73,7 @@ struct segment {
     bool index_forgotten; // DYING: the index no longer has its entries, or must keep them
     uint64_t moved_blocks, moved_bytes; // DYING: what was rewritten into other segments
     struct segment *next;               // in the list `doomed` or `closable`
-    // Under rows_guard: the rows of its complete runs. NULL: on disk, or unknown.
+    // Under rows_guard: the rows of the complete runs. NULL: they are on disk, or unknown.
     struct segment_rows *rows;
     unsigned pool_at; // index in the pool's array of open segments; under the pool's lock
 };
@@ -143,8 +144,8 @@ struct segment_host {
     // Freeing thread: the index must forget these runs. The host takes ownership of the malloc'd
     // array. May block.
     void (*forget)(void *ctx, struct segment_removal *removals, unsigned count);
-    // Freeing thread: the index still has entries of a segment that is gone, and nobody knows
-    // which.
+    // Freeing thread: the index still has entries of a segment that is gone, and they cannot be
+    // listed.
     void (*forget_unlisted)(void *ctx);
 };
 
@@ -166,7 +167,7 @@ struct segment_log {
     struct segment *table;
     unsigned slot_max;
     atomic_uint slot_count;     // slots in use: fewer in a small cache
-    struct segment_slot *slots; // those of workers, then from slot_max on the SEGMENT_SLOTS_APART
+    struct segment_slot *slots; // slot_max slots of workers, then SEGMENT_SLOTS_APART others
     struct segment_pool pool;
     // Guards the rows of each segment. Held briefly; no lock is taken while it is held.
     pthread_mutex_t rows_guard;
@@ -220,9 +221,9 @@ uint64_t segment_log_most(const struct segment_log *log);
 // Returns the entry for segment `number`. It may currently hold another segment.
 struct segment *segment_log_entry(struct segment_log *log, uint32_t number);
 bool segment_pin(struct segment *segment, uint32_t number) MUST_USE;
-void segment_pin_again(struct segment *segment); // the caller holds a pin already
+void segment_pin_again(struct segment *segment); // the caller already has a pin
 void segment_unpin(struct segment *segment);
-void segment_hold_again(struct segment *segment); // the caller has a hold already
+void segment_hold_again(struct segment *segment); // the caller already has a hold
 void segment_unhold(struct segment *segment);
 // Returns true if no file has this number any more.
 bool segment_log_lacks(struct segment_log *log, uint32_t number);
@@ -253,9 +254,9 @@ struct segment_reservation {
     uint32_t number, first_unit;
     uint64_t salt;
 };
-// Reserves room for one run in the worker's slot, or in a slot that is kept apart; the latter not
-// on a worker. ERR_NO_SEGMENT: none now, and the supply thread is woken. ERR_LIMIT: the run never
-// fits.
+// Reserves room for one run in the worker's slot, or with segment_log_reserve_apart() in one of
+// SEGMENT_SLOTS_APART, which must not be called on a worker. ERR_NO_SEGMENT: no segment has room
+// now, and the supply thread was woken. ERR_LIMIT: the run is too long for any segment.
 enum err segment_log_reserve(struct segment_log *log, unsigned worker_index,
                              const struct segment_want *want,
                              struct segment_reservation *ret_reservation) MUST_USE;
@@ -269,9 +270,8 @@ bool segment_log_shorten(const struct segment_reservation *reservation, uint32_t
 // Abandons a segment after a failed write: nothing more is written to it, and its runs are
 // forgotten.
 void segment_log_abandon(struct segment_log *log, struct segment *segment);
-// Takes over a segment that recovery has examined. Writes may continue at `end_offset`, unless it
-// is full or `sealed`: then nothing is written, not even a seal. Returns false if it is empty and
-// there are enough empty segments; the caller then drops it.
+// The state of a segment as recovery found it. Writes may continue at `end_offset`, unless the
+// segment is full or `sealed`.
 struct segment_found {
     uint64_t salt;
     uint32_t end_offset, unit_count, run_count;
@@ -280,16 +280,20 @@ struct segment_found {
     // NULL.
     struct segment_rows *rows;
 };
+// Takes over a segment that recovery has examined. If it is full or `sealed`, nothing is written to
+// it, not even a seal. Returns false if it is empty and there are enough empty segments; the caller
+// then drops it.
 bool segment_log_adopt(struct segment_log *log, struct segment *segment,
                        struct segment_found *found);
-// Recovery has examined all files of the previous process, so eviction may begin.
+// Called when recovery has examined all files of the previous process. Eviction may begin.
 void segment_log_set_examined(struct segment_log *log);
 // Returns a limit some numbers above the next segment number. Numbers below it belong to this
 // process, which must record the limit in `format`. Called before threads start.
 uint32_t segment_log_promise(struct segment_log *log);
 // Returns true if the segment is full and none of its runs is still being written. Any thread.
 bool segment_is_full(struct segment *segment);
-// Adds to what was rewritten from a segment that is being evicted. Retention thread.
+// Counts blocks and bytes that were rewritten from a segment that is being evicted. Retention
+// thread.
 void segment_note_moved(struct segment *segment, uint64_t blocks, uint64_t bytes);
 // Returns true if the file existed at the start and segment_log_adopt() has not taken it over.
 bool segment_log_is_recovered(struct segment *segment);

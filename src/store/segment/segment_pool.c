@@ -13,11 +13,11 @@
 // again, so the hand closes it only as a last resort.
 //
 // open(2) may wait for the disk. Workers leave it to the pool's thread; other threads of the store
-// call it themselves. While all descriptors are in use, both wait a bounded time for one to come
-// back. After that time the segment's blocks are misses and nothing is stored for a while. The
-// origin then supplies what could not be read, and the cached runs stay as they are. During that
-// while nobody waits for a descriptor on behalf of a worker, because the requests in the queue
-// would wait one after the other.
+// call it themselves. While all descriptors are in use, both wait a bounded time for one to be
+// returned. After that time the segment's blocks are misses, and nothing is stored for a while. The
+// origin then supplies the blocks that could not be read, and the cached runs stay as they are.
+// During that while, workers' requests do not wait for a descriptor, because the requests in the
+// queue would wait one after the other.
 #include "store/segment/segment_pool.h"
 
 #include <errno.h>
@@ -94,7 +94,7 @@ static int file_take(struct segment *segment, bool gently)
         }
         if (gently && (file & USED_LATELY) != 0) {
             (void)atomic_compare_exchange_strong(&segment->file, &file, file & ~USED_LATELY);
-            return -1; // if it was used again since, that is fine too
+            return -1; // the bit may be set again by now, which does no harm
         }
     } while (!atomic_compare_exchange_weak(&segment->file, &file, 0));
     return (int)(file >> FD_SHIFT) - 1;
@@ -182,7 +182,7 @@ static int pool_open_locked(struct segment_pool *pool, struct segment *segment)
     fd = file_open(pool, atomic_load(&segment->number));
     for (unsigned i = 0; i < OPEN_TRIES_MAX && (fd == -EMFILE || fd == -ENFILE); i++) {
         if (!close_one_locked(pool)) {
-            return -EAGAIN; // another part of the process took our descriptor
+            return -EAGAIN; // another part of the process used the descriptor
         }
         fd = file_open(pool, atomic_load(&segment->number));
     }

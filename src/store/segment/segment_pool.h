@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Descriptors of segments: a bounded number, opened on demand and closed when others need them.
+// Pool of descriptors of segment files. It opens them on demand, and closes unused ones at its
+// limit.
 #ifndef FOREBAY_STORE_SEGMENT_POOL_H
 #define FOREBAY_STORE_SEGMENT_POOL_H
 
@@ -44,13 +45,13 @@ void segment_pool_start(struct segment_pool *pool);
 void segment_pool_stop(struct segment_pool *pool);
 // Closes all descriptors, even those in use, because the workers are gone.
 void segment_pool_done(struct segment_pool *pool);
-// Closes an unused descriptor because the process has none left. Returns false if there is none.
-// Not on a worker.
+// Closes an unused descriptor, because the process has reached its limit of descriptors. Returns
+// false if all are in use. Not on a worker.
 bool segment_pool_yield(struct segment_pool *pool);
-// The segment must be pinned for the calls below.
+// The segment must be pinned for the functions below.
 
-// Returns the segment's descriptor, in use until segment_return(); -1 if it is not open. Any
-// thread, never waits.
+// Returns the segment's descriptor, which stays open until segment_return(); -1 if the file is not
+// open. Any thread, never waits.
 int segment_borrow(struct segment *segment);
 void segment_return(struct segment *segment);
 // Like segment_borrow(), but opens the file if necessary. ERR_DESCRIPTORS, ERR_UNREADABLE: it

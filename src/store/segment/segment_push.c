@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each worker has one push in flight. Written ranges gather by segment until it ends, so the slower
-// the device, the larger the next push. Less than PUSH_MIN waits for more, because small runs share
-// pages. If too many segments gather, the kernel writes the rest back.
+// Each worker has at most one push in flight. Until it ends, the pusher collects written ranges by
+// segment, so the next push is larger if the device is slower. A range shorter than PUSH_MIN waits
+// for more bytes, because small runs share pages. If ranges of too many segments wait, the kernel
+// writes the others back later.
 //
 // A failed push counts as a failed sync, because the kernel reports a lost page only once.
 #include <errno.h>

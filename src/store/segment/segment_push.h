@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Starts the write-back of written pages at once, instead of when the kernel finds too many dirty
+// Starts the write-back of written pages soon after the write, before the kernel has too many dirty
 // pages. So the kernel never blocks the writer, the sync before a commit is short, and the device's
-// backlog is known (write_backlog.h). Runs on the worker that wrote.
+// backlog is known (write_backlog.h). Runs on the worker that wrote the pages.
 #ifndef FOREBAY_STORE_SEGMENT_PUSH_H
 #define FOREBAY_STORE_SEGMENT_PUSH_H
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The supply thread keeps spare segments ready, so that no worker ever creates, lists or unlinks a
 // file. When there is no space for a spare segment, it picks a segment to evict, and the freeing
-// thread (segment_free.c) removes that. As many segments are being evicted as spare ones are
-// missing.
+// thread (segment_free.c) removes the segment. The number of segments being evicted equals the
+// number of missing spare segments.
 //
 // The supply thread reserves space before it creates a file. The space returns when the last
 // descriptor is closed, which may be long after the unlink, because slow readers keep their pins.
-// When readers hold a quarter of all segments like that, only segments without readers are picked.
-// So slow readers cannot stop the replacement of the other segments.
+// When readers keep a quarter of all segments from being freed, only segments without readers are
+// picked. So slow readers cannot stop the replacement of the other segments.
 #include "store/segment/segment_supply.h"
 
 #include <errno.h>
@@ -352,8 +352,8 @@ static uint64_t supply_room(const struct segment_log *log)
     return used < limit ? min_u64(limit - used, log->disk->room.free_bytes) : 0;
 }
 
-// One for each slot whose segment may become full, and some for runs that need a segment of their
-// own (store_long.c).
+// Returns one segment for each slot whose segment may become full, and some for runs that need a
+// separate segment (store_long.c).
 static uint64_t supply_least(const struct segment_log *log)
 {
     return max_u64(SPARE_AMPLE, log->slot_count + SPARE_LONG);
@@ -479,7 +479,7 @@ static void *supply_main(void *ctx)
 
 void segment_supply_start(struct segment_log *log)
 {
-    // One for each slot, so that the first runs find room before the thread is first scheduled.
+    // One segment for each slot, so that the first runs find room before the thread is scheduled.
     for (unsigned i = 0; i < min_u64(log->slot_count, START_SEGMENTS_MAX); i++) {
         if (log->guarded.spare_count > i || !supply_works(log) ||
             disk_room_look(log->disk, log->segment_cost_bytes, 0) != DISK_ROOM_AMPLE ||

@@ -10,7 +10,7 @@
 #define TABLE_SECTOR_ROWS 7u
 #define TABLE_PAGE_BYTES 4096u
 #define TABLE_PAGE_ROWS (TABLE_PAGE_BYTES / SECTOR_SIZE * TABLE_SECTOR_ROWS)
-#define TABLE_STEP_PAGES 64u // the most that one call of a function ending in _on handles
+#define TABLE_STEP_PAGES 64u // limit of pages per call of segment_rows_copy_on() and _finish_on()
 
 // A run as the index stores it, and whether the run is bad.
 struct segment_row {
@@ -26,7 +26,8 @@ struct store_place segment_row_place(const struct segment_row *row, uint32_t num
 // Returns the bytes that a table of `row_count` rows takes at the end of a segment.
 uint32_t segment_table_bytes(uint32_t row_count);
 
-// Identifies one writing of one segment's table. Each sector and the seal repeat it.
+// Identifies a table of a segment. A table that is written again gets a new id. Each sector of the
+// table repeats all three fields, and so does the seal.
 struct segment_table_id {
     uint32_t number;
     uint64_t salt;

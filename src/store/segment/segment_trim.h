@@ -11,7 +11,8 @@
 // sealed, has no holds, and its table is not yet written. Returns the bytes freed; 0 if they are
 // too few or the file system cannot. May block.
 uint32_t segment_trim(struct segment *segment, int fd, uint32_t row_count) MUST_USE;
-// Gives the trimmed bytes to others. The seal that records them is already written.
+// Makes the trimmed bytes available to other segments. Called after the seal that records them was
+// written.
 void segment_trim_given(struct segment *segment, uint32_t bytes);
 
 #endif

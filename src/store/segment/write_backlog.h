@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The device's backlog: payload that runs were given and that is not on the device yet, of all
-// workers together. Storing never slows reading, so a run begins only while the device keeps up.
-// Payload that the device cannot take in time is streamed to the client only, and stored when it is
-// read again. Any thread.
+// The device's backlog: payload of runs of all workers that is not on the device yet. Storing must
+// not slow reading, so a run begins only while the device keeps up. Otherwise the payload is only
+// streamed to the client, and may be stored when it is read again. Any thread.
 #ifndef FOREBAY_STORE_WRITE_BACKLOG_H
 #define FOREBAY_STORE_WRITE_BACKLOG_H
 
@@ -15,21 +14,21 @@
 // The device still counts as slow for this long after a slow write. Then it is tried again, because
 // the waiting tasks (read-ahead, warm) may be the only ones that would write.
 #define WRITE_BACKLOG_DOUBT_US 1000000u
-// No run begins above this backlog. It is most of a second of a disk of 300 MB/s, so that a burst
-// is stored. If memory is short, the limit on queued chunks is the tighter one.
+// No run begins above this backlog. A disk of 300 MB/s writes it in most of a second, so a burst is
+// stored. If memory is short, the limit on queued chunks is the lower one.
 #define WRITE_BACKLOG_MAX (256u << 20)
 // The least memory for chunks that wait to be written, whatever limits.max_buffer is.
 #define WRITE_BACKLOG_QUEUE_MIN (1u << 20)
 
 struct write_backlog {
-    _Atomic uint64_t promised_bytes; // bytes still to come of runs that have begun
-    _Atomic uint64_t queued_bytes;   // in chunks: appended, not yet written
-    _Atomic uint64_t dirty_bytes;    // written, on their way to the device
+    _Atomic uint64_t promised_bytes; // bytes of runs that have begun, not received yet
+    _Atomic uint64_t queued_bytes;   // bytes in chunks, received but not written yet
+    _Atomic uint64_t dirty_bytes;    // bytes written to the page cache, not on the device yet
     atomic_bool stalled;             // a run was cancelled, and no write has ended since
-    // Until then the device counts as slow, because the last write was.
+    // The device counts as slow until this time, because of a slow write.
     _Atomic uint64_t slow_until_us;
-    atomic_uint writing_count;
-    // When the last write ended, or when the first of the writes in flight began.
+    atomic_uint writing_count; // writes in flight
+    // Time at which the last write ended, or the first of the writes in flight began.
     _Atomic uint64_t moved_us;
 };
 
