@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of a request: allocate freely, free once. Under ASan each piece is an allocation of its
-// own. An arena is used by one thread at a time.
+// Memory for a request: many allocations that are freed together. Under ASan each piece is a
+// separate allocation. Only one thread at a time may use an arena.
 #ifndef FOREBAY_BASE_ARENA_H
 #define FOREBAY_BASE_ARENA_H
 

@@ -15,7 +15,7 @@
 
 // --- span.c --------------------------------------------------------------------------------------
 
-// A view of bytes that somebody else owns. ptr may be NULL if len is 0.
+// A view of bytes that it does not own. ptr may be NULL if len is 0.
 struct span {
     const char *ptr;
     size_t len;
@@ -71,7 +71,7 @@ static inline bool span_starts_with_nocase(struct span s, struct span prefix) //
 
 bool span_ends_with(struct span s, struct span suffix);
 struct span span_trim(struct span s); // spaces and tabs at both ends
-// A domain name without its root dot: "a.example." and "a.example" are the same name.
+// Removes the final dot of a domain name: "a.example." and "a.example" are the same name.
 struct span span_without_root_dot(struct span name);
 // Compares in memcmp order; a prefix sorts first. Returns < 0, 0 or > 0.
 int span_compare(struct span a, struct span b);
@@ -95,7 +95,7 @@ bool span_uri_decode(struct span s, char *ret_bytes, size_t *ret_len) MUST_USE;
 
 // --- Text of a known size ------------------------------------------------------------------------
 
-// Writes to memory without a check: the caller provides enough.
+// Writes to memory without checks. The caller provides enough memory.
 struct span_writer {
     char *at, *end;
 };
@@ -118,7 +118,7 @@ static inline void span_writer_put_u64(struct span_writer *w, uint64_t value)
 
 // --- hex.c ---------------------------------------------------------------------------------------
 
-int hex_digit(char c); // its value; -1: not a hex digit
+int hex_digit(char c); // returns the value; -1 if `c` is no hex digit
 bool hex_decode(struct span s, uint8_t *ret_bytes, size_t bytes_len) MUST_USE; // exact length
 bool hex_is_lower(struct span s); // only 0-9 and a-f; true for an empty span
 // Writes 2 * len lower-case digits and a NUL.
@@ -172,7 +172,7 @@ struct buf {
     char *ptr;
     size_t len, cap, max;
     bool failed;
-    uint8_t counted; // buf_init_counted(): the kind plus 1; else 0
+    uint8_t counted; // enum chunk_budget_kind + 1 after buf_init_counted(); else 0
 };
 
 void buf_init(struct buf *b, size_t max);

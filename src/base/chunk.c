@@ -4,8 +4,8 @@
 // The reference count of a chunk, the numbers of the budget and the number of waiters are atomic. A
 // chunk without references becomes a resting chunk. It first goes to a small stack of the thread
 // that dropped the last reference. From there chunks go in groups of 16 to a pool that all threads
-// share, under `pool.lock`. They have to travel back this way, because the owner of a fill
-// allocates chunks and readers on other threads drop them. A chunk that fits neither is freed.
+// share, under `pool.lock`. The pool is needed because the owner of a fill allocates chunks, and
+// readers on other threads drop them. A chunk for which neither has room is freed.
 // Under ASan no chunk rests, so that a use after the last unref is detected.
 //
 // Resting chunks may have as many bytes as chunks in use, so that memory freed by one burst serves
@@ -34,8 +34,8 @@
 
 static atomic_ulong budget_max;
 static atomic_ulong budget_kinds[BUDGET_KINDS];
-static atomic_ulong budget_peak; // of all kinds together
-static atomic_ulong resting;     // bytes
+static atomic_ulong budget_peak; // the most bytes ever in use, of all kinds together
+static atomic_ulong resting;     // bytes of resting chunks
 
 struct waiter {
     void (*fn)(void *ctx);
@@ -266,7 +266,7 @@ uint64_t chunk_budget_resting_bytes(void)
     return atomic_load(&resting);
 }
 
-// Bytes that chunks may have now.
+// Returns the limit, in bytes, of all chunks together at present.
 static unsigned long payload_max(void)
 {
     unsigned long max = atomic_load_explicit(&budget_max, memory_order_relaxed);

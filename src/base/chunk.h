@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Payload memory with a reference count: fills receive into it, readers on any worker send from it,
-// and the store writes it. A chunk holds at most CHUNK_SIZE bytes. Only the thread that fills a
+// Chunks: payload memory with a reference count. Fills receive into chunks, readers on any worker
+// send from them, and the store writes them. A chunk holds at most CHUNK_SIZE bytes. Only the
+// thread that fills a
 // chunk appends to it. Bytes that were announced to others by mailbox never change again, so others
 // read them without a lock. The count is atomic.
 //
@@ -36,14 +37,14 @@ enum chunk_budget_kind {
     BUDGET_PAYLOAD,  // chunks
     BUDGET_CLIENTS,  // requests that wait or are being answered, long heads, TLS
     BUDGET_RUNS,     // runs that are written and not yet durable in the index
-    BUDGET_ORIGINS,  // transfers: a handle of curl's and its receive buffer
-    BUDGET_BODIES,   // bodies and documents that must be whole before they go on
+    BUDGET_ORIGINS,  // transfers: curl handles and their receive buffers
+    BUDGET_BODIES,   // bodies and documents that must be complete before they are used
     BUDGET_FOLDERS,  // folder names that listings of a `dir:` origin read, and their
                      // answers
     BUDGET_WARM,     // names and current objects of warm jobs, listings for internal use
     BUDGET_WRITES,   // keys of open writes, their invalidations in flight, doubts
     BUDGET_LISTINGS, // kept pages of listings, and requests for them between workers
-    BUDGET_ANSWERS,  // kept answers to HEAD for objects of which nothing is stored
+    BUDGET_ANSWERS,  // kept answers to HEAD, for objects without stored runs
     BUDGET_KINDS
 };
 
@@ -52,17 +53,17 @@ uint64_t chunk_budget_max_bytes(void);
 uint64_t chunk_budget_used_bytes(void); // of all kinds
 uint64_t chunk_budget_kind_bytes(enum chunk_budget_kind kind);
 uint64_t chunk_budget_peak_bytes(void);
-// Chunks without an owner, kept for reuse: at most as many bytes as are in use, within the budget.
-// An eighth of the budget may always rest.
+// Bytes of resting chunks, which have no owner and are kept for reuse. At most as many as are in
+// use or an eighth of the budget, whichever is more, and within the budget.
 uint64_t chunk_budget_resting_bytes(void);
 
-// Charges memory that is not a chunk. It is never refused, because each caller has a limit of its
-// own. An eighth of the budget is always left for chunks.
+// Charges memory that is not a chunk. Never fails, because each caller has a separate limit. An
+// eighth of the budget is always left for chunks.
 void chunk_budget_charge(enum chunk_budget_kind kind, uint64_t bytes);
 void chunk_budget_discharge(enum chunk_budget_kind kind, uint64_t bytes);
 // Charges `bytes`, unless the kind would then have more than a quarter of the budget, or all kinds
 // except payload more than seven eighths. `held` is what the caller has charged to the kind
-// already. If nobody else holds memory of the kind, the charge always succeeds, so that every
+// already. If no other caller holds memory of the kind, the charge always succeeds, so that every
 // request fits when it is alone. Returns false if nothing was charged; the caller then answers
 // SlowDown or takes less.
 bool chunk_budget_try_charge(enum chunk_budget_kind kind, uint64_t held, uint64_t bytes) MUST_USE;
@@ -86,7 +87,7 @@ uint64_t chunk_budget_share(uint64_t plenty);
 uint64_t chunk_budget_socket_bytes(void);
 
 struct chunk *chunk_new(void);        // NULL above the budget
-struct chunk *chunk_new_forced(void); // aborts only when the kernel gives no memory
+struct chunk *chunk_new_forced(void); // ignores the budget; aborts if the kernel has no memory
 struct chunk *chunk_ref(struct chunk *chunk);
 void chunk_unref(struct chunk *chunk); // accepts NULL
 

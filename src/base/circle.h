@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// A chain of steps that leads back to where it was. Pure; any thread.
+// Detects a chain of steps that returns to an earlier step. Pure; any thread.
 #ifndef FOREBAY_BASE_CIRCLE_H
 #define FOREBAY_BASE_CIRCLE_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-// Detects a circle in a chain of steps, each identified by its hash. It needs at most three times
-// the circle's length (Brent's algorithm). Zero-initialise it.
+// State of the detection (Brent's algorithm); zero-initialise it. Each step is identified by its
+// hash. A circle is found within three times its length.
 struct circle {
     uint64_t mark, steps, steps_max; // steps_max 0: there is no mark yet
 };

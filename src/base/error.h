@@ -16,7 +16,7 @@ enum err {
     ERR_COUNT_
 };
 
-// May the same request be sent to the origin again?
+// Whether the same request may be sent to the origin again.
 enum err_retry {
     RETRY_NEVER,
     RETRY_SAFE // a safe request may be retried within the retry budget
@@ -30,7 +30,7 @@ struct error_row {
     const char *text; // one sentence, no secrets
 };
 
-// Never NULL; any thread.
+// Return values are never NULL. Any thread.
 const struct error_row *error_row(enum err err);
 const char *error_name(enum err err);
 

@@ -27,7 +27,7 @@ struct headers {
     uint64_t names;
 };
 
-#define HEADERS_NOTED (UINT64_C(1) << 63) // names are known
+#define HEADERS_NOTED (UINT64_C(1) << 63) // flag in headers.names: the other bits are valid
 
 static inline uint64_t headers_bit(struct span name)
 {
@@ -60,14 +60,15 @@ static inline unsigned headers_count(const struct headers *h, struct span name)
     return headers_may_have(h, name) ? headers_find(h, name, &value) : 0;
 }
 void headers_remove(struct headers *h, struct span name); // removes all of that name
-// Is `name` Connection, HTTP2-Settings, Keep-Alive, Proxy-*, TE, Trailer, Transfer-Encoding or
-// Upgrade (RFC 9110 section 7.6.1, RFC 7540 section 3.2.1)?
+// Returns whether `name` is Connection, HTTP2-Settings, Keep-Alive, Proxy-*, TE, Trailer,
+// Transfer-Encoding or Upgrade (RFC 9110 section 7.6.1, RFC 7540 section 3.2.1).
 bool headers_is_hop_by_hop(struct span name);
-// Is `token` a member of the comma-separated list `value`? Case ignored.
+// Returns whether the comma-separated list `value` contains `token`, ignoring case.
 bool headers_list_has(struct span value, struct span token);
-// Is `token` a member of a list in any header of that name?
+// Returns whether a list in any header of that name contains `token`.
 bool headers_have_in_list(const struct headers *h, struct span name, struct span token);
-// Is the value free of CR, LF, NUL and other controls except tab? Other values must never be sent.
+// Returns whether the value has no CR, LF, NUL or other control character except tab. Other values
+// must never be sent.
 bool headers_value_is_clean(struct span value);
 bool headers_name_is_token(struct span name); // RFC 9110 tchar, not empty
 

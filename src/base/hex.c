@@ -7,7 +7,7 @@
 
 #define EACH(byte) (0x0101010101010101u * (uint64_t)(byte))
 
-// The value plus 1; 0: not a hex digit.
+// Value of each hex digit plus 1; 0 for other characters.
 static const int8_t values[256] = {
     ['0'] = 1,  ['1'] = 2,  ['2'] = 3,  ['3'] = 4,  ['4'] = 5,  ['5'] = 6,  ['6'] = 7,  ['7'] = 8,
     ['8'] = 9,  ['9'] = 10, ['a'] = 11, ['b'] = 12, ['c'] = 13, ['d'] = 14, ['e'] = 15, ['f'] = 16,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many CPUs and how much memory this process may use: the limits of its cgroup and of all
-// cgroups above it. Version 2 counts if it is there, else version 1 as a container sees it. Read
-// once at the start.
+// The number of CPUs and the memory that this process may use: the limits of its cgroup and of all
+// cgroups above it. Uses cgroup version 2 if it is mounted, else version 1 as a container sees it.
+// Read once at the start.
 #include "base/host.h"
 
 #include <fcntl.h>
@@ -31,7 +31,8 @@ bool host_read_file(const char *path, char *ret_text, size_t size)
     return true;
 }
 
-// Reads the next number of a file that holds a few. Returns false for "max" and at the end.
+// Parses the next number of a list and removes it from *rest. Returns false for "max" and at the
+// end.
 static bool take_number(struct span *rest, uint64_t *ret_value)
 {
     size_t len = 0;
@@ -61,7 +62,7 @@ static bool read_numbers(const char *folder, const char *file, uint64_t *ret_val
     return true;
 }
 
-// Does this line of /proc/self/cgroup, "number:controllers:/path", name `controller`?
+// Returns whether this line of /proc/self/cgroup, "number:controllers:/path", names `controller`.
 static bool names_controller(struct span line, struct span controller, struct span *ret_path)
 {
     struct span number, names, name;
@@ -81,8 +82,9 @@ static bool names_controller(struct span line, struct span controller, struct sp
     return false;
 }
 
-// Finds our cgroup's folder below `root`. In a container with version 1 the path may be the host's.
-// Folders that do not exist here limit nothing, and the walk up ends at the root.
+// Finds this process's cgroup folder below `root`. In a container with version 1, the path may be
+// that of the host, whose folders do not exist here. Such folders set no limit, and the walk up
+// ends at the root.
 static void own_cgroup(const char *root, struct span controller, char *ret_folder)
 {
     char text[PATH_BYTES] = "";
@@ -102,7 +104,7 @@ static void own_cgroup(const char *root, struct span controller, char *ret_folde
 
 struct limits {
     uint64_t cpu_count, memory_bytes;
-    char memory_folder[PATH_BYTES]; // the folder with this limit
+    char memory_folder[PATH_BYTES]; // the folder that sets memory_bytes
     const char *memory_file;        // the file with the memory in use
 };
 
@@ -147,7 +149,7 @@ static struct limits cgroup_limits(void)
         own_cgroup(trees[i].root, trees[i].controller, folder);
         while (strlen(folder) >= strlen(trees[i].root)) {
             apply_folder(&limits, folder);
-            *strrchr(folder, '/') = '\0'; // there is a slash: the name begins with the root's
+            *strrchr(folder, '/') = '\0'; // finds a slash, because the name begins with the root
         }
     }
     return limits;
@@ -179,8 +181,8 @@ uint64_t host_memory_bytes(void)
     return min_u64(machine_memory_bytes(), cgroup_limits().memory_bytes);
 }
 
-// The cgroup whose memory limit applies, for host_memory_is_short(). It is set before other
-// threads start.
+// The cgroup with the memory limit that host_memory_is_short() uses. Set before other threads
+// start.
 static struct limits limited_by;
 
 uint64_t host_memory_limit_bytes(void)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Figures as people read them. Pure; any thread.
+// Formats numbers for people. Pure; any thread.
 #ifndef FOREBAY_BASE_HUMAN_H
 #define FOREBAY_BASE_HUMAN_H
 

@@ -38,23 +38,23 @@
 static atomic_int current_level = LOG_LEVEL_INFO;
 static atomic_bool json_lines;
 static atomic_int keys_shown = LOG_KEYS_FULL;
-static bool is_file; // stderr
+static bool is_file; // stderr is a regular file
 static atomic_ulong lines_written[LOG_LEVEL_DEBUG + 1];
 static atomic_ulong lines_lost, lines_held_back;
 
 static struct rate_row {
-    atomic_ulong second; // the second that is counted, on the monotonic clock
+    atomic_ulong second; // the second of the monotonic clock to which `count` refers
     atomic_ulong count;  // lines requested in that second
     atomic_ulong dropped;
 } rate_rows[RATE_ROWS];
 
 static struct condition_row {
-    atomic_ulong hash; // of the condition; 0: none yet
+    atomic_ulong hash; // hash of the condition; 0: the row was never used
     atomic_ulong quiet_until_us;
     atomic_ulong dropped;
 } condition_rows[RATE_ROWS];
 
-// Lines of a start that has not ended, one after the other: level, length in two bytes, text.
+// Lines held since log_hold(), one after the other: level, length in two bytes, text.
 static struct {
     pthread_mutex_t lock;
     char bytes[HELD_MAX_BYTES];
@@ -106,9 +106,9 @@ static struct rate_row *row_of(const char *event)
     return &rate_rows[hash64(event, strlen(event), 0) % RATE_ROWS];
 }
 
-// May a line of this event be written now? *ret_dropped gets the number of lines dropped since the
-// last one. Threads that race at the end of a second may write a few lines more or less than the
-// limit.
+// Returns whether a line of this event may be written now. If so, sets *ret_dropped to the number
+// of lines dropped since the last one. Threads that race at the end of a second may write a few
+// lines more or less than the limit.
 static bool rate_allows(struct rate_row *row, unsigned long *ret_dropped)
 {
     unsigned long second = (unsigned long)(clock_monotonic_us() / 1000000);
@@ -375,7 +375,7 @@ void log_release(enum log_level least)
     pthread_mutex_unlock(&held.lock);
 }
 
-// Returns false if the caller has to write the line now.
+// Holds the line if lines are held at present. Returns false if the caller must write it now.
 static bool line_keep(enum log_level level, const struct line *line)
 {
     uint16_t len = (uint16_t)line->len;

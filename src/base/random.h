@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// Calls getrandom(2); aborts if the kernel fails it.
+// Calls getrandom(2). Aborts if the call fails.
 void random_bytes(void *ret_bytes, size_t len);
 uint64_t random_u64(void);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Looks up rows of refusals.def: by number, by the store's error, by word.
+// Looks up rows of refusals.def by number, by error of the store, or by word.
 #include <string.h>
 
 #include "base/check.h"
@@ -8,7 +8,7 @@
 static const struct {
     struct refusal_text text;
     enum err err;
-    int counter; // -1: none
+    int counter; // enum counter; -1: the row has none
 } rows[REFUSAL_COUNT_] = {
     [REFUSAL_none] = {.counter = -1},
 #define REFUSAL(name, err, word, passes, text, remedy)                                             \

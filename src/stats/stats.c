@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counters. Every thread that counts owns one record. Only its owner writes it (plain loads and
+// Counters. Each thread that counts owns one record. Only the owner writes it (relaxed loads and
 // relaxed stores); any thread may read it. Records are in a list that only grows. When a thread
 // ends, its record with all its counts passes to the next thread that starts. So sums never
 // decrease, and the list is as long as the most threads that ever ran at once.
@@ -224,10 +224,10 @@ enum row_kind { ROW_METRIC, ROW_COUNTER, ROW_GAUGE, ROW_HISTOGRAM };
 // counters.def in its order: each ROW_METRIC is followed by the rows of its series.
 static const struct row {
     enum row_kind kind;
-    unsigned slot;     // not of ROW_METRIC
-    const char *name;  // of the metric or of the row
-    const char *label; // ROW_METRIC: the name of the label; other rows: its value; "": none
-    const char *help;  // of ROW_METRIC alone
+    unsigned slot;     // enum counter or enum histogram; unused for ROW_METRIC
+    const char *name;  // name of the metric or of the row
+    const char *label; // ROW_METRIC: the label's name; other rows: its value; "": no label
+    const char *help;  // for ROW_METRIC only
 } rows[] = {
 #define METRIC(name, label, help) {ROW_METRIC, 0, name, label, help},
 #define COUNTER(row, value) {ROW_COUNTER, (unsigned)COUNTER_##row, #row, value, NULL},
@@ -272,7 +272,8 @@ const char *stats_label_value(enum counter c)
 uint64_t stats_value(enum counter c)
 {
     uint64_t sum = stats_sum(c);
-    // A decrement of one thread may be read before the increment of another.
+    // The sum may be negative for a moment: this thread may read one thread's decrement but not yet
+    // another thread's increment.
     bool is_below = (int64_t)sum < 0 && row_of_counter(c)->kind == ROW_GAUGE;
     return is_below ? 0 : sum;
 }

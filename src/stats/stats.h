@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counters and latency histograms, from the table counters.def. Each thread that counts has a block
-// of its own: no shared cache line, and relaxed atomic adds by the owner only. A reader sums the
-// blocks.
+// Counters and latency histograms, from the table counters.def. Each thread that counts owns a
+// block, which shares no cache line with others. Only the owner adds to it, with relaxed loads and
+// stores. A reader sums all blocks.
 #ifndef FOREBAY_STATS_STATS_H
 #define FOREBAY_STATS_STATS_H
 
@@ -24,7 +24,7 @@ enum histogram {
     HISTOGRAM_COUNT_
 };
 
-// Why something is not stored, from the table refusals.def.
+// Reasons why a fetched run is not stored, from the table refusals.def.
 enum refusal {
     REFUSAL_none,
 #define REFUSAL(name, err, word, passes, text, remedy) REFUSAL_##name,
@@ -35,9 +35,9 @@ enum refusal {
     REFUSAL_COUNT_
 };
 
-#define HISTOGRAM_BUCKETS                                                                          \
-    16 // upper bounds in stats.c: 0.25 ms ... 30 s (fine: 1 us ... 1 s; age: 1 s ... 30 d), then
-       // +Inf
+// Number of buckets with an upper bound; one more bucket is unbounded. stats.c has the bounds: 0.25
+// ms to 30 s, for HISTOGRAM_FINE 1 us to 1 s, for HISTOGRAM_AGE 1 s to 30 days.
+#define HISTOGRAM_BUCKETS 16
 
 struct stats_histogram {
     atomic_ulong bucket[HISTOGRAM_BUCKETS + 1];
@@ -78,7 +78,7 @@ void stats_count_result(const char *op, const char *result);
 void stats_count_bypass(const char *reason);
 void stats_count_origin(const char *op, unsigned status);
 
-// --- refusal.c: why something is not stored; pure but for the counting ---------------------------
+// --- refusal.c: reasons why a run is not stored --------------------------------------------------
 
 struct refusal_text {
     const char *word, *text, *remedy;
@@ -88,8 +88,8 @@ struct refusal_text {
 const struct refusal_text *refusal_text(enum refusal why);
 // Returns the row of an error of the store; disk_degraded for an error without a row.
 enum refusal refusal_of_error(enum err err);
-// Returns REFUSAL_none if the table does not have the word (origins have words of their own), or if
-// `word` is NULL.
+// Returns the row with this word. Returns REFUSAL_none if no row has it, as for words of origins,
+// or if `word` is NULL.
 enum refusal refusal_of_word(const char *word);
 // Counts a fill that is not stored. `why` must not be a REFUSAL_STATE.
 void refusal_count(enum refusal why);
@@ -97,25 +97,26 @@ void refusal_count(enum refusal why);
 // Any thread.
 uint64_t refusal_sum(enum refusal why);
 
-// --- The table, for whoever shows its numbers in another form; any thread ------------------------
+// --- The table, for code that shows the numbers in another form; any thread ----------------------
 
 // Returns the name of a row of counters.def. The API and the commands use it.
 const char *stats_name(enum counter c);
 const char *stats_metric(enum counter c);           // "forebay_degraded"
-const char *stats_label_value(enum counter c);      // "disk"; "": it has no label
+const char *stats_label_value(enum counter c);      // "disk"; "" if the metric has no label
 void stats_series(enum counter c, struct buf *out); // appends `forebay_degraded{component="disk"}`
-uint64_t stats_value(enum counter c);               // its sum; a gauge is never below 0
+uint64_t stats_value(enum counter c); // the sum over all threads; never below 0 for a gauge
 const char *stats_histogram_name(enum histogram h);
 struct stats_histogram_sum {
-    uint64_t bucket[HISTOGRAM_BUCKETS + 1]; // not cumulated; the last one is above all bounds
+    uint64_t bucket[HISTOGRAM_BUCKETS + 1]; // not cumulative; the last one has no upper bound
     uint64_t sum_us;
 };
 void stats_histogram_sum(enum histogram h, struct stats_histogram_sum *ret_sum);
-// Returns the upper bound, inclusive; bucket < HISTOGRAM_BUCKETS.
+// Returns the bucket's upper bound, which is inclusive. bucket < HISTOGRAM_BUCKETS.
 uint64_t stats_histogram_bound_us(enum histogram h, unsigned bucket);
 
-// Counts by labels that are made at run time. `second` is the status code's digits if that is the
-// second label, and NULL without a second label. "_other" counts labels that had no room.
+// Calls on_row for each count of a table with labels from run time. `second` is the status code in
+// digits if that is the second label; NULL without a second label. Labels for which the table had
+// no room are counted as "_other".
 enum stats_table { STATS_REQUESTS, STATS_RESULTS, STATS_BYPASS, STATS_ORIGIN, STATS_TABLE_COUNT };
 typedef void stats_row_fn(void *ctx, const char *first, const char *second, uint64_t count);
 void stats_each(enum stats_table table, stats_row_fn *on_row, void *ctx); // in order of the labels
