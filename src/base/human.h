@@ -4,7 +4,7 @@
 #define FOREBAY_BASE_HUMAN_H
 
 #define HUMAN_BYTES_MAX 32
-// "1.5 GiB"; returns its text.
+// Formats bytes like "1.5 GiB" and returns the text.
 const char *human_bytes(double bytes, char ret_text[HUMAN_BYTES_MAX]);
 
 #endif

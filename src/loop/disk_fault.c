@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Scripted fault injection. The script is a comma-separated list of `op:when:what[:arg]`, from the
 // environment or disk_fault_set(). A rule counts the operations of its kind over all workers. A
-// call that another thread makes itself has a name with a dot in it. Each strike appends a line
-// "op:what" to the file named by FOREBAY_FAULT_TALLY. Any thread may call in. A lock guards the
-// rules, so release builds contain none of this.
+// system call outside the disk interface has a name with a dot in it. Each strike appends a line
+// "op:what" to the file named by FOREBAY_FAULT_TALLY. Any thread. Not in release builds, because a
+// lock guards the rules.
 #include "loop/disk_fault.h"
 
 #ifdef FOREBAY_FAULTS
@@ -32,7 +32,7 @@ struct rule {
     char what[NAME_MAX_LEN];
     enum rule_when when;
     uint64_t n, seen;
-    // with bytes_per_second: when the simulated device has finished the operations it has so far
+    // Time at which the simulated device finishes its present operations; for bytes_per_second.
     uint64_t busy_until_us;
     char path[256];
     struct disk_fault fault;
@@ -46,7 +46,7 @@ static struct {
 } hook = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
 // Lets a fault build without a script skip the lock on the hot path.
-static atomic_int hook_has_rules = -1; // -1 = environment not read yet
+static atomic_int hook_has_rules = -1; // -1: the environment was not read yet
 
 static bool kind_parse(struct span s, int *ret_kind)
 {
@@ -150,7 +150,8 @@ static void hook_load_locked(const char *script)
     struct span piece;
     while (rest.len > 0 && span_split(&rest, ',', &piece)) {
         if (hook.count == RULES_MAX || !rule_parse(piece, &hook.rules[hook.count])) {
-            // A test that injects no fault because of a typing error proves nothing, so abort.
+            // Aborts, because a test that injects no fault because of a typing error proves
+            // nothing.
             fprintf(stderr, "disk fault script not understood at: %.*s\n", (int)piece.len,
                     piece.ptr);
             abort();
@@ -207,7 +208,7 @@ static void tally_locked(const struct rule *rule)
     if (fd < 0) {
         fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     }
-    // on failure, the test that counts strikes fails
+    // If the write fails, a test that counts the strikes fails.
     (void)dprintf(fd, "%s:%s\n", rule->name, rule->what);
 }
 
@@ -260,7 +261,7 @@ int disk_fault_errno(const char *name)
 {
     struct disk_fault fault = fault_next(KIND_NAMED, name, 0);
     while (fault.what == DISK_FAULT_HOLD && name_is_held(name)) {
-        (void)poll(NULL, 0, DISK_FAULT_HOLD_MS); // if interrupted, it checks again sooner
+        (void)poll(NULL, 0, DISK_FAULT_HOLD_MS); // an interruption only shortens the pause
     }
     if (fault.what == DISK_FAULT_SLOW) {
         (void)poll(NULL, 0, (int)fault.delay_ms); // may be interrupted

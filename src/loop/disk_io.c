@@ -43,7 +43,7 @@ static const uint32_t state_next[] = {
 };
 
 #define IOV_MAX_OURS 64
-#define REPEATS_MAX 10000u // limit of repeats after EINTR or EAGAIN for one operation; never seen
+#define REPEATS_MAX 10000u // limit of repeats of one operation after EINTR or EAGAIN
 
 void disk_io_init(struct worker *w, unsigned depth)
 {
@@ -245,7 +245,7 @@ bool disk_op_take_result(struct disk_op *op, int64_t result)
         return true;
     }
     if (result == 0 && op->remaining_bytes > 0 && op->kind == DISK_WRITE) {
-        // a device that accepts 0 bytes without an error would make us loop forever
+        // A write of 0 bytes without an error would otherwise repeat forever.
         op_fail(op, ERR_IO, EIO);
         return true;
     }
@@ -257,7 +257,7 @@ bool disk_op_take_result(struct disk_op *op, int64_t result)
         op_fail(op, ERR_CANCELLED, ECANCELED);
         return true;
     }
-    op->result = (int64_t)op->progress_bytes; // everything, or up to the end of the file
+    op->result = (int64_t)op->progress_bytes; // all bytes, or those up to the end of the file
     return true;
 }
 
@@ -383,7 +383,7 @@ int disk_io_sync_blocking(int fd)
 {
 #ifdef FOREBAY_FAULTS
     while (disk_fault_is_held(DISK_SYNC)) {
-        (void)poll(NULL, 0, DISK_FAULT_HOLD_MS); // if interrupted, it checks again sooner
+        (void)poll(NULL, 0, DISK_FAULT_HOLD_MS); // an interruption only shortens the pause
     }
 #endif
     return fdatasync(fd);
@@ -412,7 +412,7 @@ static void op_count(const struct disk_op *op, uint64_t now_us)
     case DISK_OPEN:
     case DISK_STATX:
     case DISK_UNLINK:
-        break; // a missing file is an answer, not a failing disk
+        break; // a missing file is no error of the disk
     }
 }
 
@@ -492,7 +492,7 @@ enum err disk_io_read_nowait(int fd, const struct iovec *iov, unsigned iov_count
     switch (errno) {
     case EAGAIN:
     case EINTR:
-    case EOPNOTSUPP: // this file system or kernel cannot promise not to block
+    case EOPNOTSUPP: // the file system or kernel has no reads that never block
     case ENOSYS:
         return ERR_AGAIN;
     default:
@@ -559,7 +559,7 @@ static bool mincore_is_resident(int fd, uint64_t offset, uint64_t len)
             is_resident = (pages[i] & 1) != 0;
         }
     }
-    (void)munmap(map, size); // unmapping a fresh mapping cannot fail
+    (void)munmap(map, size); // cannot fail for a new mapping
     return is_resident;
 }
 

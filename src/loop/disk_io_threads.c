@@ -4,9 +4,10 @@
 // waits for the device does not delay reads, and neither does a call that waits for an origin's
 // file server.
 //
-// A worker hands over all operations of a turn under one lock. A pool thread runs one operation to
-// its end and pushes it onto its worker's stack of completed operations without a lock. It wakes
-// the worker only if the stack was empty. In between, the operation belongs to the pool.
+// A worker gives all operations of a turn to the pools, taking each pool's lock once. A pool thread
+// runs one operation to its end and pushes it onto its worker's lock-free stack of completed
+// operations. It wakes the worker only if the stack was empty. Between these two steps the
+// operation belongs to the pool.
 #include "loop/loop_private.h"
 
 #include <errno.h>
@@ -113,7 +114,7 @@ struct thread_pool *disk_io_threads_pool_new(enum disk_lane_kind lane, unsigned 
     return thread_pool_new(lanes[lane].name, lanes[lane].kind, thread_count, run);
 }
 
-// --- The engine's face, on the worker ------------------------------------------------------------
+// --- The engine's functions, on the worker -------------------------------------------------------
 
 static bool threads_issue(struct worker *w, struct disk_op *op)
 {

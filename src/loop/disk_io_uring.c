@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The disk engine that uses io_uring. Each worker has a ring. The ring's descriptor is in the
-// worker's event base and only wakes it. One system call submits all operations of a turn.
-// Completions are collected from shared memory without a system call: all are collected first, then
-// dispatched.
+// The disk engine that uses io_uring. Each worker has a ring. The event of the ring's descriptor
+// only wakes the worker. One system call submits all operations of a turn. Completions are read
+// from shared memory without a system call. All of them are collected before the first done() runs.
 //
-// loop_new() creates the ring disabled, so that a refusal shows before any thread runs. The
-// worker's own thread enables it and is its only submitter (SINGLE_ISSUER). Kernels before 6.0 do
-// not know that flag, so there the ring is created without it. With COOP_TASKRUN, completions run
-// when the thread next enters the kernel. Each turn does so with epoll_wait.
+// loop_new() creates the ring disabled, so that it finds out before any thread runs if the kernel
+// refuses. The worker's own thread enables the ring and is its only submitter (SINGLE_ISSUER).
+// Kernels before 6.0 do not know that flag, and get a ring without it. With COOP_TASKRUN, the
+// kernel posts completions when the thread next enters the kernel. Each turn does so with
+// epoll_wait.
 #include "loop/loop_private.h"
 
 #include <assert.h>
@@ -106,7 +106,7 @@ enum err disk_io_uring_probe(struct buf *why)
 
 static void on_ring_ready(evutil_socket_t fd, short what, void *ctx)
 {
-    // Each turn checks the ring anyway; this event only ended the wait.
+    // Nothing to do: each turn checks the ring, and this event has ended the wait.
     (void)fd;
     (void)what;
     (void)ctx;
@@ -198,7 +198,7 @@ static bool uring_issue(struct worker *w, struct disk_op *op)
     case DISK_WRITE:
         prepare_transfer(sqe, op);
         if (op->kind == DISK_WRITE) {
-            // if the device is slow, a kernel thread waits instead of this worker
+            // If the device is slow, a kernel thread waits instead of this worker.
             sqe->flags |= IOSQE_ASYNC;
         }
         break;
@@ -207,7 +207,8 @@ static bool uring_issue(struct worker *w, struct disk_op *op)
         break;
     case DISK_OPEN:
         prepare_open(sqe, op);
-        // without ASYNC, the kernel would ask the file server inline for a name it has cached
+        // Without ASYNC, this call itself may wait: for a name in the kernel's cache, the kernel
+        // would ask the file server at once.
         sqe->flags |= IOSQE_ASYNC;
         break;
     case DISK_STATX:

@@ -12,8 +12,8 @@
 // - This thread has read from a device in between. The kernel counts the blocks (getrusage). The
 //   count is read once per step: the value after one step is the value before the next, unless the
 //   ring may have read for this worker in between.
-// - The owner of the pages has removed their "verified" mark. Everyone who brings such a page into
-//   memory removes the mark first.
+// - The owner of the pages has removed their "verified" mark. Each thread that reads such a page
+//   from the device removes the mark first.
 // Any other read by this thread also makes the check fail. The pages are then read and verified
 // again.
 //
@@ -29,7 +29,7 @@
 
 #define PIPE_BYTES (1u << 20)
 #define PIPE_BYTES_LEAST (64u << 10)
-#define SPLICE_BYTES (512u << 10) // if the socket is full, the rest of this was moved in vain
+#define SPLICE_BYTES (512u << 10) // bytes per splice; those the socket does not accept are wasted
 
 void file_send_init(struct file_send *fs)
 {

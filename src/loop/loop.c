@@ -35,11 +35,11 @@
 #include "loop/loop_private.h"
 
 #define IDLE_WAIT_US 500000u    // so that a worker updates its heartbeat at least once a second
-#define FAKED_IDLE_WAIT_US 5000 // delay until a worker notices that a test has moved the clock
+#define FAKED_IDLE_WAIT_US 5000 // with a test clock: a worker notices a change within this time
 #define STOP_WAIT_US 10000000u
 #define LEFTOVER_ROUNDS_MAX 64
 
-// --- Small questions -----------------------------------------------------------------------------
+// --- Simple queries ------------------------------------------------------------------------------
 
 unsigned loop_worker_count(const struct loop *loop)
 {
@@ -76,7 +76,7 @@ uint64_t loop_oldest_heartbeat_ms(const struct loop *loop)
 
 static void on_wake(evutil_socket_t fd, short what, void *ctx)
 {
-    // This event only wakes the worker; each turn checks the mailbox and the engine anyway.
+    // This event only wakes the worker. Each turn checks the mailbox and the engine.
     (void)fd;
     (void)what;
     (void)ctx;
@@ -95,8 +95,8 @@ static bool worker_has_work(const struct worker *w)
            w->dead_count > 0;
 }
 
-// Makes the next wait end in time for the next timer. Usually nothing changes, because the libevent
-// timer is only ever moved to an earlier time.
+// Makes the next wait end in time for the next timer. Usually the libevent timer stays as it is,
+// because it is only moved if the next timer is due earlier.
 static void worker_arm_timer(struct worker *w)
 {
     uint64_t want_us =
@@ -411,8 +411,8 @@ static void loop_wake_all(struct loop *loop)
     }
 }
 
-// Delivers messages that arrived after the workers had stopped (from pools and other threads). Runs
-// them on this thread as if it were the worker.
+// Delivers messages from pools and other threads that arrived after the workers had stopped. Their
+// deliver() runs on this thread as if it were the worker.
 static void loop_deliver_leftovers(struct loop *loop)
 {
     for (unsigned round = 0; round < LEFTOVER_ROUNDS_MAX; round++) {

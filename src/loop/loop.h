@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The event loop of a worker thread. A worker is a thread with a libevent base, a disk I/O engine
-// and a mailbox. This room also holds the disk interface with its two engines, and a thread pool
-// for blocking calls. It knows no HTTP.
+// and a mailbox. This room also contains the disk interface with its two engines, and a thread pool
+// for blocking calls. It has no code for HTTP.
 //
-// Rules for every asynchronous call here:
-// - A call that starts an operation never runs the callback before it returns.
+// Rules for every asynchronous operation here:
+// - A function that starts an operation never runs the callback before it returns.
 // - The callback runs exactly once, on the worker that started the operation. After a cancel it
 //   usually gets ERR_CANCELLED.
-// - Nothing is freed inside its own callback; use worker_free_later().
+// - No object is freed inside its own callback; use worker_free_later().
 #ifndef FOREBAY_LOOP_LOOP_H
 #define FOREBAY_LOOP_LOOP_H
 
@@ -44,7 +44,7 @@ struct loop_options {
 // A set of workers and the state they share. The threads run after loop_start().
 struct loop;
 // Returns ERR_INVALID for invalid options, and if io_uring is forced but unavailable. The reason is
-// in ret_why.
+// appended to ret_why.
 enum err loop_new(const struct loop_options *options, struct loop **ret_loop,
                   struct buf *ret_why) MUST_USE;
 enum err loop_start(struct loop *loop) MUST_USE;
@@ -54,7 +54,7 @@ void loop_free(struct loop *loop);
 unsigned loop_worker_count(const struct loop *loop);
 struct worker *loop_worker(struct loop *loop, unsigned index);
 enum disk_engine loop_engine(const struct loop *loop); // the engine in use; never AUTO
-// "io_uring: ok", "threads: io_uring_setup: EPERM"
+// Returns the reason for the engine, like "io_uring: ok" or "threads: io_uring_setup: EPERM".
 const char *loop_engine_why(const struct loop *loop);
 // Returns the oldest heartbeat of any worker, in monotonic ms. Each worker updates its heartbeat at
 // least once a second. Any thread may call this.
@@ -73,24 +73,24 @@ struct worker_turn_time {
     uint64_t began_us, lasted_us;
 };
 struct worker_turn_time worker_last_turn(const struct worker *w);
-// Announces that short work is expected until `until_us`. Short work waits for everything else in
-// its turn, so until then long work takes a smaller share of each turn.
+// Announces that short work is expected until `until_us`. Short work waits for all other work of
+// its turn. So until then, long work takes a smaller share of each turn.
 void worker_expect_short(struct worker *w, uint64_t until_us);
 bool worker_expects_short(const struct worker *w);
 // Records that a request was answered in the turn in which it arrived. The latency of such requests
 // depends only on the length of this worker's turns.
 void worker_note_quick(struct worker *w);
-// true for a short time after worker_note_quick()
+// Returns true for a short time after worker_note_quick().
 bool worker_expects_quick(const struct worker *w);
 
-// One pointer per room, for that room's state on this worker. Set it before loop_start() or on the
+// A slot is a pointer to one room's state on this worker. Set it before loop_start() or on the
 // worker itself.
 enum worker_slot { WORKER_SLOT_STORE, WORKER_SLOT_FILL, WORKER_SLOT_PROXY, WORKER_SLOT_COUNT_ };
 void worker_slot_set(struct worker *w, enum worker_slot slot, void *value);
 void *worker_slot_get(const struct worker *w, enum worker_slot slot);
 
-// Deferred work. It runs once, after the events of this turn. The task is in no list when fn runs,
-// so fn may post it again. Posting a posted task has no effect.
+// Deferred work, which runs once after the events of this turn. When fn runs, the task is no longer
+// queued, so fn may defer it again. Deferring a queued task has no effect.
 struct task {
     struct list_node node;
     void (*fn)(struct task *task);
@@ -113,8 +113,8 @@ void timer_start(struct timer *timer, uint64_t delay_ms);
 void timer_stop(struct timer *timer);
 void timer_done(struct timer *timer); // stops the timer; call it before its owner is freed
 
-// Counts a message that a non-worker thread is going to send. The worker does not stop until it has
-// arrived. Call worker_expect_done() on the worker when the message has been received.
+// Counts a message that a non-worker thread is going to send. The worker does not stop before the
+// message has arrived. Call worker_expect_done() on the worker when it has received the message.
 void worker_expect(struct worker *w);
 void worker_expect_done(struct worker *w);
 
@@ -125,15 +125,14 @@ void worker_free_later(struct worker *w, void (*fn)(void *ptr), void *ptr);
 
 // The sender allocates a message and transfers its ownership. deliver() runs on the receiver and
 // frees it. Messages from one sender to one receiver are delivered in order. A message to the
-// sender itself is delivered, in order, after the current callback returns. Mailboxes have no limit
-// of their own: every message is an answer or belongs to an object whose number is limited (reader,
+// sender itself is delivered, in order, after the current callback returns. Mailboxes have no
+// limit, because each message is an answer or belongs to an object whose number is limited (reader,
 // fill, write).
 struct message {
     struct message *next;
     void (*deliver)(struct worker *to, struct message *message);
 };
-// From a worker, the message leaves at the end of the turn. From any other thread, it leaves at
-// once.
+// Sends a message. A worker sends it at the end of its turn, any other thread at once.
 void mailbox_send(struct worker *to, struct message *message);
 // Like mailbox_send(), for threads that are not workers.
 void mailbox_send_from_any_thread(struct worker *to, struct message *message);
@@ -168,8 +167,7 @@ struct disk_op {
     int at_flags;          // STATX, UNLINK: AT_* flags; AT_EMPTY_PATH is added for an empty path
     uint64_t length;       // FALLOCATE, PUSH
     void *statx;           // struct statx *
-    // on a `dir:` origin's files; gets a queue apart from the cache's own I/O
-    bool is_origins;
+    bool is_origins;       // on a file of a `dir:` origin; has a separate queue
     void (*done)(struct disk_op *op);
     // results
     enum err err;

@@ -59,7 +59,7 @@ void thread_pool_start(struct thread_pool *pool);
 enum err thread_pool_add(struct thread_pool *pool, struct list *work, unsigned count,
                          unsigned queued_max) MUST_USE;
 void thread_pool_stop(struct thread_pool *pool); // finishes the queued work, then joins
-void thread_pool_free(struct thread_pool *pool); // NULL is fine
+void thread_pool_free(struct thread_pool *pool); // accepts NULL
 
 // --- disk_io.c and its engines -------------------------------------------------------------------
 
@@ -69,13 +69,13 @@ enum disk_lane_kind { DISK_LANE_READS, DISK_LANE_WRITES, DISK_LANE_ORIGIN, DISK_
 struct disk_lane {
     struct list waiting; // started, not yet given to the engine
     unsigned waiting_count, inflight_count, depth;
-    struct list issued; // threads engine: issued in this pass, not yet given to the pool
+    struct list issued; // threads engine: issued since the last flush, not yet in the pool
     unsigned issued_count;
 };
 struct disk_io {
     struct disk_lane lanes[DISK_LANE_COUNT];
-    struct list finished;        // result is set, done() has not run yet
-    unsigned inflight_published; // this worker's part of the gauge
+    struct list finished;        // operations with a result whose done() has not run yet
+    unsigned inflight_published; // the worker's in-flight operations as last added to the gauge
     // io_uring
     struct io_uring ring;
     bool has_ring, is_ring_enabled;
@@ -130,10 +130,10 @@ struct dead {
     void *ptr;
 };
 
-// State of file_send.c: a pipe that is empty between two calls, and a descriptor of /dev/null to
-// empty it into.
+// State of file_send.c: a pipe, which is empty between two calls, and a descriptor of /dev/null
+// that receives bytes to be discarded.
 struct file_send {
-    int take, give, nowhere; // -1: none
+    int take, give, nowhere; // the pipe's write end, its read end, /dev/null; -1: not open
     long blocks;             // blocks the thread had read from devices at the last getrusage()
     bool is_counted;         // `blocks` is still current, as far as this worker knows
 };
@@ -145,8 +145,8 @@ struct worker {
     unsigned index;
     struct loop *loop;
     struct event_base *base;
-    struct event *wake_event;  // eventfd, edge triggered: never read
-    struct event *timer_event; // the next time at which the worker must be awake
+    struct event *wake_event;  // on wake_fd, edge triggered, so wake_fd is never read
+    struct event *timer_event; // ends the wait at wake_at_us
     int wake_fd;
     pthread_t thread;
     bool is_running;
@@ -167,7 +167,7 @@ struct worker {
     unsigned expected_count; // messages that other threads are going to send
     void *slots[WORKER_SLOT_COUNT_];
 
-    atomic_ulong heartbeat_ms; // any thread reads
+    atomic_ulong heartbeat_ms; // any thread may read it
 };
 
 struct loop {
@@ -181,8 +181,8 @@ struct loop {
     bool is_started;
     uint64_t idle_wait_us;           // longest time that a worker sleeps
     atomic_ulong outside_sent_count; // messages sent by non-worker threads
-    atomic_bool is_stopping;         // workers report after each turn
-    atomic_bool is_exiting;          // workers leave after this turn
+    atomic_bool is_stopping;         // set by loop_stop(): workers report after each turn
+    atomic_bool is_exiting;          // workers end after the present turn
 
     // Used only while stopping: each worker's report after its last turn. In the lock order this
     // mutex comes last.
@@ -197,7 +197,7 @@ struct loop {
 };
 
 void worker_wake(struct worker *w); // any thread
-// Makes `w` the worker of the calling thread; NULL: it is none any more.
+// Makes `w` the worker of the calling thread. NULL: the thread is no longer a worker.
 void worker_enter(struct worker *w);
 void worker_run_deferred(struct worker *w);
 void worker_free_dead(struct worker *w);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Threads that take work from one queue, for the disk engine `threads` and for blocking_pool.c. A
-// piece of work is a list node in an owner that the pool's run() knows. It belongs to the pool from
-// thread_pool_add() until a pool thread calls run() with it.
+// piece of work is a list node, embedded in a struct whose type the pool's run() knows. It belongs
+// to the pool from thread_pool_add() until a pool thread calls run() with it.
 #include "loop/loop_private.h"
 
 #include <stdio.h>
@@ -97,7 +97,7 @@ void thread_pool_start(struct thread_pool *pool)
     check(pool->started_count == 0);
     for (unsigned i = 0; i < pool->thread_count; i++) {
         if (pthread_create(&pool->threads[i], NULL, pool_main, pool) != 0) {
-            break; // fewer threads work too, only slower
+            break; // the pool also works with fewer threads
         }
         pool->started_count++;
     }

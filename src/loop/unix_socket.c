@@ -191,6 +191,6 @@ void unix_socket_remove(const struct unix_listener *listener)
     struct stat st;
     if (listener->path[0] != '\0' && lstat(listener->path, &st) == 0 &&
         st.st_dev == listener->dev && st.st_ino == listener->ino && S_ISSOCK(st.st_mode)) {
-        (void)unlink(listener->path); // no error if it is already gone
+        (void)unlink(listener->path); // the file may already be gone
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The calls with which a worker's parts and users get the time of the turn, the thread's worker,
-// deferred work and wake-ups. loop.c runs the worker.
+// Functions that users of a worker call: the time of the turn, the current worker, slots, deferred
+// work, wake-up. loop.c runs the worker.
 #include <errno.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -8,9 +8,7 @@
 #include "base/clock.h"
 #include "loop/loop_private.h"
 
-// After a request was answered in the turn in which it arrived, more such requests are expected for
-// this long.
-#define QUICK_LASTS_US 100000u
+#define QUICK_LASTS_US 100000u // time after a quick answer during which more are expected
 
 static __thread struct worker *current_worker;
 
@@ -110,7 +108,7 @@ void worker_wake(struct worker *w)
     check(n == (ssize_t)sizeof(one) || errno == EAGAIN);
 }
 
-// --- Deferred work, and objects to be freed ------------------------------------------------------
+// --- Deferred work and destructors ---------------------------------------------------------------
 
 void worker_task_init(struct task *task, void (*fn)(struct task *task))
 {
