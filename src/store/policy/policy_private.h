@@ -10,7 +10,7 @@
 #include "base/check.h"
 #include "store/policy/policy.h"
 
-// --- stamps: the past of a run, in 32 bits -------------------------------------------------------
+// --- stamps: a run's past in 32 bits -------------------------------------------------------------
 
 // tick of the run's last use (20 bits, modular) | reuse class (7) | group (5)
 #define POLICY_TICK_BITS 20u
@@ -58,8 +58,8 @@ static inline uint32_t policy_stamp_grouped(uint32_t stamp, unsigned group)
     return (stamp & ~(POLICY_GROUPS - 1)) | group;
 }
 
-// Returns the age in ticks. A stamp ahead of `now_tick`, which workers see a little late, has age
-// 0.
+// Returns the age in ticks. Workers see the present tick a little late, so a stamp may be ahead of
+// `now_tick`. Then the age is 0.
 static inline uint32_t policy_stamp_age(uint32_t stamp, uint32_t now_tick)
 {
     uint32_t age = (now_tick - (stamp >> 12)) & POLICY_TICK_MASK;
@@ -80,8 +80,8 @@ struct policy_clock {
     double known_share;   // share of the latest requests that were for known runs
     double mean_bytes;    // mean bytes of a request
     uint64_t asked_bytes; // bytes requested so far
-    // In silence, clients request no known run. has_suspects: no run that was last read before the
-    // silence has been read since.
+    // is_silent: clients request no known run at present. has_suspects: runs that were last read
+    // before the latest silence are worth nothing, because none of them has been read since.
     bool is_silent, has_suspects;
     uint32_t onset_tick; // tick at which the latest silence began
     uint64_t silence_count;
@@ -96,7 +96,7 @@ void policy_clock_learn(struct policy_clock *clock, bool is_known);
 // Counts a reuse of a followed run in newcomer_share. is_newcomer: the run was first seen in
 // silence.
 void policy_clock_learn_newcomer(struct policy_clock *clock, bool is_newcomer);
-// Called when a stored run is read. age_ticks: the time since its use before.
+// Called when a stored run is read again. age_ticks: the time since its previous use.
 void policy_clock_hit(struct policy_clock *clock, uint32_t age_ticks);
 // Returns whether a run of this age was last read before the silence.
 static inline bool policy_clock_is_suspect(const struct policy_clock *clock, uint32_t age_ticks)
@@ -159,9 +159,11 @@ struct policy_monitor {
     uint32_t count;    // keys followed at present
     uint32_t swept;    // index of the next key that the sweep visits
     float again_share; // share of the latest uses after a miss that had a second request
-    float weight;      // weight of a new event; it rises, so that older counts need not be scaled
-    float events[POLICY_CLASSES][POLICY_BUCKETS]; // reuses at an age in the bucket
-    // Keys that passed a bucket without reuse, as the difference from the bucket before.
+    float weight;      // weight of a new event; it rises, so that older counts matter less
+    // Weighted number of reuses, by the key's class and its age at the reuse.
+    float events[POLICY_CLASSES][POLICY_BUCKETS];
+    // Weighted number of keys that passed a bucket without reuse, as the difference from the bucket
+    // before.
     float exposures[POLICY_CLASSES][POLICY_BUCKETS + 1];
     bool has_news[POLICY_CLASSES]; // the class has evidence that its ranks do not include yet
     struct policy_followed followed[POLICY_MONITOR_MAX];
@@ -260,7 +262,7 @@ enum policy_segment_state {
 
 struct policy_segment {
     uint32_t number, run_count;
-    uint32_t end;                      // end offset of the last run
+    uint32_t end;                      // offset after the last run
     uint32_t sealed_at;                // index in the array `sealed`, if sealed
     uint32_t pages[POLICY_PAGE_ROOTS]; // page numbers of the roots; 0: none
     uint32_t pinned_count : 25;        // number of runs in pinned groups
@@ -323,7 +325,7 @@ struct policy_reclaim {
     bool is_full;
     uint32_t best;         // number of the segment that costs least; 0: none
     uint32_t next;         // index in `sealed` of the segment that was looked at last in turn
-    float bar;             // cost of the best segment
+    float bar;             // cost of the best segment; the worth that a new run must exceed
     float admitted_rank;   // running mean of the ranks of admitted runs
     uint32_t misses;       // misses since the last look in turn
     double rewrite_credit; // bytes of survivors that may be rewritten
@@ -389,8 +391,8 @@ void policy_group_move(struct policy *policy, struct policy_segment *segment, ui
 
 // --- policy_publish.c ----------------------------------------------------------------------------
 
-// Values that workers read without a lock, in addition to the ghost. Each value is whole; two of
-// them may be of different moments.
+// Values that workers read without a lock, in addition to the ghost. Each value is atomic, but two
+// of them may be from different moments.
 struct policy_published {
     _Atomic uint32_t tick, same_use, first_class;
     _Atomic float bar;                   // below 0: everything is admitted
@@ -427,7 +429,7 @@ float policy_worth(const struct policy *policy, unsigned reuse_class, unsigned g
 // Returns whether the runs that would be evicted for a new run are worth nothing, because they were
 // never read again. Any thread.
 bool policy_replaces_nothing(const struct policy *policy);
-// Turns the evidence into new ranks.
+// Computes new ranks from the evidence, and publishes them.
 void policy_renew(struct policy *policy);
 
 #endif

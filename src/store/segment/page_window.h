@@ -13,7 +13,7 @@ struct page_range {
 };
 
 struct page_window {
-    uint64_t max_bytes;      // limit of `bytes` while memory is short; 0: no range is dropped
+    uint64_t max_bytes;      // limit of `bytes`; 0: the window is off, and no page is dropped
     bool (*is_short)(void);  // returns whether memory is short
     bool presses;            // the last result of is_short()
     uint64_t unlooked_bytes; // bytes added since the last call of is_short()
@@ -22,7 +22,8 @@ struct page_window {
     struct page_range ranges[PAGE_WINDOW_RANGES];
 };
 
-// Adds the run at that place, which has just been synced. May drop older ranges.
+// Adds the payload of the run at that place, which has just been synced. Older ranges leave the
+// window; their pages are dropped only while memory is short.
 void page_window_add(struct page_window *window, struct segment_log *log,
                      const struct store_place *place);
 
