@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// An intrusive doubly linked list. Lists stand for states: an object is in exactly one list per
-// node that it embeds. A node in no list points at itself, so list_remove() on it does no harm.
+// An intrusive doubly linked list. An object is in at most one list for each node that it embeds,
+// and that list shows its state. A node in no list points at itself, so list_remove() on it does
+// no harm.
 #ifndef FOREBAY_BASE_LIST_H
 #define FOREBAY_BASE_LIST_H
 
@@ -95,7 +96,7 @@ static inline void list_append_all(struct list *to, struct list *from)
     list_init(from);
 }
 
-// The body may remove `node` itself, because the next node is remembered, but no other node.
+// The body may remove `node`, because the macro remembers the next one, but no other node.
 #define list_for_each(node, list)                                                                  \
     for (struct list_node *node = (list)->head.next, *node##_next = node->next;                    \
          node != &(list)->head; node = node##_next, node##_next = node->next)

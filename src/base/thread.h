@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Called by each thread when it begins: sets its name, and tells the scheduler who waits for it.
+// Sets the name of a new thread and its scheduling kind.
 #ifndef FOREBAY_BASE_THREAD_H
 #define FOREBAY_BASE_THREAD_H
 
 enum thread_kind {
     THREAD_SERVES, // short bursts of work that a client waits for
-    THREAD_HELPS,  // its caller waits for it: the kernel's default
+    THREAD_HELPS,  // work that another thread waits for: the kernel's default scheduling
     THREAD_BEHIND, // background work: it may begin a little later after a wake-up
 };
 

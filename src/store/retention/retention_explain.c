@@ -26,7 +26,7 @@ static uint64_t time_since_locked(const struct retention *r, uint32_t age_ticks,
 {
     check(r->policy != NULL);
     unsigned count = r->history_count < RETENTION_HISTORY ? r->history_count : RETENTION_HISTORY;
-    for (unsigned i = 1; i <= count; i++) { // from the latest back
+    for (unsigned i = 1; i <= count; i++) { // the latest entry first
         const struct retention_history *then =
             &r->history[(r->history_count - i) % RETENTION_HISTORY];
         if (now_tick - then->tick >= age_ticks) {
@@ -42,7 +42,7 @@ void retention_note_age_locked(const struct retention *r, uint32_t age_ticks)
     policy_stats(r->policy, &stats);
     uint64_t ms = time_since_locked(r, age_ticks, stats.tick);
     if (ms == UINT64_MAX &&
-        r->history_count > RETENTION_HISTORY) { // older than all that is remembered
+        r->history_count > RETENTION_HISTORY) { // earlier than the oldest entry, so uses that entry
         ms = (disk_real_us() - r->history[r->history_count % RETENTION_HISTORY].us) / 1000;
     }
     if (ms != UINT64_MAX) { // else the last use was before this process started

@@ -24,7 +24,7 @@ static_assert((RETENTION_REVIEW_LAST & (STORE_REVIEW_PINNED | STORE_REVIEW_OTHER
               "a bit of its own");
 
 struct retention_review {
-    unsigned wants; // runs of each segment to review, as in retention.reviews
+    unsigned wants; // reviews in progress, a bit set as in retention.reviews
     uint32_t at;    // next entry of the log's table to visit
     // The segment in review, which is pinned, and the runs to review in it.
     struct segment *segment; // NULL: none
@@ -58,7 +58,7 @@ void retention_review_again(struct retention *r)
     }
 }
 
-// --- which runs
+// --- runs to review
 
 static bool is_wanted_locked(const struct retention *r, const struct retention_review *review,
                              uint32_t header_offset)
@@ -139,7 +139,7 @@ static void segment_end(struct retention *r)
     }
 }
 
-// --- their names
+// --- names of runs
 
 static void run_regroup(struct retention *r, const struct segment_row *row, int fd)
 {

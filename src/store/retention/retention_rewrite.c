@@ -57,7 +57,7 @@ struct rewriting {
     char *head, *out; // head: the header as read; out: the new header, then a piece
 };
 
-// --- which runs
+// --- runs to rewrite
 
 static int start_compare(const void *a, const void *b)
 {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Admits runs by the device's backlog. A run that has begun is completed. So once the device lags,
-// the bytes promised to runs count too; otherwise all runs that begin at the same moment would be
-// too many. While the device keeps up they do not count, so runs that wait for a slow origin do not
-// block an idle disk. The first run after the backlog has shrunk is stored, whatever its key or
-// size.
+// Admits runs by the device's backlog. A run that has begun is usually completed. So once the
+// device lags, the bytes promised to runs count, too; otherwise too many runs could begin at the
+// same moment. While the device keeps up, promised bytes do not count, so runs that wait for a slow
+// origin do not block an idle disk. The first run after the backlog has shrunk is stored, whatever
+// its key or size.
 //
 // A run in progress is cancelled in two cases: the chunks that wait for a stalled device would take
 // the memory that readers need, or its readers would wait for that device.
