@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// The checksums that an origin names for whole objects: what is known of them, where it comes from,
-// where it is kept, and when bytes are compared with it. Other files only call these functions.
+// The checksums that an origin names for whole objects: how Forebay learns them, where it keeps
+// them, and when it compares bytes with them.
 //
-// Learnt. S3 names an object's checksums in answers to HEAD and to GET of a whole object, never of
-// a range. So they come
-//   with the first run    if it is requested without a range, or with a HEAD in addition
-//                         (fill_describe.c)
-//   with a confirmation   by HEAD, which every revalidation is (home_revalidate.c)
-//   with a HEAD for them  which the home sends if a reader wanted them and got bytes without them.
-//                         Nobody waits for it; checksums_learn_claim() and its kin limit such
-//                         HEADs. A client's HEAD and a warm job wait for theirs.
+// Learnt. S3 names an object's checksums in answers to HEAD and to GET of a whole object, but not
+// to GET of a range. So Forebay learns them
+//   with the first run    if it is requested without a range, or if a HEAD is sent at the same
+//                         time (fill_describe.c)
+//   with a confirmation   because every revalidation is a HEAD (home_revalidate.c)
+//   with a separate HEAD  which the home sends if a reader wanted checksums and got bytes without
+//                         them. No reader waits for it, and checksums_learn_claim() and
+//                         checksums_learn_may_ask() limit such HEADs. A client's HEAD and a warm
+//                         job do wait for a HEAD of their own.
 //
 // Kept. They are the last lines of a version's headers, because only some replies may have them.
-// If the origin was asked and has none, a line says so that is never sent. Each stored run has the
-// lines that were known when it was fetched. The version's index record has them packed, unless a
-// reply finds them in the headers anyway (checksums_of_run()). If the index record's are too long,
-// only the origin can name them.
+// If the origin was asked and has none, a line that is never sent says so. Each stored run has the
+// lines that were known when it was fetched. The version's index record has them in packed form,
+// unless every reply finds them in the headers anyway (checksums_of_run()). If they are too long
+// for the index record, only the origin can name them.
 //
 // Verified (checksums_verify.c).
 //   a run that is the whole object    before any reader gets its last byte: checksums_run_judge()
@@ -39,7 +40,8 @@ struct object_key;
 struct origin;
 struct origin_fetch;
 
-// --- what is known; pure -------------------------------------------------------------------------
+// --- what is known; pure functions
+// -------------------------------------------------------------------------
 
 enum checksums_known {
     CHECKSUMS_UNKNOWN,  // nobody has asked the origin
@@ -47,29 +49,30 @@ enum checksums_known {
     CHECKSUMS_NONE,     // the origin names none
     CHECKSUMS_KNOWN
 };
-// Judges a version by its headers, or by its index record if they name no checksums. NULL: there is
-// no record.
+// Returns what is known of a version's checksums from its headers or, if these name none, from its
+// index record. NULL: there is no record.
 enum checksums_known checksums_known(struct span headers, const struct store_sums *record);
-// Returns the lines of the headers that are checksums. Empty: the headers name none. They may say
-// that the object has none.
+// Returns the checksum lines of the headers. Empty: the headers have no such line. A line may say
+// that the object has no checksums.
 struct span checksums_lines(struct span headers);
-// Returns the lines that a record keeps. Empty: it keeps none. NULL: there is no record.
+// Returns the checksums of an index record as header lines. Empty: the record has none. `record`
+// may be NULL.
 struct span checksums_render(const struct store_sums *record, char ret_text[S3_SUMS_TEXT_MAX]);
-// Appends the lines of an answer. If the answer names none, appends those of `known`, a description
-// of the same version; NULL: there is none. If the answer had to name some, says that there are
-// none.
+// Appends the checksum lines of an answer. If the answer has none, appends those of `known`, a
+// description of the same version, or NULL. If the answer had to name checksums and does not,
+// appends the line that says that the object has none.
 void checksums_append(struct buf *out, const struct origin *origin, const struct origin_fetch *f,
                       const struct store_object *known);
-// Returns true if `known` describes the same version and size as `object`, and names checksums.
-// NULL does not.
+// Returns true if `known` describes the same version and size as `object` and names checksums.
+// False if `known` is NULL.
 bool checksums_are_named(const struct store_object *known, const struct store_object *object);
-// Returns what the index record keeps of the checksums in the headers. A len of 0: nothing.
+// Returns the headers' checksums, packed for the index record. A len of 0: the record gets none.
 struct store_sums checksums_of(const struct store_object *object);
-// Returns what the record keeps when this run of a version is published. `described`: another
-// description that may be of the version; or NULL.
+// Returns the checksums for the index record when this run of a version is published. `described`
+// is another description, maybe of the same version; or NULL.
 struct store_sums checksums_of_run(const struct store_object *object, uint64_t first_byte,
                                    uint64_t end_byte, const struct store_object *described);
-// Returns what the record of an object of that size keeps of the answer `found`.
+// Returns the checksums of the answer `found` for the index record of an object of that size.
 struct store_sums checksums_learnt(const struct store_object *found, uint64_t size_bytes);
 
 // --- HEADs that learn the checksums of stored objects --------------------------------------------
@@ -82,8 +85,8 @@ bool checksums_learn_claim(struct fill_worker *fw, const struct object_key *key,
 // Call it when the home has answered the ask that checksums_learn_claim() allowed.
 void checksums_learn_release(struct fill_worker *fw, const struct object_key *key,
                              const struct store_object *object);
-// Returns true if one more HEAD that no client waits for may be sent to the origin. Counts a
-// refusal.
+// Returns true if one more HEAD that no client waits for may be sent to the origin. If not, counts
+// the refusal in the statistics.
 bool checksums_learn_may_ask(struct fill_worker *fw, const struct origin *origin) MUST_USE;
 void checksums_learn_begin(struct fill_worker *fw); // call it when such a HEAD is sent
 // Call it when the HEAD has ended. A failure pauses these HEADs for its origin.
@@ -95,12 +98,12 @@ void checksums_run_begin(struct fill *fill); // call it when its object is known
 // Call it when the whole run has come, and deliver its last bytes afterwards. Sets the verdict, if
 // the run has a sum and none yet.
 void checksums_run_judge(struct fill *fill);
-void checksums_run_drop(struct fill *fill); // the run's sum is not needed any more, or is wrong
+void checksums_run_drop(struct fill *fill); // drops the run's sum, which is not needed any more
 
 // --- a stored object in several runs; on its home's worker ---------------------------------------
 
 // Adds the sum of one run. Takes ownership of `sum`, whose kind must be combinable; NULL is fine.
-// Returns false if the object is complete now and its checksum is not the origin's.
+// Returns false if all of the object's runs are added and the result is not the origin's checksum.
 bool checksums_object_add(struct fill_worker *fw, const struct object_key *key,
                           const struct store_object *object, uint64_t first_byte, uint64_t end_byte,
                           struct s3_checksum_state *sum) MUST_USE;
@@ -110,10 +113,10 @@ void checksums_condemn(struct fill_worker *fw, const struct store_object *object
 
 // --- a reply of several runs; any worker ---------------------------------------------------------
 
-// The checksum of a reply's runs, from the object's first byte on. Zero it, then call
+// The checksum of a reply's bytes, from the object's first byte on. Zero the struct, then call
 // checksums_reply_begin().
 struct checksums_reply {
-    uint64_t verdicts; // number of verdicts when the reply began
+    uint64_t verdicts; // number of verdicts on the key when the reply began
     bool has_kind;
     enum s3_checksum kind;
     struct s3_checksum_state *sum; // of the object's bytes below end_byte
@@ -124,7 +127,7 @@ void checksums_reply_begin(struct fill_worker *fw, struct hash128 key_hash,
                            struct checksums_reply *total);
 // Call it when the reply has all bytes below `end_byte`, and send the last of them only if this
 // returns false. Returns true if the reply has the whole object and its checksum is not the
-// origin's; counts and logs that. A sum that is not known does not count as wrong.
+// origin's; counts and logs that. Returns false if the checksum is not known.
 bool checksums_reply_is_wrong(struct fill_worker *fw, const struct store_object *object,
                               struct checksums_reply *total, uint64_t end_byte) MUST_USE;
 void checksums_reply_done(struct checksums_reply *total); // a zeroed struct is fine

@@ -34,7 +34,7 @@ struct fill_worker; // the room's state of one worker
 struct fill_options {
     struct loop *loop;
     struct store *store;
-    // Bytes of an object that have the same owner. 0: 64 MiB.
+    // Size of a stripe: neighbouring bytes of an object that have the same owner. 0: 64 MiB.
     uint64_t stripe_bytes;
     // Runs on each worker for each key that is invalidated. It must drop whatever else the worker
     // remembers of the key (listings), and prevent that answers in flight about it are remembered.
@@ -60,17 +60,18 @@ bool fill_here_has(const struct fill_worker *fw, struct hash128 key, uint64_t et
 
 enum fill_ask_kind {
     FILL_ASK_BYTES, // the run that holds first_byte
-    // The same for an unknown version. If the home knows the version, that is the answer instead.
+    // The same for an unknown version. If the home knows the version, it answers with the version
+    // and sends no bytes.
     FILL_ASK_BYTES_OR_VERSION,
-    FILL_ASK_CURRENT,         // no bytes: is `object` still current?
-    FILL_ASK_CURRENT_TO_READ, // the same for a client that wants bytes: GET decides if HEAD is
-                              // refused
-    // The checksums of `object`, as far as the home has them. Otherwise the home learns them for
-    // the next reader.
+    FILL_ASK_CURRENT, // no bytes: is `object` still current?
+    // The same for a client that wants bytes: if the origin refuses the HEAD, a GET decides.
+    FILL_ASK_CURRENT_TO_READ,
+    // The checksums of `object`, if the home has them. If not, it answers without them and asks the
+    // origin for the next reader.
     FILL_ASK_CHECKSUMS,
     FILL_ASK_CHECKSUMS_NOW, // the same, but the reader waits for the origin
-    // Not a question but news: an answer that bypassed the cache named `object`. NULL: it named no
-    // version.
+    // Not a question: tells the home that an answer which bypassed the cache named `object`. If
+    // `object` is NULL, that answer named no version.
     FILL_ASK_TELL
 };
 
@@ -88,15 +89,15 @@ static inline bool fill_ask_is_for_checksums(enum fill_ask_kind kind)
 struct fill_ask {
     enum fill_ask_kind kind;
     struct object_key *key;
-    uint64_t client;              // the client that asks: clients take turns at the origin
-    struct origin_trace trace;    // the client's request
+    uint64_t client;              // identifies the client, because clients take turns at the origin
+    struct origin_trace trace;    // trace ids of the client's request
     struct store_object *object;  // the wanted version; NULL: the current one
-    struct store_object *refused; // the origin answered 412 to this version
-    uint64_t asked_us;            // FILL_ASK_TELL: when the origin was asked
+    struct store_object *refused; // version to which the origin answered 412; or NULL
+    uint64_t asked_us;            // for FILL_ASK_TELL: when the origin was asked
     bool strict;     // do not share a request that was sent to the origin before this ask
     bool has_sent;   // the client has received bytes of `object`
     bool skip_index; // the record in the index could not be read: ask the origin
-    bool no_pages;   // this client cannot be sent file ranges
+    bool no_pages;   // bytes for this client cannot be sent from a file
     bool ahead;      // fetch for later readers: this reader gets no bytes, only the end
     // For an unknown version only. `condition` is the client's condition, which the origin
     // evaluates. `suffix_bytes` is the number of bytes wanted from the object's end. 0: the reader
@@ -104,7 +105,7 @@ struct fill_ask {
     struct origin_condition condition;
     uint64_t suffix_bytes;
     uint64_t fresh_ms;    // maximum age of a kept answer that answers this ask
-    bool with_checksums;  // for bytes: the reader wants the object's checksums with them
+    bool with_checksums;  // in an ask for bytes: the reader also wants the object's checksums
     uint64_t first_byte;  // first byte wanted
     uint64_t end_byte;    // exclusive; 0: to the end of the run
     uint64_t block;       // the block that holds first_byte
@@ -117,11 +118,11 @@ enum subscription_state {
 #include "fill/phases.def"
 };
 
-// Whether the queue of a stored run's reader has all that was sent (rule 34).
+// Whether a reader of a stored run has received every byte that the owner sent (rule 34).
 enum subscription_flow {
-    FLOW_FOLLOWS,
-    FLOW_LAGS, // bytes after next_byte were dropped
-    FLOW_WANTS // the same, and the reader has asked for them again
+    FLOW_FOLLOWS, // it has
+    FLOW_LAGS,    // bytes after next_byte were dropped
+    FLOW_WANTS    // as FLOW_LAGS, and the reader has asked the owner to send them again
 };
 
 enum subscription_outcome {
@@ -134,57 +135,58 @@ enum subscription_outcome {
     OUTCOME_ERROR,
     // `answer` has the checksums of the version asked about. NULL: they are not available.
     OUTCOME_DESCRIBED,
-    // ERR_NOT_MODIFIED: the version asked about is current; if none was named, `answer` is. ERR_OK:
-    // `answer` is current. Any other error: the current version is unknown.
+    // ERR_NOT_MODIFIED: the version asked about is current, or `answer` if the ask named no
+    // version. ERR_OK: `answer` is current. Any other error: the current version is unknown.
     OUTCOME_REVALIDATED
 };
 
-struct piece { // bytes of a run that the client has not been sent yet
+struct piece { // bytes of a run that were not sent to the client yet
     struct list_node node;
-    struct chunk *chunk;      // NULL: the bytes are in pages that were written
-    struct store_place pages; // then these, pinned; for store_range_ready() only
+    struct chunk *chunk;      // holds the bytes; NULL: they are in `pages`
+    struct store_place pages; // written part of the run, pinned; for store_range_ready() only
     uint32_t offset, len;     // in the chunk
     uint64_t first_byte;      // in the object
 };
 
-// Belongs to the worker that asked. It lives until its reader has left and the last answer has
-// come. The reader takes pieces from the front. It also takes the place and the references that it
-// wants to keep.
+// Belongs to the worker that asked, and is freed when its reader has left and the last answer has
+// arrived. The reader takes pieces from the front. It also takes over the place and those
+// references that it wants to keep.
 struct subscription {
     uint32_t magic;
     struct fill_ask ask;
     enum subscription_state state; // fill_subscription_enter() alone writes it
     enum subscription_outcome outcome;
     enum err err;
-    bool joined;                 // the run was in flight already
-    bool whole;                  // all bytes of the run had come already
+    bool joined;                 // the run was already in flight when this reader asked
+    bool whole;                  // all bytes of the run had already been received by then
     struct store_object *answer; // the version that is delivered or was found (reference)
-    bool weak;                   // no strong ETag: a reply cannot join this run to another
-    const char *unstored_why;    // why the run is not stored, in a word; NULL: it is stored
-    // Request id of the origin's answer that carries the bytes; "": none.
+    bool weak;                   // no strong ETag, so a reply cannot continue with another run
+    const char *unstored_why;    // one word: why the run is not stored; NULL: it is stored
+    // Request id in the origin's answer that carries the bytes; "": the answer has none.
     char origin_id[ORIGIN_ID_SIZE];
     unsigned origin_status;   // status of that answer
     uint64_t run_end_byte;    // exclusive; valid with `answer` while attached
     struct store_place place; // pinned
     // When the request that found `answer` was sent. 0: the origin was asked because of this ask.
     uint64_t validated_us;
-    struct span error_answer; // the origin's error, packed
-    struct list pieces;       // struct piece
+    struct span error_answer; // the origin's error answer, packed
+    struct list pieces;       // struct piece, in order of first_byte
 
     // private from here
     void (*on_change)(void *ctx, struct subscription *subscription); // NULL: the reader has left
     void *ctx;
     struct fill_worker *at, *owner;
-    struct list_node held_node; // in a list of the home that has the ask, like `ask` the home's
-    // Token of the first request that was in flight when the home got this ask. 0: none was.
+    struct list_node held_node; // in a list of the home while the home holds the ask; only the
+                                // home's worker uses it then, as it does `ask`
+    // Token of the first request that was in flight when the home received this ask. 0: none.
     uint64_t met_token;
     struct attachment *attachment;
     struct store_object *described; // a version with its checksums (reference); or NULL
     bool stored;                    // the run is being stored, so its reader may fall behind
     bool no_pages;                  // the reader asked for no pages, or refused them
     enum subscription_flow flow;
-    uint64_t next_byte;    // end of the last piece
-    uint64_t queued_bytes; // of chunks
+    uint64_t next_byte;    // end of the last piece received
+    uint64_t queued_bytes; // bytes in queued chunks
 };
 
 // Asks the worker that decides: the stripe's owner if a version is named, otherwise the key's home.
@@ -223,7 +225,7 @@ uint64_t fill_epoch(const struct store *store, const struct origin *origin, stru
 
 // --- a write that passes through -----------------------------------------------------------------
 
-// One key that a write may change. The caller keeps it until `on_ended`.
+// One key that a write may change. The caller keeps the struct until on_ended.
 struct key_write {
     struct list_node node; // in a list of the home
     struct object_key *key;
@@ -240,8 +242,8 @@ struct key_write {
     // were sent after they asked.
     bool is_doubt;
     enum err err;
-    bool has_moved; // private: moved to the present epoch of its bucket
-    bool is_listed; // private: open_keys holds the key open instead of the home
+    bool has_moved; // private: the key was moved to the current epoch of its bucket
+    bool is_listed; // private: open_keys holds the key open, not its home
 };
 // Begins a write; on_ready follows.
 void invalidate_begin(struct fill_worker *fw, struct key_write *kw);
@@ -249,8 +251,8 @@ void invalidate_begin(struct fill_worker *fw, struct key_write *kw);
 void invalidate_end(struct fill_worker *fw, struct key_write *kw);
 
 // The keys of one request, at most `max`. They are held open together, from the first
-// open_keys_add() to open_keys_close(). An entry covers its key of the bucket under every name that
-// copies of it have.
+// open_keys_add() to open_keys_close(). An entry covers the key under every name that its cached
+// copies may have.
 struct open_keys;
 size_t open_keys_bytes(size_t max);
 // Returns NULL if memory is short.
@@ -266,14 +268,14 @@ void open_keys_close(struct open_keys *keys);
 void invalidate_listed_begin(struct fill_worker *fw, struct key_write *kw);
 void invalidate_listed_end(struct fill_worker *fw, struct key_write *kw);
 
-// Invalidates a key whose stored bytes are wrong; soon no worker hands them out. Call it for a
-// reply that checksums_reply_is_wrong() cut although the reply began after a verdict (verdicts is
-// not 0). In that case the home keeps the runs, because it does not have all of them to judge.
+// Invalidates a key whose stored bytes are wrong, so that soon no worker serves them. Call it if
+// checksums_reply_is_wrong() cut a reply that began after a verdict (`verdicts` is not 0). The home
+// does not invalidate such a key by itself, because it does not have all of the runs to judge.
 void invalidate_wrong(struct fill_worker *fw, struct object_key *key);
 
-// A change that may touch any key of a bucket. on_ready runs when every cached object and listing
-// of the bucket is out of reach, in every realm. on_ended runs when that is true again for what was
-// cached in between. The caller keeps it until `on_ended`.
+// A write that may change any key of a bucket. on_ready runs when no reader can get a cached object
+// or listing of the bucket any more, in any realm. on_ended runs when the same holds for everything
+// cached since then. The caller keeps the struct until on_ended.
 struct bucket_write {
     struct fill_worker *at; // the worker that waits
     void *ctx;

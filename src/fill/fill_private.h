@@ -22,15 +22,15 @@
 #define FILL_LEARN_VERSIONS 16384u
 #define FILL_LEARN_ORIGINS 64u
 #define FILL_RUN_SUMS 8192u
-// Slots in a set, enough that two runs of one object hardly ever evict each other.
+// Slots in a set: enough that two runs of one object hardly ever evict each other.
 #define FILL_RUN_SUM_WAYS 8u
 #define FILL_VERDICTS 1024u
 #define FILL_GIVEN 2048u
 #define FILL_REDESCRIBED 1024u
-// Bytes that a reader of a stored run may queue: a whole run while memory is ample. The reader asks
-// again for bytes beyond that.
+// Maximum bytes in the queue of a stored run's reader: a whole run while memory is ample. Bytes
+// beyond that are dropped, and the reader asks for them again.
 #define FILL_QUEUE_MAX STORE_RUN_MAX
-// A reader may always queue this much, about what one turn of the loop brings.
+// Bytes that the queue of a reader may always hold: about what one turn of the loop receives.
 #define FILL_QUEUE_LEAST (2u * CHUNK_SIZE)
 // At least this many full queues must fit in limits.max_buffer.
 #define FILL_QUEUES_MIN 64u
@@ -96,8 +96,8 @@ struct given_slot {
 
 struct redescribed_slot {
     struct hash128 hash;
-    struct home_redescribed last; // of the key with this hash
-    // Latest change of any key that lost this slot to another key.
+    struct home_redescribed last; // latest change of the headers of the key with this hash
+    // Time of the latest change among keys that were evicted from this slot.
     uint64_t any_us;
 };
 
@@ -106,7 +106,7 @@ struct fill_worker {
     struct store *store;
     struct worker *worker;
     unsigned index;
-    struct fill_map fills;         // struct fill.map_node: runs in flight of this worker's stripes
+    struct fill_map fills;         // struct fill.map_node: runs in flight that this worker owns
     struct fill *memory_lead;      // the run that continues while memory is short
     struct fill_map homes;         // struct home_key.map_node
     struct fill_map floors;        // fill_floor.c: floors not lifted yet
@@ -119,17 +119,18 @@ struct fill_worker {
     struct given_slot given[FILL_GIVEN];                   // home_given.c; by key hash
     struct redescribed_slot redescribed[FILL_REDESCRIBED]; // home_redescribed.c; by key hash
     uint64_t next_token;
-    unsigned unsure; // deletes of records that no look-up could read, of all homes here
+    unsigned unsure; // deletes in flight of records that no look-up could read; of all homes on
+                     // this worker
 };
 
 // --- fill_floor.c --------------------------------------------------------------------------------
 
 void fill_floor_raise(struct fill_worker *fw, struct hash128 hash, uint64_t generation);
-// Rule 26. Lifts the floor only if it still has this generation.
+// Rule 26. Removes the floor if it still has this generation; a newer floor stays.
 void fill_floor_lift(struct fill_worker *fw, struct hash128 hash, uint64_t generation);
-void fill_floor_free_all(struct fill_worker *fw); // frees floors that were not lifted
-// Frees the remaining entries when no worker runs any more. They are keys with a doubt that
-// outlives the process; the doubt of their bucket carries it on (store_doubt()).
+void fill_floor_free_all(struct fill_worker *fw); // frees floors that were not removed
+// Frees the remaining entries after all workers have stopped. Each is a key with a doubt that is
+// not resolved. The doubt of the key's bucket, which is on disk, replaces it (store_doubt()).
 void home_free_all(struct fill_worker *fw);
 void home_kept_free_all(struct fill_worker *fw);
 
@@ -163,10 +164,10 @@ static inline struct fill_worker *object_key_home(const struct fill_worker *fw,
 #define FILL_UNSTORED_WINDOW (1u << 20)
 // Bytes that the leading run may hold before they are written, although memory is used up.
 #define FILL_LEAD_AHEAD (512u << 10)
-// A paused transfer keeps its place at the origin for this long.
+// Maximum time that a paused transfer occupies its connection to the origin.
 #define FILL_PAUSE_MAX_MS 500u
-// Number of times, at most, that a run being written checks whether its readers wait for a disk
-// with a backlog.
+// Maximum number of times that a run checks, while it is written, whether its readers wait for a
+// disk with a backlog.
 #define FILL_PLACE_WAITS_MAX 20u
 // The next piece of a parked run is requested when its reader has taken all but this fraction (1/n)
 // of a window.
@@ -189,15 +190,15 @@ enum transfer_phase {
 // stored run for memory or the disk only.
 enum fill_pause {
     FILL_PAUSE_NONE,
-    FILL_PAUSE_WINDOW, // an unstored run: its fastest reader is too far behind
+    FILL_PAUSE_WINDOW, // an unstored run: even its fastest reader is too far behind
     FILL_PAUSE_MEMORY, // a stored run: memory is used up, and another run leads
-    FILL_PAUSE_DISK    // a stored run that leads: too many bytes are unwritten
+    FILL_PAUSE_DISK    // a stored run that leads: too many of its bytes are not written yet
 };
 
 // Whether the first request of a run names a range.
 enum fill_range {
     FILL_RANGE_OF_RUN,      // it does
-    FILL_RANGE_FOR_SUMS,    // it does not, so that the answer has the object's checksums
+    FILL_RANGE_FOR_SUMS,    // it does not, because only such an answer has the object's checksums
     FILL_RANGE_FOR_NO_BYTES // it does not, because the origin answered 416 for the first byte
 };
 
@@ -208,13 +209,14 @@ enum fill_verdict {
     FILL_VERDICT_WRONG
 };
 
-// The readers that may get a run.
+// The readers that may get the bytes of a run.
 enum fill_audience {
     FILL_FOR_ALL,
-    // Readers that named its version. The origin's answer has other headers than they know, so a
-    // first request must not get the run.
+    // Only readers that named its version. The answer's headers differ from those that the cache
+    // knows for the version, so readers that named no version must not get the run.
     FILL_FOR_NAMED,
-    // Readers that have sent bytes of its version, because replicas have several versions.
+    // Only readers whose clients already have bytes of its version: replicas of the origin have
+    // several versions.
     FILL_FOR_BOUND
 };
 
@@ -226,53 +228,56 @@ struct fill {
     struct list_node map_node; // in the worker's table, until the run leaves it
     struct fill_worker *fw;
     struct object_key *key;
-    bool doomed;                    // an invalidation has met the run
-    uint64_t token;                 // token of the home's first request; 0: none
-    const char *unstored_why;       // a word for people; NULL: it is or was stored
-    enum err failed;                // why no head came; sent with FIRST_END
-    struct span failed_document;    // the origin's error; valid while the fill fails
+    bool doomed;              // an invalidation has met the run
+    uint64_t token;           // the home's token, if this run is a first request; otherwise 0
+    const char *unstored_why; // one word: why the run is not stored; NULL: it is or was stored
+    enum err failed;          // why no head was accepted; sent with FIRST_END
+    struct span
+        failed_document; // the origin's error document; valid only while the run is being failed
     struct store_object *object;    // the version requested with If-Match, or found in the head
-    struct store_object *described; // this version with checksums from a HEAD; or NULL
+    struct store_object *described; // the same version with the checksums from a HEAD; or NULL
     uint64_t asked_us;              // when the run's request was sent
-    bool weak; // no strong ETag names the version, so nothing continues the run
+    bool weak; // the version has no strong ETag, so no second request can continue the run
     enum fill_audience audience;
     uint64_t first_block;
     uint32_t block_count, block_size_bytes;
     uint64_t first_byte, end_byte; // end_byte is exact after the head
-    uint64_t received;             // offset in the object of the next byte expected
+    uint64_t received;             // offset in the object up to which bytes have been received
     uint64_t retained_from;        // chunks below this offset were released
     struct chunk **chunks;         // chunk_count entries, once the head has come
     unsigned chunk_count;
     struct store_run *run;
-    bool is_promised;                   // room for a long run is promised, until the run begins
-    struct store_place pages;           // the part that is written, pinned; no segment: nothing is
-    struct s3_checksum_state *checksum; // of the bytes received; NULL: the origin named none
+    bool is_promised; // the store promised room for a long run, and the write has not begun
+    struct store_place
+        pages; // the part already written, pinned; no segment: nothing is written yet
+    struct s3_checksum_state *checksum; // of the bytes received; NULL: the origin named no checksum
     enum fill_verdict verdict;
     struct store_place place;
     struct list readers;
     // The request in flight, or the last one. Its `client` and `ahead` say for whom the run is
     // fetched: ahead of all readers, until a reader wants its bytes.
     struct origin_fetch fetch;
-    struct origin_trace trace;                   // of the client's request
+    struct origin_trace trace;                   // trace ids of the client's request
     char origin_id[ORIGIN_ID_SIZE];              // request id of the origin's last answer
     unsigned origin_status;                      // status of its first answer
-    uint64_t wanted_first_byte, wanted_end_byte; // by the reader that began the run
+    uint64_t wanted_first_byte, wanted_end_byte; // wanted by the reader that began the run
     enum fill_range range;
-    uint64_t asked_end_byte; // of the request in flight, or of the next one
+    uint64_t asked_end_byte; // end of the request in flight, or of the next one
     uint64_t skip_bytes;     // bytes of the body still to skip before the run begins
     unsigned resumes;
-    // The phases say for which event it waits; fill_on_timer().
+    // `phase` and `transfer` determine what the timer does; see fill_on_timer().
     struct timer timer;
     uint64_t parked_us;
     unsigned place_waits;
-    bool memory_waiting; // memory_message is due
+    bool memory_waiting; // memory_message will be delivered when memory is free
     struct message memory_message;
     struct task deliver_task;
     // fill_unknown.c
-    struct origin_condition condition; // of the reader that began the run, until the head comes
+    struct origin_condition
+        condition;         // condition of the reader that began the run, until the head has come
     uint64_t suffix_bytes; // bytes wanted at the object's end; 0: the run's first byte is known
     // fill_describe.c
-    bool describing;   // a HEAD is in flight in addition
+    bool describing;   // a HEAD is in flight at the same time
     enum err head_err; // why the held head was refused
     struct origin_fetch describe;
 };
@@ -282,13 +287,13 @@ struct attachment {
     struct fill *fill; // NULL after FINAL was sent
     struct subscription *subscription;
     struct fill_worker *at;
-    struct store_object *wanted;                 // the version wanted; bound to it if has_sent
-    const struct sigv4_credentials *credentials; // the reader's; only compared
+    struct store_object *wanted; // the version wanted; if has_sent, no other will do
+    const struct sigv4_credentials *credentials; // the reader's; only their address is compared
     bool has_sent, waiting_place;
     bool is_condition;     // the run was begun with this reader's condition
     bool behind, no_pages; // rule 34
     bool ahead;            // rule 20
-    uint64_t next_byte;    // delivered up to here
+    uint64_t next_byte;    // end of the bytes delivered
     uint64_t acked_byte;
 };
 
@@ -311,7 +316,8 @@ static inline bool fill_is_listed(const struct fill *fill)
     return fill->phase < FILL_LEFT;
 }
 
-static inline bool fill_has_come(const struct fill *fill) // all of its bytes
+// Returns true if all bytes of the run have been received.
+static inline bool fill_has_come(const struct fill *fill)
 {
     return fill_has_head(fill) && fill->received == fill->end_byte;
 }
@@ -321,7 +327,7 @@ static inline bool fill_is_unstored(const struct fill *fill)
     return fill->unstored_why != NULL;
 }
 
-// Returns true while the run has a call at the origin, whose end is due.
+// Returns true while a request of the run is in flight at the origin.
 static inline bool fill_is_fetching(const struct fill *fill)
 {
     return fill->transfer >= TRANSFER_RUNNING;
@@ -341,7 +347,7 @@ static inline bool fill_same_headers(const struct store_object *a, const struct 
 }
 
 // Rule 22. Returns true if an error that the origin sent to a request with credentials `asked` also
-// holds for a request with `other`. It does if it concerns the way to the origin, or if the
+// holds for a request with `other`. It does if the error is about reaching the origin, or if the
 // credentials are the same.
 static inline bool fill_error_is_shared(enum err err, const struct sigv4_credentials *asked,
                                         const struct sigv4_credentials *other)
@@ -362,8 +368,8 @@ static inline uint64_t version_hash(const struct store_object *object)
 }
 
 // Returns true if a run of `version`, requested at `asked_us`, may be older than the version that
-// was given last. 0: its version is not known yet. A run of the given version itself is never
-// older.
+// the home gave to a reader last. If `version` is 0, the run's version is not known yet. A run of
+// the given version itself is never older.
 static inline bool home_given_precedes(const struct home_given *given, uint64_t version,
                                        uint64_t asked_us)
 {
@@ -373,8 +379,8 @@ static inline bool home_given_precedes(const struct home_given *given, uint64_t 
     return is_denied || (!is_given && asked_us <= max_u64(given->any_until_us, given->until_us));
 }
 
-// Returns true if a reader was given the version of `object` with other headers, after the headers
-// of `object` were requested.
+// Returns true if the home gave a reader the version of `object` with other headers, after the
+// headers of `object` were requested.
 static inline bool home_given_outdates(const struct home_given *given,
                                        const struct store_object *object)
 {
@@ -383,7 +389,7 @@ static inline bool home_given_outdates(const struct home_given *given,
            fill_version_headers_hash(object) != given->headers;
 }
 
-// Returns true if `object` has headers that its version had earlier and does not have any more.
+// Returns true if the headers of `object` are outdated: its version has other headers now.
 static inline bool home_redescribed_outdates(const struct home_redescribed *redescribed,
                                              const struct store_object *object)
 {
@@ -402,17 +408,18 @@ bool fill_has_run(struct fill_worker *fw, const struct subscription *sub);
 
 // --- fill_run.c ----------------------------------------------------------------------------------
 
-void fill_maybe_free(struct fill *fill);  // frees a run that has left the table, if nothing is due
-void fill_drop_chunks(struct fill *fill); // after that no reader is sent bytes from them
-void fill_drop_pages(struct fill *fill);  // readers then use the run's place, or ask again
-void fill_drop_run(struct fill *fill);    // stores nothing of the run
+void fill_maybe_free(
+    struct fill *fill); // frees a run that has left the table, unless a call or message is due
+void fill_drop_chunks(struct fill *fill);     // afterwards no reader gets bytes from them
+void fill_drop_pages(struct fill *fill);      // readers then use the run's place, or ask again
+void fill_drop_run(struct fill *fill);        // stores nothing of the run
 void fill_release_promise(struct fill *fill); // releases the room promised for a long run
-void fill_pause_end(struct fill *fill, enum fill_pause reason); // this reason holds no longer
-// Cancels the transfer, if one is in flight. on_fetch_end() then decides how the run goes on.
+void fill_pause_end(struct fill *fill, enum fill_pause reason); // `reason` does not hold any more
+// Cancels the transfer, if one is in flight. on_fetch_end() then decides how the run continues.
 void fill_cancel(struct fill *fill);
-void fill_stop_waiting(struct fill *fill); // for the next request
-// Returns true if this stored run continues although memory is used up. One run of each worker
-// does.
+void fill_stop_waiting(struct fill *fill); // ends PARKED or RESUMING without another request
+// Returns true if this stored run continues although memory is used up. On each worker one run, the
+// leading one, may do so.
 bool fill_take_lead(struct fill *fill);
 void fill_yield_lead(struct fill *fill);
 // Ends joins, and sends FIRST_END if the run has a token. May free the run.
@@ -422,7 +429,7 @@ void fill_send_first_end(struct fill *fill);
 // Sends VERSION to the home, if the run has a token and a head.
 void fill_send_version(struct fill *fill);
 void fill_send_head(struct fill *fill, struct attachment *a);
-// Removes the reader from the run with its one FINAL. document: the origin's error, copied.
+// Removes the reader from the run and sends its FINAL. Copies `document`, the origin's error.
 void fill_end_attachment(struct attachment *a, enum subscription_outcome outcome, enum err err,
                          struct span document);
 void fill_final_all(struct fill *fill, enum subscription_outcome outcome, enum err err,
@@ -456,18 +463,18 @@ void fill_uncacheable_forget(struct fill_worker *fw, struct hash128 hash);
 
 // --- fill_here.c --------------------------------------------------------------------------------
 
-// Records that readers that join the run from now on get its blocks without asking the origin; or
-// that they do not any more.
+// Records whether a reader that joins the run from now on gets its blocks without another request
+// to the origin.
 void fill_here_note(const struct fill *fill, bool is_here);
 
 // --- fill_describe.c -----------------------------------------------------------------------------
 
 // Decides whether the new run, which `ask` begins, is requested without a range, so that the answer
-// has the object's checksums. If the reader does not want checksums, that is done only for an
-// object that a listing named as small.
+// has the object's checksums. If the reader does not want checksums (`are_wanted`), returns true
+// only if a listing showed that the object is small.
 bool fill_describe_asks_whole(const struct fill *fill, const struct fill_ask *ask, bool are_wanted);
-void fill_describe_start(struct fill *fill); // sends a HEAD in addition to the run's request
-// Returns true if the run's head is held until HEAD answers. Then the transfer is HELD.
+void fill_describe_start(struct fill *fill); // sends a HEAD at the same time as the run's request
+// Returns true if the run's head must wait until the HEAD is answered. Then the transfer is HELD.
 bool fill_describe_holds(struct fill *fill);
 // Records whether objects of this kind fit in a run.
 void fill_describe_learn(const struct fill *fill);
@@ -485,21 +492,22 @@ void fill_unknown_place(struct fill *fill, uint64_t size_bytes);
 
 // --- subscription.c ------------------------------------------------------------------------------
 
-// Converts the ask to blocks of this size, the block size of the version that it is given. It asks
-// for the same bytes.
+// Converts the ask's block numbers to the block size of the version that it gets. The bytes that it
+// asks for stay the same.
 void subscription_use_blocks(struct subscription *sub, uint32_t block_size_bytes);
-// Converts its suffix to a range in an object of that size.
+// Converts the ask's suffix to a range in an object of that size.
 void subscription_place_suffix(struct subscription *sub, uint64_t size_bytes);
 
 // --- fill_pause.c --------------------------------------------------------------------------------
 
-void fill_pause_update(struct fill *fill);   // call it when a reason to pause has come or gone
+void fill_pause_update(struct fill *fill);   // call it when a reason to pause may have changed
 void fill_wait_for_place(struct fill *fill); // rule 20: for a run that is being written
 void fill_park(struct fill *fill);           // parks a run whose transfer has ended
-// A run has one timer: the phases of the run and of its transfer say what it means.
+// The run's only timer. Its effect depends on the phases of the run and of its transfer.
 void fill_on_timer(struct timer *timer);
-uint64_t fill_window_fastest(const struct fill *fill); // offset that its fastest reader has taken
-void fill_window_update(struct fill *fill);            // must an unstored run wait for it?
+uint64_t fill_window_fastest(
+    const struct fill *fill);               // offset up to which its fastest reader has taken bytes
+void fill_window_update(struct fill *fill); // sets or clears FILL_PAUSE_WINDOW of an unstored run
 
 // --- fill_fetch.c --------------------------------------------------------------------------------
 

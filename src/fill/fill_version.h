@@ -13,17 +13,18 @@ struct object_key;
 struct origin_fetch;
 struct store_object;
 
-// Returns NULL if the answer's headers, ETag or version id are larger than a run can store. `known`
-// may be NULL; if it is the same version, its checksums are used where this answer has none. If the
-// answer had to name checksums and does not, the result says that the object has none.
+// Returns the description of the version that the answer `f` names. Returns NULL if the answer's
+// headers, ETag or version id are larger than a run can store. `known` may be NULL. If it is the
+// same version, the result has its checksums when the answer has none. If the answer had to name
+// checksums and does not, the result says that the object has none.
 struct store_object *fill_version_from_fetch(const struct object_key *key,
                                              const struct origin_fetch *f,
                                              const struct store_object *known);
 // Returns a copy of `object` with these lines as its checksums, or NULL if they do not fit.
 struct store_object *fill_version_with_checksums(const struct store_object *object,
                                                  struct span checksums);
-// Gives *object, a reference, the checksums of `known`, if `known` names any for the same version
-// and size and they fit. NULL names none.
+// Replaces *object, a reference, by a copy with the checksums of `known`, if `known` names any for
+// the same version and size and they fit. `known` may be NULL.
 void fill_version_take_checksums(struct store_object **object, const struct store_object *known);
 // Returns a copy of `object`, an answer about the version `described`, with that version's headers.
 // The checksums are those of `object`, or those of `described` if `object` names none. Returns NULL

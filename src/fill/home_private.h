@@ -7,9 +7,9 @@
 
 #include "fill/fill_private.h"
 
-// Maximum number of deletes in flight, per worker, that were posted because no look-up was possible
-// (rule 33). Each keeps its home's entry alive. Above this limit the whole bucket is in doubt
-// instead.
+// Maximum number of deletes in flight on each worker that were posted because no look-up was
+// possible (rule 33). Each keeps a struct home_key in memory. Above this limit the whole bucket is
+// put in doubt instead.
 #define HOME_UNSURE_MAX 1024u
 
 enum home_state {
@@ -22,25 +22,25 @@ struct held_publish { // a PUBLISH that came while the version was being decided
     struct publish_message message;
 };
 
-// The news from other answers while one answer was in flight.
+// The version that other answers named while a request of the home was in flight.
 struct home_noted {
-    bool has;
-    // The version that they named. NULL: no object, more than one version or description, or a
-    // version without its headers.
+    bool has; // another answer came
+    // The version that they named. NULL: they said that there is no object, they disagree about the
+    // version or its headers, or they named a version without its headers.
     struct store_object *object;
 };
 
-struct revalidation {      // one HEAD for all that ask while it is in flight
-    struct list_node node; // when answered: in home_key.concluded
+struct revalidation {      // one HEAD, shared by all that ask while it is in flight
+    struct list_node node; // in home_key.concluded, once answered
     struct origin_fetch fetch;
     struct origin_trace trace;
     struct home_key *home;
-    struct object_key *key;     // the first asker's, with its credentials
+    struct object_key *key;     // the key of the first waiter, with its credentials
     struct store_object *asked; // the version asked about; NULL: none
     struct store_object *found;
-    struct store_object *by_head; // HEAD's answer if GET was sent after it; else NULL
-    struct home_noted given;      // to readers, since the request was sent
-    // It is sent for the checksums alone, and no client waited for it when it was sent.
+    struct store_object *by_head; // the HEAD's answer, if a GET was sent after it; otherwise NULL
+    struct home_noted given;      // versions given to readers since the request was sent
+    // The request was sent for checksums alone, and no client waited for it then.
     bool is_learning;
     struct list waiters;
     uint64_t floor, began_us;
@@ -48,8 +48,8 @@ struct revalidation {      // one HEAD for all that ask while it is in flight
     struct span document; // the origin's error; a copy
 };
 
-// Returns true if the answer may not be a real change, so that the home asks again with GET
-// (home_doubt.c).
+// Returns true if the HEAD's answer need not mean that the object has changed. The home then asks
+// again with GET (home_doubt.c).
 bool home_doubts_answer(struct revalidation *c);
 
 struct home_key {
@@ -61,28 +61,29 @@ struct home_key {
     uint64_t token;
     struct store_object *known; // the known version, with its generation
     uint64_t known_us;          // when the request that found it was sent
-    struct home_noted found;    // by other answers, while the version is being decided
-    struct store_object *put;   // the last version published in this entry's life; or NULL
-    struct list held;           // readers held until it is decided, or no delete is in flight
-    struct list publishing;     // struct held_publish: held until it is decided
+    struct home_noted found;  // versions named by other answers while the version is being decided
+    struct store_object *put; // the last version published since this entry was created; or NULL
+    struct list held;       // readers held until the version is decided, or no delete is in flight
+    struct list publishing; // struct held_publish: held until the version is decided
     uint64_t floor;
-    uint64_t acked[FILL_WORKERS_MAX];
-    bool has_floor;      // the floor is not lifted yet
-    unsigned deletes;    // deletes that are not durable yet and that writes or readers wait for
-    enum err delete_err; // result of the last of them that ended
-    // Deletes posted because no look-up was possible (rule 33). Nobody waits for them.
+    uint64_t acked[FILL_WORKERS_MAX]; // last floor that each worker has acknowledged
+    bool has_floor;                   // workers still have the floor
+    unsigned deletes;    // deletes that are not durable yet, for which writes or readers wait
+    enum err delete_err; // result of the last delete that ended
+    // Deletes in flight that were posted because no look-up was possible (rule 33). Nobody waits
+    // for them.
     unsigned unsure;
-    bool is_hidden; // one of those is in flight, and nothing was put since
+    bool is_hidden; // such a delete is in flight, and nothing was put after it was posted
     unsigned open_writes;
-    unsigned doubts;      // open writes that are doubts
-    struct list starting; // writes that wait for the delete
-    struct list closing;  // writes that wait for the acknowledgements
+    unsigned doubts;      // number of open writes with is_doubt
+    struct list starting; // writes that wait for the delete to be durable
+    struct list closing;  // writes that wait for all workers to acknowledge the floor
     struct revalidation *revalidation;
     struct list next_revalidation; // waiters that need a request sent after they asked
-    // struct revalidation: the origin has answered, but what its answer
-    // invalidates is not gone yet.
+    // struct revalidation: the origin has answered, and the invalidation that
+    // followed has not completed.
     struct list concluded;
-    // The visible version with its new headers, while the index takes them over. NULL: none.
+    // The visible version with its new headers, while they are written to the index. NULL: none.
     struct store_object *described;
 };
 
@@ -108,10 +109,10 @@ static inline bool home_is_settled(const struct home_key *h)
     return h->deletes == 0 && home_is_acknowledged(h);
 }
 
-// The visible record, not below the home's floor.
+// The key's record in the index, unless it is below the home's floor.
 struct home_visible {
     bool found, rebuilt;
-    bool unknown; // the look-up could not look: there may be a record
+    bool unknown; // the look-up failed, so there may be a record
     uint64_t generation, size_bytes, etag_hash;
     uint32_t block_size_bytes;
     struct store_sums sums;
@@ -125,7 +126,8 @@ void fill_home_enter(struct home_key *h, enum home_state to);
 
 struct home_key *home_find(struct fill_worker *fw, struct hash128 hash); // NULL: there is none
 struct home_key *home_get(struct fill_worker *fw, struct object_key *key);
-void home_maybe_free(struct home_key *h); // frees it if nothing of the key is undecided
+void home_maybe_free(
+    struct home_key *h); // frees it, unless something about the key is still undecided
 static inline void home_hold(struct list *list, struct subscription *sub)
 {
     list_push_back(list, &sub->held_node);
@@ -137,36 +139,36 @@ static inline struct subscription *home_unhold(struct list *list) // the oldest;
 }
 struct home_visible home_look_up(struct home_key *h);
 // Rule 31. Returns true if a crash now could bring back a version older than the one that a reader
-// is about to get. It cannot if the bucket is noted as written to, because the next process
-// confirms whatever it finds there.
+// is about to get. Returns false if the bucket has a note on disk that it is written to, because
+// the next process then confirms everything that it finds there.
 bool home_awaits_disk(const struct home_key *h);
 // Returns true if a first request may be sent. It must wait for a delete that a crash would undo,
 // because it may find a version newer than the deleted one (rule 31). It must also wait until every
-// worker has met the last invalidation: until then a first request from before the invalidation may
-// find a newer version than this one.
+// worker has acknowledged the last floor: until then, a first request sent before the invalidation
+// may still find a newer version than this one.
 static inline bool home_may_decide(const struct home_key *h)
 {
     return home_is_acknowledged(h) && !home_awaits_disk(h);
 }
 // Returns true if the record names the version of `object`.
 bool home_visible_is(const struct home_visible *v, const struct store_object *object);
-// Returns the visible version if this entry published it or took over its headers. Otherwise NULL.
+// Returns the visible version if `h` published it or took over its headers. Otherwise NULL.
 const struct store_object *home_visible_object(const struct home_key *h,
                                                const struct home_visible *v);
-// Returns true if `object` is the current version: the one known here, otherwise the one visible in
-// the index or kept.
+// Returns true if `object` is the current version. That is the one known to `h`; if none is known,
+// the one that is visible in the index or kept.
 bool home_is_current(struct home_key *h, const struct store_object *object);
 // Rule 31. Call it when a client is about to be given the version that an origin's answer names
 // (NULL: no such object). Invalidates the visible or known version if it is another, or if the
 // known version has other headers. Returns true if it invalidated.
 bool home_find_out(struct home_key *h, struct store_object *object);
-// Rule 32. Answers with the version, which counts like a record confirmed at `asked_us`.
+// Rule 32. Answers with the version, which is as fresh as a record confirmed at `asked_us`.
 void home_answer_version(struct home_key *h, struct subscription *sub, struct store_object *version,
                          uint64_t asked_us);
 // Rule 32. Answers a reader that has no version with the kept answer. Returns false if no kept
-// answer counts now.
+// answer is valid now.
 bool home_answer_kept(struct home_key *h, struct subscription *sub);
-void home_forget(struct home_key *h); // forgets the version that is known or being decided
+void home_forget(struct home_key *h); // forgets the version that is known, or stops deciding
 void home_route_held(struct home_key *h);
 void home_publish_held(struct home_key *h);
 // Rule 9. Invalidates the version that answered 412 to this reader, if it is still current.
@@ -175,46 +177,47 @@ void home_drop_refused(struct home_key *h, struct subscription *sub);
 // --- home_given.c --------------------------------------------------------------------------------
 
 struct home_given home_given(struct home_key *h);
-// Adds the version that one more answer names. NULL: the answer says that there is no object, or
-// describes none that can be compared.
+// Adds the version that one more answer names. NULL: the answer says that there is no object, or it
+// has no headers that can be compared.
 void home_note(struct home_noted *noted, struct store_object *object);
 void home_note_forget(struct home_noted *noted);
-// Returns true if a noted answer names another version than `object`, or other headers. Both
-// answers were in flight at once, so nobody can say which is newer.
+// Returns true if a noted answer differs from `object` in its version or headers. The two answers
+// were in flight at the same time, so it is not known which is newer.
 bool home_note_contradicts(const struct home_noted *noted, const struct store_object *object);
-// Notes that this version is given, so that no reader gets an older one from now on. NULL: there is
-// no such object.
+// Notes that a reader is given this version, so that no reader gets an older one from now on. NULL:
+// the reader gets the answer that there is no such object.
 void home_give(struct home_key *h, struct store_object *object);
 // The same for the version with this version_hash(), whose headers are not known. 0: it may be any
 // version, or none.
 void home_give_named(struct home_key *h, uint64_t version);
-// Notes that a client got an answer that denies this version: it is not current. No reader gets the
-// version any more unless it was requested later.
+// Notes that a client got an answer which says that this version is not current. From now on, no
+// reader gets bytes of this version that were requested before now.
 void home_deny(struct home_key *h, uint64_t version);
-// Notes that two answers in flight at once describe this version differently, or that one names
-// another version. Nobody can say which is newer, so no description learnt until now counts.
+// Notes that two answers, in flight at the same time, have different headers for this version, or
+// that one of them names another version. It is not known which is newer, so descriptions learnt
+// until now are not used any more.
 void home_doubt_headers(struct home_key *h, const struct store_object *object);
 
 // --- home_kept.c ---------------------------------------------------------------------------------
 
-// Returns the version in the key's kept answer. NULL: no kept answer counts.
+// Returns the version in the key's kept answer. NULL: no kept answer is valid.
 struct store_object *home_kept(const struct home_key *h);
 uint64_t home_kept_us(const struct home_key *h); // when the origin was asked for it
-// The same, even if the kept answer does not count any more. Use it only for the checksums of the
-// version that it names.
+// As home_kept(), even if the kept answer is outdated. Use it only for the checksums of the version
+// that it names.
 struct store_object *home_described(const struct home_key *h);
 // Keeps the origin's answer, if there is room for it.
 void home_keep(struct home_key *h, struct store_object *object, uint64_t asked_us);
 void home_unkeep(struct home_key *h);
-void home_kept_outdate(struct home_key *h); // the kept answer does not count any more
-// The same, unless the kept answer has this version and the same headers.
+void home_kept_outdate(struct home_key *h); // marks the kept answer as outdated
+// Marks the kept answer as outdated, unless it names this version with the same headers.
 void home_kept_outdate_by(struct home_key *h, const struct store_object *object);
 
 // --- home_redescribed.c --------------------------------------------------------------------------
 
 struct home_redescribed home_redescribed(struct home_key *h);
-// Notes that the current version has the headers of `object` now and had others before. NULL:
-// nobody can say which headers it has now, so none that were learnt before now count.
+// Notes that the headers of the current version have changed to those of `object`. NULL: its
+// present headers are not known, so headers learnt before now are not used any more.
 void home_redescribe(struct home_key *h, const struct store_object *object);
 
 // --- fill_assert.c -------------------------------------------------------------------------------
@@ -224,17 +227,16 @@ void fill_assert_home(const struct home_key *h); // aborts if an invariant is br
 // --- home_write.c --------------------------------------------------------------------------------
 
 void home_invalidate(struct home_key *h);
-// Has the index take over the headers of `found`, which a question sent at `asked_us` found for the
-// visible version. Its bytes stay, and nothing else changes until the index has taken them over.
-// Returns false if the bytes cannot stay.
+// Writes the headers of `found` to the index. A request sent at `asked_us` found them for the
+// visible version. The version's bytes stay cached, and nothing else changes until the index has
+// the headers. Returns false if the bytes cannot stay.
 bool home_take_over(struct home_key *h, const struct home_visible *v, struct store_object *found,
                     uint64_t asked_us) MUST_USE;
 // Rule 33. Deletes whatever the index may hold of the key, without an invalidation. Nobody waits
-// for it, so that a disk in trouble delays no reader. While one is in flight, another is
-// posted only after a put.
+// for the delete, so that a disk in trouble delays no reader. While such a delete is in flight, the
+// home posts another only if something was put in between.
 void home_delete_unseen(struct home_key *h);
-// Continues all that waited for acknowledgements or deletes and need not wait any more. May free
-// `h`.
+// Continues all readers and writes whose acknowledgements or deletes are complete. May free `h`.
 void home_settle(struct home_key *h);
 
 // --- home_revalidate.c ---------------------------------------------------------------------------

@@ -18,12 +18,12 @@
 struct attachment;
 struct fill;
 
-// The version that the home gave last (home_given.c).
+// The version that the home gave to a reader last (home_given.c).
 struct home_given {
     uint64_t version;  // its version_hash(); 0: the object does not exist
-    uint64_t until_us; // another version requested until then may be older
-    // A run of any version requested until then may be older, because the version given last is not
-    // known.
+    uint64_t until_us; // a run of another version may be older if it was requested until then
+    // A run of any version may be older if it was requested until then, because the version given
+    // last is not known.
     uint64_t any_until_us;
     // `described` is the version_hash() of the version whose headers were given last, and `headers`
     // is their fill_version_headers_hash(). 0: the headers are in doubt. Other headers of that
@@ -31,9 +31,9 @@ struct home_given {
     // differ from `version`, because the version given last may be in doubt while its headers are
     // not.
     uint64_t described, headers, described_until_us;
-    // A version of which the origin said that it is not current (412).
+    // A version that is not current, according to an answer of the origin (412).
     uint64_t denied;
-    uint64_t denied_until_us; // a run requested until then may be of it
+    uint64_t denied_until_us; // a run requested until then may be of the denied version
 };
 
 // When the headers of the key's version changed (home_redescribed.c).
@@ -54,21 +54,22 @@ struct fill_message {
     struct message message;
     enum fill_message_type type;
     struct fill_worker *from;
-    struct object_key *key; // reference; NULL if the payload points to its subject
+    struct object_key
+        *key; // reference; NULL: a pointer in the payload identifies the receiver's object
 };
 
 struct ask_message {
     struct fill_message base;
-    struct subscription *subscription; // its `ask` belongs to the holder of the message
+    struct subscription *subscription; // the holder of the message owns its `ask`
 };
 
 struct first_message {
     struct fill_message base;
     struct subscription *subscription;
     uint64_t token;
-    // A run of another version that was requested earlier must not be joined.
+    // The owner must not join the reader to a run that home_given_precedes() calls older, ...
     struct home_given given;
-    struct home_redescribed redescribed; // nor a run with outdated headers
+    struct home_redescribed redescribed; // ... nor to one with outdated headers
 };
 
 struct version_message {
@@ -82,8 +83,9 @@ struct first_end_message {
     struct fill_message base;
     uint64_t token;
     enum err err;                      // ERR_OK: a head came, or no request was sent
-    struct origin_condition condition; // the reader's condition that the error concerns, if any
-    uint64_t version;     // version_hash() that a 304 confirms or a 412 denies; 0: not known
+    struct origin_condition condition; // the reader's condition, if the error is its result
+    uint64_t
+        version; // version_hash() of the version that a 304 confirms or a 412 denies; 0: not known
     struct span document; // the origin's error, packed; on the heap; may be empty
 };
 
@@ -91,10 +93,11 @@ struct publish_message {
     struct fill_message base;
     struct fill *fill;
     struct store_object *object; // reference
-    struct store_place place;    // borrowed: the run keeps its pin until visible or dropped
+    struct store_place
+        place; // borrowed: the run keeps it pinned until it is visible in the index, or dropped
     uint64_t first_byte, end_byte;
     uint64_t asked_us;             // when the run's request was sent
-    struct s3_checksum_state *sum; // of these bytes; owned; NULL: not known
+    struct s3_checksum_state *sum; // checksum state of these bytes; owned; NULL: not known
 };
 
 struct floor_message {
@@ -134,8 +137,8 @@ struct attached_message {
     struct fill_message base;
     struct subscription *subscription;
     struct attachment *attachment;
-    bool joined; // the run was in flight already
-    bool whole;  // all of it has come
+    bool joined; // the run was already in flight
+    bool whole;  // all of its bytes had been received
 };
 
 struct head_message {
@@ -145,7 +148,7 @@ struct head_message {
     uint64_t end_byte;
     bool stored, weak;
     unsigned origin_status;
-    const char *unstored_why; // static; NULL: it is stored
+    const char *unstored_why; // static text; NULL: the run is stored
     char origin_id[ORIGIN_ID_SIZE];
 };
 
@@ -164,7 +167,8 @@ struct pages_message {
     uint64_t first_byte;
 };
 
-// The last answer to a subscription: `final` to one that a run delivers to, the others to an ask.
+// The last answer to a subscription. `final` ends the delivery of a run; the other messages with
+// this payload answer an ask.
 struct answer_message {
     struct fill_message base;
     struct subscription *subscription;
@@ -182,11 +186,13 @@ struct answer_message {
 struct fill_message *message_new(struct fill_worker *from, enum fill_message_type type,
                                  struct object_key *key);
 void message_send(struct fill_worker *to, struct fill_message *message);
-void message_release(struct fill_message *message); // with what the receiver has not taken
+void message_release(
+    struct fill_message *message); // and all references that the receiver has not taken
 // Returns a copy on the heap for a message's document. Empty if memory is short.
 struct span message_document(struct span s);
 
-void message_send_again(struct fill_worker *from, struct subscription *sub); // the ask's answer
+void message_send_again(struct fill_worker *from,
+                        struct subscription *sub); // answers the ask with AGAIN
 
 // Defines message_route_new() and so on, one for each message, and declares each receiver.
 #define MESSAGE(name, payload, receiver, ...)                                                      \

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The key of an object, as workers pass it to each other. It has all that is needed to ask the
-// origin for the object and to find it in the store. Immutable, with an atomic reference count; any
-// thread.
+// The key of an object, as workers pass it to each other. It contains everything that is needed to
+// request the object from the origin and to find it in the store. Immutable, with an atomic
+// reference count; any thread may use it.
 #ifndef FOREBAY_FILL_OBJECT_KEY_H
 #define FOREBAY_FILL_OBJECT_KEY_H
 
@@ -23,12 +23,12 @@ struct object_limits {
     bool cache;                     // false: runs of the object are not stored
     uint64_t max_object_size_bytes; // larger objects are not stored; 0: no limit
     uint32_t block_size_bytes;
-    unsigned group; // of the store's policy; see store.h
+    unsigned group; // number of the object's group in the store's policy; see store.h
 };
 
 struct object_key {
     atomic_uint refs;
-    uint32_t room; // size in bytes of the memory after the struct, which holds the names
+    uint32_t room; // bytes of memory after the struct, for the names
     struct hash128 hash;
     // `realm` includes the origin's name and the bucket's epoch. `bucket` is the origin's name for
     // it.
@@ -41,18 +41,20 @@ struct object_key {
     struct access_keys *table;                   // reference, keeps the credentials valid; or NULL
 };
 
-// Copies the names of `from` and takes a reference to its table. Does not read refs and hash of
-// `from`. A key is stored under realm, origin and, if the bucket has one, its epoch.
+// Returns a key with copies of the names in `from` and a reference to its table. Does not read
+// `refs` and `hash` of `from`. The new hash covers realm, origin, bucket, key and, if the bucket
+// has one, the bucket's epoch.
 struct object_key *object_key_new(const struct store *store, const struct object_key *from);
-// The same, in the memory of *spare, which may be NULL. Sets *spare to NULL.
+// The same, but reuses the memory in *spare, which may be NULL. Sets *spare to NULL.
 struct object_key *object_key_new_in(struct object_key **spare, const struct store *store,
                                      const struct object_key *from);
 struct object_key *object_key_ref(struct object_key *key);
 void object_key_unref(struct object_key *key); // NULL is fine
-// The same; if this was the last reference, *spare becomes memory for another key. The caller
+// The same, but the last reference leaves the memory in *spare, for another key. The caller
 // releases it with free().
 void object_key_unref_to(struct object_key *key, struct object_key **spare);
-// Returns true if requests to the origin are alike for both keys, which name the same object.
+// Returns true if requests for both keys are the same to the origin. Both must name the same
+// object.
 bool object_key_asks_alike(const struct object_key *a, const struct object_key *b);
 
 #endif
