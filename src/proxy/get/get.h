@@ -7,16 +7,16 @@
 
 // --- serve_get.c ---------------------------------------------------------------------------------
 
-// on_done, first: what is said of the blocks of a reply is true of those that were sent.
+// First call in on_done. Sets r->blocks_hit and r->result from the bytes that were sent.
 void serve_get_sum_up(struct request *r);
-// on_done: gives back everything, leaves fills. False: a disk read is still out, request_recycle()
-// follows.
+// Called in on_done. Releases everything and leaves the runs. Returns false if a disk read is still
+// in flight; the read's callback then calls request_recycle().
 bool serve_get_done(struct request *r);
 struct span
-serve_get_version(const struct request *r); // ETag of the version answered with; empty: none
+serve_get_version(const struct request *r); // ETag of the version in the reply; empty: none
 
 // --- readahead.c ---------------------------------------------------------------------------------
 
-void readahead_free(struct readahead *readahead); // with its worker; NULL is fine
+void readahead_free(struct readahead *readahead); // when the worker ends; NULL is fine
 
 #endif

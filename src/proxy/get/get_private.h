@@ -7,7 +7,7 @@
 
 #include "proxy/get/get.h"
 
-#define GET_AGAIN_MAX 16u // look-ups that lead nowhere without a byte of progress
+#define GET_AGAIN_MAX 16u // failed attempts to find the next byte, before the reply is cut
 #define GET_READ_BYTES STORE_READ_MAX
 
 enum get_phase {
@@ -20,45 +20,49 @@ enum get_phase {
 struct get_state {
     struct request *owner;
     enum get_phase phase; // written by get_phase_enter()
-    bool needs_head;      // an unknown object needs a HEAD first: a run cannot serve this request
+    bool needs_head;      // if the object is unknown, ask with HEAD first: a run cannot answer this
+                          // request
     struct http_range range;
     struct http_conditions conditions;
-    struct origin_condition condition; // the one that goes to the origin with a run
+    struct origin_condition
+        condition;   // the client's condition that is sent to the origin with a run
     bool is_doubted; // the bucket is in doubt, so cached versions must be confirmed
 
-    // Of the look-ups before the reply. view.age_ms is UINT64_MAX until a version is known.
+    // Result of the last look-up. view.age_ms is UINT64_MAX until a version is known.
     struct store_view view;
     uint64_t view_first, view_end; // bytes that the view covers; view_end 0: no view is open
-    struct store_place extra;      // pinned; a fill's answer named it before the index shows it
-    bool is_home_known; // the home knew the version, or all bytes of a run of it had come
+    struct store_place
+        extra;          // pinned; place that a run's answer named and the index may not show yet
+    bool is_home_known; // the home knew the version, or had all bytes of a run of it
     bool is_confirmed;  // the origin has confirmed the version for this request
 
-    struct store_object *object; // the version answered with (reference)
-    uint64_t etag_hash;          // of the version answered with; 0: no version is chosen
+    struct store_object *object; // the version in the reply (reference)
+    uint64_t etag_hash;          // of the version in the reply; 0: no version is chosen yet
     struct chunk *small_chunk;
     struct span small;
 
-    struct object_key *key;            // made on the first look-up
-    struct subscription *revalidation; // the question to the home
-    struct subscription *runs[2];      // the run that is sent now, and the next
-    struct store_object *refused;      // the origin answered 412 to it; the next question says so
-    bool skip_index;          // the index names bytes that could not be read: ask the origin
-    unsigned restarts, again; // without progress: before the reply, in the body
+    struct object_key *key;            // created by the first look-up
+    struct subscription *revalidation; // a question to the key's home in flight; or NULL
+    struct subscription *runs[2];      // the run that is being sent, and the next one
+    struct store_object *refused; // version to which the origin answered 412; the next ask names it
+    bool skip_index;              // bytes that the index names could not be read: ask the origin
+    unsigned restarts, again;     // attempts without progress: before the reply, and in the body
 
-    uint64_t first, end, pos; // bytes of the object to send, and the next one
-    uint64_t missed_end;      // blocks below are counted in blocks_missed already
+    uint64_t first, end, pos; // bytes of the object to send, and the next byte
+    uint64_t missed_end;      // blocks below this number are already counted in blocks_missed
     uint32_t reply_block_size_bytes;
-    uint64_t readahead_at; // readahead_note() is due when the body comes to this byte
-    unsigned track_serial; // readahead.c; 0: the request has no track
+    uint64_t readahead_at; // call readahead_note() when the body reaches this byte
+    unsigned track_serial; // serial of the request's track (readahead.c); 0: it has none
     unsigned track;        // index of the track
-    uint64_t noted_end;    // store_note_read() was called up to here
-    uint64_t buffer_until; // bytes below were refused as file ranges, and leave from memory
+    uint64_t noted_end;    // store_note_read() was called for bytes below this offset
+    uint64_t
+        buffer_until; // bytes below could not be sent from a file, so they are sent from memory
 
-    bool has_asked; // a run was asked for
+    bool has_asked; // the request asked for a run
     struct checksums_reply sum;
 
     struct store_read read;
-    unsigned read_span; // the next span to hand out
+    unsigned read_span; // index of the next span of `read` to send
 };
 
 static inline struct get_state *get_of(struct request *r)
@@ -84,61 +88,63 @@ static inline bool get_phase_is_reading(const struct get_state *g) // a disk rea
 // --- get_state.c ---------------------------------------------------------------------------------
 
 void get_state_begin(struct request *r);
-// Looks a window up in the index; at most STORE_WINDOW_MAX bytes from `first_byte`.
+// Looks up a window of at most STORE_WINDOW_MAX bytes from `first_byte` in the index, into g->view.
 void get_state_view(struct request *r, uint64_t first_byte, uint64_t end_byte);
-// Decides whether a version that was validated `age_ms` ago must be confirmed, whatever the rule
-// says.
+// Sets g->is_doubted: whether a version that was validated `age_ms` ago must be confirmed although
+// it is fresh by the cache rule.
 void get_state_judge_doubt(struct request *r, uint64_t age_ms);
 void get_state_view_done(struct get_state *g);
 void get_state_leave(struct subscription **slot);
-void get_state_drop_read(struct get_state *g);      // releases what is left of the read's bytes
-void get_state_cut(struct get_state *g);            // ends the body, and drops the read's bytes
+void get_state_drop_read(
+    struct get_state *g);                // releases the bytes of the last read that were not sent
+void get_state_cut(struct get_state *g); // ends the body, and drops the read's bytes
 void get_state_forget_version(struct get_state *g); // releases all that belongs to the version
 // Releases everything at the request's end. Returns false if a disk read is in flight: its callback
 // releases the rest.
 bool get_state_release(struct request *r);
 // Call it first in a read's callback. Returns NULL if the request is over, and now gone.
 struct request *get_state_read_over(struct store_read *read);
-// Passes the request through. Nothing has been sent.
+// Passes the request through to the origin. Call it only if nothing has been sent to the client.
 enum step_result get_state_bypass(struct request *r, const char *reason);
-// Returns true if the open view is of the version answered with.
+// Returns true if the index record in g->view is of the reply's version.
 bool get_state_has_record(const struct get_state *g);
 // Returns true if the first bytes of the reply come from a run that is still being fetched.
 bool get_state_is_from_origin(const struct get_state *g);
-// Returns true if `byte` is at a place, or in a run whose bytes have all come.
+// Returns true if `byte` has a place in the cache, or is in a run whose bytes have all come.
 bool get_state_at_hand(struct get_state *g, uint64_t byte);
-// Returns the place of `byte` of this version, or NULL if no place is known.
+// Returns the place of `byte` of the reply's version, or NULL if no place is known.
 const struct store_place *get_state_place(struct get_state *g, uint64_t byte);
 // Returns true if all bytes that the client wants are in the view, which covers these bytes.
 bool get_state_covers(struct get_state *g, uint64_t first_byte, uint64_t end_byte);
 // Returns true if the subscription covers `byte`. It covers [first_byte, run end) until all its
 // answers are in.
 bool get_state_run_covers(const struct subscription *sub, uint64_t byte);
-void get_state_release_passed(struct get_state *g); // unpins places in front of g->pos
+void get_state_release_passed(struct get_state *g); // unpins places that end before g->pos
 uint32_t get_state_block_size(const struct request *r);
 // Returns true if the client asked for checksums, which it gets with the whole object.
 bool get_state_wants_checksums(const struct request *r);
-// Returns true if If-Match names another version, which may be a newer one.
+// Returns true if the client's If-Match names another version than `etag`, maybe a newer one.
 bool get_state_is_other(const struct get_state *g, struct span etag);
 void get_state_check(const struct request *r); // asserts that the parts agree with each other
 
 // --- get_ask.c -----------------------------------------------------------------------------------
 
-// The bytes that the Range asks for, before the size is known.
+// Returns the window to look up first for the client's Range, while the object's size is unknown.
 void get_ask_wanted(const struct get_state *g, uint64_t *ret_first, uint64_t *ret_end);
-// Asks for the run that begins at `byte`: not past `end` or the next block that is there.
+// Asks for the run that begins at `byte`. The run ends before `end` and before the next cached
+// block.
 struct subscription *get_ask_run(struct request *r, uint64_t byte, uint64_t end);
 // Asks the home whether the version, or which one, is current.
 enum step_result get_ask_home(struct request *r);
 // Asks the home for the checksums of the version, and waits for them.
 enum step_result get_ask_checksums(struct request *r);
-// Has the home learn them for the next reader.
+// Asks the home to learn the checksums for the next reader, and does not wait.
 void get_ask_to_learn_checksums(struct request *r);
 
 // --- readahead.c ---------------------------------------------------------------------------------
 
-// A reply has come to g->pos: what its reader will want next is asked for. Looks again from
-// g->readahead_at on.
+// Called when the reply has reached g->pos. Requests the bytes that its reader will want next, and
+// sets g->readahead_at for the next call.
 void readahead_note(struct request *r);
 void readahead_leave(struct request *r); // the request is over
 
