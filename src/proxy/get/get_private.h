@@ -24,15 +24,14 @@ struct get_state {
                           // request
     struct http_range range;
     struct http_conditions conditions;
-    struct origin_condition
-        condition;   // the client's condition that is sent to the origin with a run
+    struct origin_condition condition; // the condition to send to the origin with a run
     bool is_doubted; // the bucket is in doubt, so cached versions must be confirmed
 
     // Result of the last look-up. view.age_ms is UINT64_MAX until a version is known.
     struct store_view view;
     uint64_t view_first, view_end; // bytes that the view covers; view_end 0: no view is open
-    struct store_place
-        extra;          // pinned; place that a run's answer named and the index may not show yet
+    // Place that a run's answer named and the index may not show yet. Pinned.
+    struct store_place extra;
     bool is_home_known; // the home knew the version, or had all bytes of a run of it
     bool is_confirmed;  // the origin has confirmed the version for this request
 
@@ -55,8 +54,7 @@ struct get_state {
     unsigned track_serial; // serial of the request's track (readahead.c); 0: it has none
     unsigned track;        // index of the track
     uint64_t noted_end;    // store_note_read() was called for bytes below this offset
-    uint64_t
-        buffer_until; // bytes below could not be sent from a file, so they are sent from memory
+    uint64_t buffer_until; // bytes below could not be sent from a file: send them from memory
 
     bool has_asked; // the request asked for a run
     struct checksums_reply sum;
@@ -95,9 +93,8 @@ void get_state_view(struct request *r, uint64_t first_byte, uint64_t end_byte);
 void get_state_judge_doubt(struct request *r, uint64_t age_ms);
 void get_state_view_done(struct get_state *g);
 void get_state_leave(struct subscription **slot);
-void get_state_drop_read(
-    struct get_state *g);                // releases the bytes of the last read that were not sent
-void get_state_cut(struct get_state *g); // ends the body, and drops the read's bytes
+void get_state_drop_read(struct get_state *g);      // releases the unsent bytes of the last read
+void get_state_cut(struct get_state *g);            // ends the body, and drops the read's bytes
 void get_state_forget_version(struct get_state *g); // releases all that belongs to the version
 // Releases everything at the request's end. Returns false if a disk read is in flight: its callback
 // releases the rest.

@@ -18,7 +18,7 @@ struct access_log_line {
     char bytes[ACCESS_LOG_LINE_MAX];
 };
 
-// The last second that a line of this worker had, as text.
+// The text of the last second that this worker wrote in a line, so that it is formatted once.
 struct access_log_date {
     int64_t s;
     char text[DATE_ISO_LEN + 1];
@@ -29,7 +29,8 @@ struct access_log_entry {
     const struct request *r;
     enum http_outcome outcome;
     struct access_log_date *date;
-    uint64_t first_byte_us, total_us; // since its head came; first_byte_us 0: none was sent
+    // Time since the request's head came. first_byte_us 0: no byte was sent.
+    uint64_t first_byte_us, total_us;
 };
 
 // --- access_log_ring.c: lines from one thread to another, without a lock -------------------------
@@ -47,7 +48,7 @@ void access_log_ring_init(struct access_log_ring *ring, size_t size_bytes);
 void access_log_ring_done(struct access_log_ring *ring);
 // Writer: adds a line. Returns false, and adds no part of it, if it does not fit.
 bool access_log_ring_put(struct access_log_ring *ring, const char *bytes, size_t len);
-// Returns the number of bytes ever put in. Any thread.
+// Returns the number of bytes ever written to the ring. Any thread.
 unsigned long access_log_ring_filled(const struct access_log_ring *ring);
 // Reader: takes as many whole lines as fit in `max` bytes, which is at least ACCESS_LOG_LINE_MAX.
 // Takes only lines that were in the ring when access_log_ring_filled() returned `filled`. Returns
@@ -82,7 +83,7 @@ void access_log_line_coded(struct access_log_line *line, struct span s, bool kee
 void access_log_line_coded_up_to(struct access_log_line *line, struct span s, bool keep_blanks,
                                  size_t end);
 const char *access_log_line_error(const struct access_log_entry *entry); // S3's code; "": none
-struct span access_log_line_shortened(struct span header); // to the part that the log shows
+struct span access_log_line_shortened(struct span header); // returns the part that the log shows
 
 // --- the formats ---------------------------------------------------------------------------------
 

@@ -7,11 +7,12 @@
 
 // --- access_log.c --------------------------------------------------------------------------------
 
-// Takes the file.
+// Takes ownership of the file.
 struct access_log *access_log_new(struct proxy_access_log_file *file, unsigned worker_count);
-// Lines that are written from now on go there. Takes the file; one thread.
+// Writes the lines of requests that end from now on to `file`, and takes ownership of it. Only one
+// thread may call it.
 void access_log_switch(struct access_log *log, struct proxy_access_log_file *file);
-void access_log_free(struct access_log *log); // drains the rings
+void access_log_free(struct access_log *log); // writes all lines in the rings first
 void access_log_write(struct access_log *log, const struct request *r, enum http_outcome outcome);
 void access_log_reopen(struct access_log *log);
 
@@ -19,11 +20,12 @@ void access_log_reopen(struct access_log *log);
 
 struct access_log_live *access_log_live_new(unsigned worker_count);
 void access_log_live_free(struct access_log_live *live); // NULL is fine
-// At its end, on the request's worker.
+// Call it when the request ends, on its worker.
 void access_log_live_write(struct access_log_live *live, const struct request *r,
                            enum http_outcome outcome);
 
-// --- recent.c, bucket_counts.c: of a worker, noted when a request is over ------------------------
+// --- recent.c, bucket_counts.c: one of each for a worker; call *_note() when a request is over
+// ------------------------
 
 struct recent *recent_new(void);
 void recent_free(struct recent *recent); // NULL is fine

@@ -7,7 +7,7 @@
 
 // --- pins.c --------------------------------------------------------------------------------------
 
-// Returns the rules by command that are on disk, none if they cannot be read.
+// Returns the rules by command from the disk, or an empty table if they cannot be read.
 struct pins_table *pins_load(struct proxy *proxy) MUST_USE;
 void pins_room_new(struct proxy *proxy); // after live_start()
 void pins_room_free(struct proxy *proxy);

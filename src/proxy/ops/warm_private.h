@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shared by the files of a warm job: warm.c (the job: its next step, its end), warm_object.c (one
-// object, from the look-up in the index to its last run), warm_pace.c (pace and repeated tries),
+// Shared by the files of a warm job: warm.c (the job's steps and its end), warm_object.c (one
+// object, from the look-up in the index to its last run), warm_pace.c (pace and retries),
 // warm_room.c (memory of all jobs). On the job's worker, except where a comment says otherwise.
 #ifndef FOREBAY_PROXY_OPS_WARM_PRIVATE_H
 #define FOREBAY_PROXY_OPS_WARM_PRIVATE_H
@@ -11,11 +11,10 @@
 #include "proxy/ops/inspect_private.h"
 
 #define WARM_RESTARTS_MAX 8u
-#define WARM_OBJECTS_LEAST 16u // objects that each job may have in memory
-
-// An item of the request for a job; freed with the last of its objects.
+// Objects that each job may always have in memory.
+#define WARM_OBJECTS_LEAST 16u
 struct warm_item {
-    struct list_node node; // in proxy_warm.items
+    struct list_node node; // in proxy_warm.items until it is begun
     unsigned refs;
     struct span bucket, key;
     bool is_prefix;
@@ -23,56 +22,58 @@ struct warm_item {
     char names[];
 };
 
-struct warm_page { // of the listing of proxy_warm.listed
+struct warm_page { // a page of the listing of proxy_warm.listed
     struct list_call call;
     struct proxy_warm *job;
     bool is_running, is_ready;
-    unsigned next;  // index of the next entry to begin
-    uint64_t bytes; // charged
+    unsigned next;  // index of the next entry to warm
+    uint64_t bytes; // charged to the memory budget
 };
 
-// Written by the job's worker, read by anybody.
+// Progress of the job. The job's worker writes it; any thread reads it.
 struct warm_published {
     atomic_int state;
     atomic_bool is_counted, is_idle;
     _Atomic uint64_t objects, bytes, objects_done, bytes_done, objects_cached, objects_failed,
         objects_refused, bytes_fetched, began_us, ended_us;
     atomic_uint inflight, failure_count;
-    atomic_int waits;                        // enum refusal: why it requests nothing now
-    char *failures[PROXY_WARM_FAILURES_MAX]; // below failure_count: immutable
+    atomic_int waits;                        // enum refusal: why the job requests nothing now
+    char *failures[PROXY_WARM_FAILURES_MAX]; // texts; those below failure_count never change
 };
 
 struct warm_pace {
-    unsigned limit;         // runs at once; at most the job's concurrency
-    uint64_t due_us;        // no request before this time: the job's rate
-    uint64_t held_until_us; // nor before this one: a refusal, held_why
+    unsigned limit;         // maximum runs in flight; at most the job's concurrency
+    uint64_t due_us;        // no request before this time, because of the job's rate limit
+    uint64_t held_until_us; // no request before this time, because of the refusal held_why
     enum refusal held_why;
     uint64_t shrunk_us; // when `limit` was last halved
     unsigned backoff_ms;
     uint64_t stuck_us;     // since when nothing could be stored; 0: not stuck
-    uint64_t stored;       // runs that the process had stored by then
-    bool is_hopeless;      // stuck for STUCK_MAX_US or longer
+    uint64_t stored;       // runs that the process had stored at stuck_us
+    bool is_hopeless;      // nothing was stored for STUCK_MAX_US or longer
     enum refusal refuses;  // why objects are refused now without asking the origin
     uint64_t later_due_us; // when the first object of proxy_warm.later is due
 };
 
 struct proxy_warm {
-    atomic_uint refs; // of the caller, of messages in flight, of the worker until the job ends
+    // Held by the caller, by messages in flight and, until the job ends, by the worker.
+    atomic_uint refs;
     struct proxy *proxy;
     struct proxy_worker *pw;
     struct proxy_warm_options options;
-    uint64_t client; // for turns at the origin
+    uint64_t client; // identifies the job as a client at the origin, where clients take turns
     atomic_uint pending;
     _Atomic uint64_t names_bytes;
     struct warm_published published;
     // Used by the worker only.
-    struct list items;          // struct warm_item: not begun
-    struct warm_item *listed;   // the item being listed (a reference); NULL: none
-    struct warm_page pages[2];  // of its listing: the current one and the next one
-    unsigned page;              // index of the current one
-    struct circle circle;       // detects a listing whose pages lead in a circle
-    struct list ready, waiting; // struct warm_object: can take a step; waits for an event
-    struct list later;          // struct warm_object: refused for now, and tried again later
+    struct list items;         // struct warm_item: not begun yet
+    struct warm_item *listed;  // the item being listed (a reference); NULL: none
+    struct warm_page pages[2]; // of its listing: the current page and the next one
+    unsigned page;             // index of the current one
+    struct circle circle;      // detects a listing whose pages lead in a circle
+    // struct warm_object: those that can take a step, and those that wait for an event.
+    struct list ready, waiting;
+    struct list later; // struct warm_object: refused for now, and tried again later
     unsigned object_count, run_count;
     struct warm_pace pace;
     struct task task;
@@ -83,7 +84,7 @@ struct proxy_warm {
 struct warm_run {
     struct warm_object *object;
     uint64_t asked_us;
-    struct subscription *sub; // NULL: free
+    struct subscription *sub; // NULL: this slot is free
     uint64_t first_byte, end_byte;
 };
 
@@ -99,24 +100,24 @@ enum warm_phase {
 struct warm_object {
     struct list_node node; // in proxy_warm.ready, .waiting or .later
     struct proxy_warm *job;
-    struct warm_item *item; // of a prefix: a listing named the object
+    struct warm_item *item; // the item that asked for it; if a prefix, a listing named it
     enum warm_phase phase;  // written by warm_phase_enter()
     struct object_key *key;
     struct live *live; // a reference; it contains `rule`
     const struct proxy_rule *rule;
     uint64_t first_byte, end_byte;     // wanted
-    uint64_t at;                       // all bytes before it are cached or requested
-    uint64_t listed_size, listed_etag; // of a listed object; listed_etag 0: the listing has no ETag
+    uint64_t at;                       // all wanted bytes before this one are cached or requested
+    uint64_t listed_size, listed_etag; // from the listing; listed_etag 0: it has no ETag
     uint64_t size_bytes;               // WARM_SIZE_UNKNOWN until a version is known
     uint64_t wanted_bytes, done_bytes;
     struct store_object *object; // the version that is fetched; NULL: not known yet
     uint64_t etag_hash;
     bool is_confirmed;  // the origin has confirmed the version for this job
-    bool is_looked_for; // or requested: an empty object has no byte that could be missing
+    bool is_looked_for; // its bytes were looked up or requested at least once, even if it has none
     bool has_fetched;   // the job has fetched a part of it
-    enum refusal later; // in LATER and PAUSED: why it waits
-    unsigned tries;     // how often it was tried again
-    uint64_t due_us;    // when it is tried again
+    enum refusal later; // in LATER and PAUSED: why the object waits
+    unsigned tries;     // number of retries
+    uint64_t due_us;    // time of the next retry
     enum err err;       // in FAILED
     const char *why;    // in REFUSED, and in FAILED if it says more than err
     unsigned restarts;
@@ -129,7 +130,7 @@ struct warm_object {
 };
 
 enum warm_step {
-    WARM_ASKED, // a request is out; more may follow at once
+    WARM_ASKED, // a request was sent; more may follow at once
     WARM_WAITS, // for a run, a read, an answer
     WARM_OVER   // nothing is left to do
 };
@@ -144,13 +145,13 @@ void warm_phase_enter(struct warm_object *o, enum warm_phase phase);
 struct warm_object *warm_object_new(struct proxy_warm *job, struct warm_item *item, struct span key,
                                     const struct list_entry *entry); // NULL: not listed
 enum warm_step warm_object_step(struct warm_object *o);
-void warm_object_leave(struct warm_object *o); // ends all its subscriptions
+void warm_object_leave(struct warm_object *o); // leaves all its subscriptions
 void warm_object_free(struct warm_object *o);  // nothing of it may be in flight
 
 // --- warm_pace.c ---------------------------------------------------------------------------------
 
 void warm_pace_begin(struct proxy_warm *job);
-uint64_t warm_pace_wait_ms(struct proxy_warm *job); // 0: a run may be requested now
+uint64_t warm_pace_wait_ms(struct proxy_warm *job); // returns 0 if a run may be requested now
 static inline bool warm_pace_is_full(const struct proxy_warm *job)
 {
     return job->run_count >= job->pace.limit;
@@ -159,11 +160,11 @@ void warm_pace_asked(struct proxy_warm *job, uint64_t bytes); // a run was reque
 void warm_pace_ended(struct proxy_warm *job);                 // a run ended, with any result
 void warm_pace_stored(struct proxy_warm *job);                // a run of the job was stored
 void warm_pace_refused(struct proxy_warm *job, uint64_t asked_us, enum refusal why);
-// Keeps the object for another try, after at least `wait_ms`. Returns false if it is not to be
-// tried again.
+// Schedules another try of the object after at least `wait_ms`. Returns false if there have been
+// too many tries, or if nothing can be stored.
 bool warm_pace_keep(struct proxy_warm *job, struct warm_object *o, unsigned wait_ms);
-// Moves the objects that are due to `ready`. Returns the time until the next one is due, in ms; 0:
-// none waits.
+// Moves the objects whose time has come to `ready`. Returns the time in ms until the next one is
+// due; 0: none waits.
 uint64_t warm_pace_wake(struct proxy_warm *job);
 
 // --- warm_room.c ---------------------------------------------------------------------------------
@@ -171,11 +172,13 @@ uint64_t warm_pace_wake(struct proxy_warm *job);
 struct warm_item *warm_room_item_new(struct proxy_warm *job,
                                      const struct proxy_warm_item *from);  // any thread
 void warm_room_item_unref(struct proxy_warm *job, struct warm_item *item); // NULL is fine
-void warm_room_page_come(struct warm_page *page);
-void warm_room_page_gone(struct warm_page *page);
-bool warm_room_lists_ahead(const struct proxy_warm *job);  // the page after the current one
-bool warm_room_takes_object(const struct proxy_warm *job); // one more
-void warm_room_object_come(struct warm_object *o);
-void warm_room_object_gone(struct warm_object *o); // and is freed next
+void warm_room_page_come(struct warm_page *page); // charges the page's memory
+void warm_room_page_gone(struct warm_page *page); // discharges it
+// Returns true if the page after the current one may be fetched.
+bool warm_room_lists_ahead(const struct proxy_warm *job);
+// Returns true if the job may begin one more object.
+bool warm_room_takes_object(const struct proxy_warm *job);
+void warm_room_object_come(struct warm_object *o); // charges the object's memory
+void warm_room_object_gone(struct warm_object *o); // discharges it, before the object is freed
 
 #endif

@@ -11,14 +11,13 @@ void serve_pass_done(struct request *r); // on_done: cancels the relay
 
 // --- list_cache.c --------------------------------------------------------------------------------
 
-void list_cache_free(struct proxy_worker *pw); // with its worker
+void list_cache_free(struct proxy_worker *pw); // when the worker ends
 void list_cache_drop_key(struct proxy_worker *pw, const struct object_key *key);
-// The worker's rules are others: drops the pages that these would not show any more.
+// Call it when the worker has new cache rules. Drops the pages that the new rules do not allow.
 void list_cache_apply_rules(struct proxy_worker *pw);
 
 // --- pass_doubt.c --------------------------------------------------------------------------------
 
-// of an answer from the origin
-void pass_doubt_free_all(struct proxy_worker *pw); // with the worker
+void pass_doubt_free_all(struct proxy_worker *pw); // when the worker ends
 
 #endif
