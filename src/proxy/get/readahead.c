@@ -29,67 +29,73 @@
 
 #include <stdlib.h>
 
-#define TRACKS 64u    // on each worker
-#define RUNS_MAX 32u  // asked for ahead and not read yet, of one track
-#define RUNS_FIRST 4u // until it is known how long a run takes
-#define STREAK_MIN 2u // ranges in order before the next ones are asked for
-#define STRIDE_MIN 3u // equal distances before parts are asked for
-#define TRACK_KEEP_US                                                                              \
-    250000u // another object does not take the place of a sequence that was read this recently
-#define GAP_RANGE_MAX (16u << 20) // longer ones are parts, which are read in order for themselves
-#define TRACK_IDLE_MS 30000u      // without readers for once to twice this long it is forgotten
-#define NEXT_NAMES_MAX 4u         // that are tried behind one object
+#define TRACKS 64u    // tracks of each worker
+#define RUNS_MAX 32u  // per track: runs requested ahead and not read yet
+#define RUNS_FIRST 4u // runs ahead, until the duration of a run is known
+#define STREAK_MIN 2u // ranges read in order before any are fetched ahead
+#define STRIDE_MIN 3u // equal distances before parts are fetched ahead
+// A track that a reader used less than this long ago is not reused for another sequence.
+#define TRACK_KEEP_US 250000u
+// A track does not jump gaps between ranges longer than this: each is a part with a track of its
+// own.
+#define GAP_RANGE_MAX (16u << 20)
+// A track without readers is forgotten after one to two times this long.
+#define TRACK_IDLE_MS 30000u
+// Names that are tried as the next object of a series after one object.
+#define NEXT_NAMES_MAX 4u
 #define NEXT_LOOK_BYTES (1u << 20)
 
 struct ahead_run {
     struct readahead_track *track;
-    struct subscription *sub; // NULL: it has ended
+    struct subscription *sub; // the run's subscription; NULL: it has ended
     uint64_t asked_us;
-    uint64_t first_byte, end_byte; // stored, and not read yet; both 0: free, or on its way
+    uint64_t first_byte, end_byte; // set when stored, until read; both 0: unused, or in flight
 };
 
 struct readahead_track {
     struct proxy_worker *pw;
-    struct object_key *key;      // references; NULL: unused
-    struct store_object *object; // the version; NULL: `head` asks for it
+    struct object_key *key;      // reference; NULL: the track is unused
+    struct store_object *object; // the version (reference); NULL: `head` asks for it
     uint32_t block_size_bytes;
-    uint64_t client;     // the last reader's
-    uint64_t most_bytes; // in front of its readers, as the rule of the last one says
+    uint64_t client;     // identifies the last reader's client
+    uint64_t most_bytes; // maximum bytes to fetch ahead, by the last reader's cache rule
     uint64_t used_us;
-    uint64_t edge;      // how far its readers have come
-    uint64_t limit;     // nothing is asked for from here on
-    uint64_t asked_end; // runs have been asked for up to here
+    uint64_t edge;      // offset that the foremost reader has reached
+    uint64_t limit;     // nothing is requested from this offset on
+    uint64_t asked_end; // runs were requested up to this offset
     unsigned streak;
-    uint64_t part, stride; // of reads that stayed alone: how long, how far from one to the next
-    unsigned strides;      // how often it was that; STRIDE_MIN: parts are read, not all of it
-    unsigned serial;       // what requests know it by
-    bool is_idle;          // was without readers when the timer last looked
-    bool is_missing;       // readers find that it is not there
-    bool is_unfit;         // and that it is not stored, whoever asks for it
-    bool is_expected;      // a reader is, from the object in front of it
-    bool is_series_read;   // it was asked for ahead, here or on another worker
+    uint64_t part, stride; // single reads: their length, and the distance between them
+    unsigned strides;      // equal distances so far; from STRIDE_MIN on, only parts are fetched
+    unsigned serial;       // get_state.track_serial of the requests that use the track
+    bool is_idle;          // had no reader when the timer last ran
+    bool is_missing;       // readers have found bytes that are not cached
+    bool is_unfit;         // and those bytes are not stored, whoever requests them
+    bool is_expected;      // has no reader yet; the reader of the previous object is expected
+    bool is_series_read;   // its object was fetched ahead, on this or another worker
     struct subscription *head;
-    struct readahead_track *next; // of the object behind this one, if its serial is still
-    unsigned next_serial;         // that one; 0: there is none
-    unsigned named;               // objects that might have been it
-    uint64_t paced_us, paced_edge, run_us, reader_us; // how long a run takes; the reader, for one
-    unsigned run_count;                               // that are not free
+    struct readahead_track *next; // track of the next object, valid while its serial is
+    unsigned next_serial;         // next_serial; 0: there is no next track
+    unsigned named;               // names already tried as the next object
+    // Time to fetch one run, and to read one. 0: unknown. paced_*: the last measurement of the
+    // latter.
+    uint64_t paced_us, paced_edge, run_us, reader_us;
+    unsigned run_count; // used entries of `runs`
     struct ahead_run runs[RUNS_MAX];
 };
 
 // The fields that each new request is compared with. They are apart from the tracks, because each
 // random read scans all of them.
 struct sequence {
-    uint64_t name;        // of the key
-    uint64_t begin, next; // where it began; where the next range would begin
-    unsigned readers;     // under way
+    uint64_t name;        // hash of the key
+    uint64_t begin, next; // offset of its first range, and expected offset of the next range
+    unsigned readers;     // readers at present
 };
 
 struct readahead {
     struct sequence sequences[TRACKS];
     struct readahead_track tracks[TRACKS];
-    struct readahead_track *last; // that began; NULL: none has
-    unsigned hand;                // where a place is looked for next
+    struct readahead_track *last; // the track that was begun last; NULL: none was
+    unsigned hand;                // index at which the search for a reusable track continues
     struct timer idle_timer;
     bool is_timed; // the timer runs
     unsigned last_serial;
@@ -138,7 +144,7 @@ static void run_free(struct ahead_run *run)
     run->track->run_count--;
 }
 
-// Frees the runs before the edge: readers have read them.
+// Frees the runs that end before `edge`, because readers have read them.
 static void runs_read(struct readahead_track *t)
 {
     for (unsigned i = 0; i < RUNS_MAX && t->run_count > 0; i++) {
@@ -163,8 +169,8 @@ static void on_change(void *ctx, struct subscription *sub)
             run->first_byte = sub->ask.first_byte;
             run->end_byte = sub->run_end_byte;
         }
-        // Already there (AGAIN), or it cannot be had: no use to go on before a reader misses
-        // something.
+        // The bytes are cached already (AGAIN), or the run failed. So nothing more is requested
+        // until a reader misses bytes.
         t->is_missing &= sub->outcome == OUTCOME_DONE;
         run_end(run);
         runs_read(t);
@@ -175,7 +181,8 @@ static void on_change(void *ctx, struct subscription *sub)
     }
 }
 
-// Asked for, and not yet known to the origin's places; and the run that the reader asks for next.
+// Returns the number of runs that are requested but do not occupy a place at the origin yet, plus
+// one for the run that the reader requests next.
 static unsigned runs_on_their_way(const struct readahead_track *t)
 {
     unsigned count = 1;
@@ -185,7 +192,7 @@ static unsigned runs_on_their_way(const struct readahead_track *t)
     return count;
 }
 
-// Bytes in front of the readers that should have been asked for.
+// Returns how many bytes after `edge` should be requested by now.
 static uint64_t window(const struct readahead_track *t)
 {
     uint64_t runs = RUNS_FIRST;
@@ -205,7 +212,7 @@ static bool is_strided(const struct readahead_track *t)
     return t->strides >= STRIDE_MIN;
 }
 
-// The end of the part that is to be asked for next; `asked_end` leaves the gap in front of it.
+// Returns the end of the next part to request. Moves `asked_end` over the gap before that part.
 static uint64_t part_end(struct readahead_track *t)
 {
     check(is_strided(t) && t->part > 0 && t->part <= t->stride);
@@ -241,7 +248,7 @@ static void ask_run(struct readahead_track *t, struct ahead_run *run, uint64_t e
     run->sub = subscription_ask(t->pw->fill, &ask, on_change, run);
 }
 
-// Up to where the next run is to be asked for. 0: not now.
+// Returns the end of the next run to request. 0: none is requested now.
 static uint64_t ask_end(struct readahead_track *t)
 {
     if (is_strided(t)) {
@@ -254,7 +261,8 @@ static uint64_t ask_end(struct readahead_track *t)
     return t->asked_end < end && is_whole ? end : 0;
 }
 
-// Demand goes first, and to a place to be stored in.
+// Returns true if memory, store and origin have room for one more run ahead of the requests of
+// readers.
 static bool has_room(const struct readahead_track *t)
 {
     return !chunk_budget_is_short() && store_keeps_up(t->pw->worker, t->pw->store) &&
@@ -309,7 +317,7 @@ static void track_clear(struct readahead_track *t)
         return;
     }
     track_stop(t);
-    // Of one that is still expected here: its reader may have come to another worker.
+    // The expected reader may have come to another worker.
     bool is_unread =
         !t->is_expected || t->asked_end == 0 || series_missed(t->pw->proxy->series, t->key);
     for (unsigned i = 0; i < RUNS_MAX && t->run_count > 0; i++) {
@@ -365,7 +373,8 @@ static bool is_of(const struct readahead_track *t, const struct get_state *g)
            (t->object == NULL || span_equal(t->object->etag, g->object->etag));
 }
 
-// How far from where the sequence goes on the request begins. UINT64_MAX: it does not belong to it.
+// Returns the distance between the request's first byte and the sequence's expected offset.
+// UINT64_MAX: the request does not belong to the sequence.
 static uint64_t distance(const struct sequence *s, unsigned worker_count, const struct get_state *g)
 {
     uint64_t len = g->end - g->first;
@@ -374,12 +383,12 @@ static uint64_t distance(const struct sequence *s, unsigned worker_count, const 
     if (len > GAP_RANGE_MAX) {
         return off == 0 || g->first == s->begin ? off : UINT64_MAX;
     }
-    // Ranges that are asked for at once come in any order, and others to other workers.
+    // Ranges that a client requests at once arrive in any order, and some at other workers.
     uint64_t gap = 2 * (worker_count + s->readers) * len;
     return off <= gap + len ? off : UINT64_MAX;
 }
 
-// A place for a new one: one that is not used, a read that stayed alone, or a sequence that was not
+// Returns a track for a new sequence: an unused one, one with a single read, or one that was not
 // read lately. NULL: all are in use.
 static struct readahead_track *track_spare(struct readahead *readahead, uint64_t now_us)
 {
@@ -413,7 +422,7 @@ static void track_open(struct readahead_track *t, struct proxy_worker *pw, struc
     *sequence_of(t) = (struct sequence){.name = key->hash.lo, .begin = first, .next = first};
 }
 
-// The version of it that is read.
+// Sets the version that the track reads.
 static void track_learn(struct readahead_track *t, struct store_object *object)
 {
     check(t->object == NULL && object != NULL);
@@ -421,7 +430,8 @@ static void track_learn(struct readahead_track *t, struct store_object *object)
     t->block_size_bytes = object->block_size_bytes;
 }
 
-// The same distance from the one that began before it as that had from the one before?
+// Compares the new track with the one begun before it. Counts in `strides` how many distances in a
+// row were the same. With STRIDE_MIN of them the track fetches parts.
 static void track_measure(struct readahead_track *t, const struct get_state *g)
 {
     struct readahead_track *last = t->pw->readahead->last;
@@ -442,8 +452,8 @@ static void track_measure(struct readahead_track *t, const struct get_state *g)
     }
 }
 
-// The track that the request belongs to: the nearest one, else a new one. NULL: there is no place
-// for it.
+// Returns the request's track: the nearest one that fits, otherwise a new one. NULL: all tracks are
+// in use.
 static struct readahead_track *track_find(struct request *r)
 {
     struct get_state *g = get_of(r);
@@ -456,7 +466,7 @@ static struct readahead_track *track_find(struct request *r)
             continue;
         }
         if (t->is_expected && hash128_equal(t->key->hash, g->key->hash) && !is_of(t, g)) {
-            t->is_expected = false; // another version is read
+            t->is_expected = false; // the reader gets another version
             track_clear(t);
             continue;
         }
@@ -483,7 +493,7 @@ static bool is_of_series(const struct get_state *g, const struct store *store)
     return g->first == 0 && g->object->size_bytes > store_run_bytes_max(store);
 }
 
-// A reader that begins.
+// Adds the request as a reader of the track.
 static void track_join(struct readahead_track *t, struct get_state *g)
 {
     check(t->key != NULL && g->track_serial == 0);
@@ -495,7 +505,7 @@ static void track_join(struct readahead_track *t, struct get_state *g)
     }
     if (t->is_expected) {
         t->is_expected = false;
-        t->limit = 0; // it may not want all of it
+        t->limit = 0; // this reader may not want the whole object
         t->paced_us = worker_now_us(t->pw->worker);
     }
     if (is_of_series(g, t->pw->store)) {
@@ -503,7 +513,7 @@ static void track_join(struct readahead_track *t, struct get_state *g)
     }
     if (is_strided(t) && g->first == s->next && g->end - g->first <= t->part) {
         s->next += t->stride;
-    } else if (is_strided(t) && g->first != s->begin) { // not in its stride any more
+    } else if (is_strided(t) && g->first != s->begin) { // the request does not continue the stride
         t->strides = t->streak = 0;
         t->limit = 0;
     }
@@ -522,7 +532,7 @@ static void track_join(struct readahead_track *t, struct get_state *g)
     g->track_serial = t->serial;
 }
 
-// The track of a reader that has joined it. NULL: it was given to another object.
+// Returns the request's track. NULL: the track was reused for another sequence.
 static struct readahead_track *track_of(const struct request *r)
 {
     const struct get_state *g = r->get;
@@ -545,7 +555,7 @@ static void track_pace(struct readahead_track *t)
 
 // --- the object behind ---------------------------------------------------------------------------
 
-// NULL: there is none, or a reader has come to it.
+// Returns the track of the next object. NULL: there is none, or a reader has reached it.
 static struct readahead_track *next_of(const struct readahead_track *t)
 {
     struct readahead_track *next = t->next;
@@ -602,7 +612,7 @@ static bool is_tracked(const struct readahead *readahead, const struct object_ke
     return false;
 }
 
-// Begins the track of that object with the question which version of it there is.
+// Begins the track of the next object with a HEAD, which finds its version.
 static void next_begin(struct readahead_track *t, struct object_key *key)
 {
     struct readahead *readahead = t->pw->readahead;
@@ -627,7 +637,7 @@ static void next_begin(struct readahead_track *t, struct object_key *key)
     stats_add(COUNTER_readahead_objects, 1);
 }
 
-// Only what this reader may read, too, and by the same rule.
+// The next object is fetched only if this reader may read it and the same cache rule applies.
 static void next_look(struct readahead_track *t, struct request *r)
 {
     char text[S3_KEY_MAX];
@@ -644,8 +654,8 @@ static void next_look(struct readahead_track *t, struct request *r)
     }
 }
 
-// All in front of the object's end has been asked for, or soon is, ahead or by the readers
-// themselves; what there is of the window behind it is for the next one.
+// All bytes up to the object's end are requested, or soon will be. The part of the window after the
+// end is for the next object.
 static void track_follow(struct readahead_track *t, struct request *r)
 {
     check(t->object != NULL);
@@ -657,7 +667,7 @@ static void track_follow(struct readahead_track *t, struct request *r)
         return;
     }
     struct readahead_track *next = next_of(t);
-    get_of(r)->readahead_at -= STORE_RUN_MAX - NEXT_LOOK_BYTES; // another reader may come to it
+    get_of(r)->readahead_at -= STORE_RUN_MAX - NEXT_LOOK_BYTES; // so the next call is sooner
     if (next == NULL) {
         next_look(t, r);
         next = next_of(t);
@@ -672,8 +682,9 @@ static void track_follow(struct readahead_track *t, struct request *r)
     track_ask(next);
 }
 
-// Is the rest of the object not stored either, so that nobody would find it? The policy decides
-// piece by piece, and the disk and the index are behind for a while only.
+// Returns true if the rest of the object will not be stored either, so that fetching it ahead would
+// be useless. Refusals by the policy, the disk or the index do not count: they concern one run, or
+// pass.
 static bool is_unfit(const struct subscription *run)
 {
     enum refusal why = refusal_of_word(run->unstored_why);
@@ -688,7 +699,7 @@ static void track_note(struct readahead_track *t, struct request *r)
     const struct subscription *run = g->runs[0];
     if (!object_key_asks_alike(t->key, g->key)) {
         object_key_unref(t->key);
-        t->key = object_key_ref(g->key); // the origin is asked as this reader would
+        t->key = object_key_ref(g->key); // requests use the credentials and rule of this reader
     }
     t->used_us = worker_now_us(r->pw->worker);
     t->is_idle = false;
@@ -752,7 +763,7 @@ void readahead_leave(struct request *r)
     if (s->readers > 0) {
         return;
     }
-    if (g->pos < g->end) { // it broke off
+    if (g->pos < g->end) { // it broke off before its end
         struct readahead_track *next = next_of(t);
         t->is_missing = false;
         track_stop(t);

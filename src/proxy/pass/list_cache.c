@@ -1,33 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 // One cache of listings for all workers: answers to listings, byte for byte, for a rule's list_ttl.
-// Equal listings in flight are joined: the origin is asked once.
+// If equal listings are in flight at the same time, the origin is asked once.
 //
 // A page has an owner, the worker that its name's hash picks. Only the owner touches its tables of
 // pages and of listings in flight, so there is no lock. The *asker* is the worker of the client's
 // request:
 //
-//   asker -> owner   ask: the name, and an empty page that would carry the answer
-//   owner -> asker   a page; or "fetch it"; or nothing yet: it joined the same listing in flight
+//   asker -> owner   ask: the name, and an empty page for the answer
+//   owner -> asker   a page; or "fetch it"; or nothing yet, if it joined the same listing in flight
 //   asker -> owner   (after a fetch) the page, or why there is none
 //   owner -> asker   to each that joined: the page, the error, or "ask the origin alone"
 //
-// The asker hands its page over once, and nobody changes it after that; its references are atomic.
-// The client of the fetch gets the bytes as they come. The clients that joined get the page when it
-// is complete. If the client of the fetch leaves, the first one that joined fetches instead.
+// The asker sends its page to the owner once. Nobody changes the page after that, and its reference
+// count is atomic. The client of the fetch gets the bytes as they arrive. The clients that joined
+// get the page when it is complete. If the client of the fetch leaves, the first one that joined
+// fetches instead.
 //
 // Invalidation. A write reaches each worker as INVALIDATE, when it begins and again before its
 // client is answered (fill/README.md, rules 24 to 28). On INVALIDATE the owner drops the pages
-// whose prefix covers the key. It dooms the fetches in flight whose prefix does: nobody joins them
-// from then on, and their pages are not kept. All workers acknowledge before the writer's reply. So
-// a client that asks after that reply finds no older page, and joins no fetch that began before it.
-// A client that had joined such a fetch asked before the reply. A write of unknown extent raises
-// the bucket's epoch, which is part of a page's name.
+// whose prefix covers the key. It dooms the fetches in flight whose prefix covers the key: nobody
+// joins them from then on, and their pages are not kept. All workers acknowledge before the
+// writer's reply. So a client that asks after that reply finds no older page, and joins no fetch
+// that began before it. A client that had joined such a fetch asked before the reply. A write of
+// unknown extent raises the bucket's epoch, which is part of a page's name.
 //
 // Memory. Asks and pages are charged to the budget of base/chunk.h, and together take at most an
-// eighth of it. Beyond that a listing joins no other and is not kept, and goes to the origin all
-// the same. Above three quarters of that share the owner of the most pages drops those that were
-// used least recently. A reload drops the pages that its rules forbid. An owner that keeps a page
-// drops a few that are too old.
+// eighth of it. When that share is used up, a listing goes to the origin without joining
+// another, and is not kept. Above three quarters of the share, the owner with the most bytes of
+// pages drops its least recently used pages. A reload drops the pages that its rules forbid. An
+// owner that keeps a page drops a few that are too old.
 #include "proxy/pass/pass_private.h"
 
 #include <stdlib.h>
@@ -43,16 +44,15 @@ struct list_page {
     struct list_node table_node;  // in list_owner.pages
     struct list_node used_node;   // in list_owner.used, most recent last
     struct list_node prefix_node; // in list_owner.by_prefix
-    uint64_t prefix_hash;         // of the bucket and the prefix
+    uint64_t prefix_hash;         // hash of bucket and prefix
     atomic_uint refs;
     struct list_room *room;
     uint64_t charged_bytes;
     uint64_t hash;
-    struct span name, bucket, origin_bucket,
-        prefix; // in `text`; the first bucket is as the client names it
+    struct span name, bucket, origin_bucket, prefix; // in `text`; `bucket` is the client's name
     const struct origin *origin;
-    uint64_t since_us; // the fetch began then, or later
-    uint64_t due_us;   // too old from then on
+    uint64_t since_us; // the fetch began at this time or later
+    uint64_t due_us;   // the page is too old from this time on
     unsigned status;
     struct headers headers;
     char *bytes;
@@ -63,33 +63,33 @@ struct list_page {
 struct list_ask {
     struct message message;
     struct proxy_worker *asker, *owner;
-    struct list_page *page; // the asker's until it is handed over with the end of the fetch
+    struct list_page *page; // the asker's, until the fetch ends and the owner gets it
     uint64_t ttl_us;
     bool wants_new; // the client said no-cache
-    // the asker's
-    struct request *request; // NULL: it has gone
+    // used by the asker only
+    struct request *request; // NULL: the client has left
     enum list_verdict verdict;
     enum list_end end;
     enum err err;
-    // the owner's
-    struct list_node node;       // in list_owner.granted, or in the waiters of another
-    struct list_node table_node; // in list_owner.flights while it can be joined
-    struct list waiters;         // those that joined it
+    // used by the owner only
+    struct list_node node;       // in list_owner.granted, or in `waiters` of another ask
+    struct list_node table_node; // in list_owner.flights while others can join this ask
+    struct list waiters;         // struct list_ask: those that joined this one
     bool is_doomed;
 };
 
 struct list_owner {
     struct list pages[TABLE_BUCKETS], flights[TABLE_BUCKETS];
-    struct list
-        by_prefix[PREFIX_BUCKETS]; // the pages again: a write finds those that its key may be on
+    // The same pages by prefix: a write finds those that may contain its key.
+    struct list by_prefix[PREFIX_BUCKETS];
     struct list used;
-    struct list granted; // asks whose askers fetch
+    struct list granted; // asks whose askers fetch the page
 };
 
 struct trim {
     struct message message;
     struct proxy_worker *pw;
-    uint64_t goal_bytes; // of the whole room
+    uint64_t goal_bytes; // all pages together shall have at most this many
 };
 
 // --- memory --------------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ static struct span text_put(char **at, struct span s)
     return copy;
 }
 
-// Byte by byte, because a key is looked up under each of its prefixes.
+// The hash of a prefix takes one byte at a time, because a key is looked up under each prefix.
 static uint64_t prefix_hash_begin(const struct origin *origin, struct span bucket)
 {
     return hash64(bucket.ptr, bucket.len, (uint64_t)(uintptr_t)origin);
@@ -149,7 +149,7 @@ static struct list *prefix_bucket(struct list_owner *owner, uint64_t hash)
     return &owner->by_prefix[(hash >> 32) % PREFIX_BUCKETS];
 }
 
-// NULL beyond the budget.
+// Returns NULL if the budget is used up.
 static struct list_page *page_new(struct list_room *room, const struct request *r, struct span name)
 {
     const struct s3_param *param = s3_param_find(&r->s3, "prefix");
@@ -229,14 +229,14 @@ static bool page_append(struct list_page *page, struct span data)
     if (need > page->cap && !page_grow(page, cap)) {
         return false;
     }
-    if (data.len > 0) { // neither pointer need be one if not
+    if (data.len > 0) { // without data, a pointer may be NULL
         memcpy(page->bytes + page->len, data.ptr, data.len);
         page->len = need;
     }
     return true;
 }
 
-// Gives back what the body does not fill, and takes over status and headers, in one piece of
+// Releases unused memory of the body, and copies status and headers into the page, in one block of
 // memory.
 static bool page_finish(struct list_page *page, unsigned status, const struct headers *headers)
 {
@@ -305,7 +305,7 @@ static struct list_owner *owner_of(struct proxy_worker *pw)
     return pw->list_owner;
 }
 
-// The hash has picked the owner by its low bits.
+// The owner was chosen by the hash's low bits, so the table uses the others.
 static unsigned bucket_of(const struct list_page *page)
 {
     check(page->name.len > 0);
@@ -373,7 +373,7 @@ static void on_trim(struct worker *to, struct message *message)
     }
 }
 
-// The owner of the most pages drops some of them.
+// Makes the owner with the most bytes of pages drop some of them.
 static void make_room(struct proxy *proxy, uint64_t goal_bytes)
 {
     struct list_room *room = &proxy->list_room;
@@ -441,7 +441,7 @@ static void grant(struct list_owner *owner, struct list_ask *ask, uint64_t now_u
     answer(ask, LIST_FETCH, ERR_OK);
 }
 
-// Too old for the rule that it was fetched under, or for the asker's current one?
+// Returns true if the page is too old by the rule under which it was fetched, or by the asker's.
 static bool is_too_old(const struct list_page *page, const struct list_ask *ask, uint64_t now_us)
 {
     return now_us >= page->due_us || now_us >= page->since_us + ask->ttl_us;
@@ -461,7 +461,7 @@ static void on_ask(struct worker *to, struct message *message)
         answer_page(ask, page, LIST_HIT);
         return;
     }
-    if (page != NULL) { // the page that is fetched now replaces it
+    if (page != NULL) { // the page that is being fetched will replace it
         (void)page_drop(ask->owner, page);
     }
     struct list_ask *flight = flight_find(owner, ask->page);
@@ -473,13 +473,13 @@ static void on_ask(struct worker *to, struct message *message)
     grant(owner, ask, now_us);
 }
 
-// list_ttl of the page's current rule; 0: the page may not be kept.
+// Returns list_ttl of the page's current rule. 0: the page may not be kept.
 static uint64_t ttl_us_of(const struct proxy_worker *pw, const struct list_page *page)
 {
     return rules_find(pw->live, page->bucket, (struct span){"", 0})->list_ttl_ms * 1000;
 }
 
-// Drops a few pages that are too old, each time that another one is kept.
+// Drops a few pages that are too old. Called each time that a page is kept.
 static void drop_expired(struct proxy_worker *pw, uint64_t now_us)
 {
     struct list_node *node;
@@ -517,7 +517,7 @@ static void keep(struct proxy_worker *pw, struct list_page *page)
     }
 }
 
-// The client of the fetch has gone: the next one fetches, and the others wait for that.
+// The client of the fetch has left: the first waiter fetches, and the others wait for that fetch.
 static void promote(struct list_owner *owner, struct list *waiters, uint64_t now_us)
 {
     struct list_node *node = list_pop_front(waiters);

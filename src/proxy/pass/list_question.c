@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decides which listings may be answered from kept pages, and gives each its name. Equal names are
-// equal questions: they may share one answer of the origin. A page is fetched without the client's
+// Decides which listings may be answered from kept pages, and gives each its name. Listings
+// with equal names may share one answer of the origin. A page is fetched without the client's
 // headers, so that it fits every client, except for the few that are part of its name. On the
 // request's worker.
 #include "proxy/pass/pass_private.h"
 
 #include <stdatomic.h>
 
-// Headers that select another answer, who pays for it, or whether there is one.
+// Headers that select another answer, say who pays for it, or decide whether there is one.
 static const char *const SELECTING[] = {"x-amz-expected-bucket-owner",
                                         "x-amz-optional-object-attributes", "x-amz-request-payer"};
 
@@ -31,7 +31,7 @@ static bool header_is_known(struct span name)
            !span_equal_nocase(name, SPAN("origin"));
 }
 
-// While a write may still reach a key, nothing says when a page that names it gets old.
+// While the outcome of a write is unknown, a page that names its key may become wrong at any time.
 static bool may_change_silently(const struct request *r)
 {
     return atomic_load(&r->pw->proxy->doubt_count) > 0 ||
@@ -53,8 +53,8 @@ static bool may_be_kept(const struct request *r)
     return true;
 }
 
-// Appends each selecting header with the length of its value. NULL: no memory, or one stands there
-// twice.
+// Appends each selecting header with the length of its value. Returns NULL if memory is short, or
+// if the request has such a header twice.
 static const char *name_headers(const struct request *r, const char *name)
 {
     for (unsigned i = 0; i < ARRAY_LEN(SELECTING) && name != NULL; i++) {

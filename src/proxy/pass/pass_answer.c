@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The answer that passes through: its head as the client may see it, and its bytes, in a queue
-// whose size pauses the origin. Of a request that changes keys the last byte is held back until
-// every write has ended. On the request's worker; serve_pass.c has the sequence.
+// The answer that passes through: its head, without the headers that the client may not see, and
+// its bytes, in a queue. A full queue pauses the origin. If the request changes keys, the last byte
+// is held back until every write has ended. On the request's worker; serve_pass.c has the sequence.
 #include "proxy/pass/pass_private.h"
 
 #define CODE_SHOWN_MAX 64u // of an error code of the origin's, in the log
@@ -24,7 +24,7 @@ static bool is_ours(struct span name)
     return headers_is_hop_by_hop(name);
 }
 
-// The origin's headers as the client may see them, in the exchange's memory.
+// Copies those of the origin's headers that the client may see, in the exchange's memory.
 void pass_answer_headers(struct pass_state *p)
 {
     check(p->request != NULL);
@@ -84,11 +84,11 @@ void pass_answer_start(struct pass_state *p)
     pass_enter_answer(p, ANSWER_SENT);
     struct headers *headers = arena_alloc(r->arena, sizeof(*headers));
     if (headers != NULL) {
-        // First, so that no header of an object displaces the sandbox.
+        // Added first, so that a full table cannot leave the sandbox header out.
         request_common_headers(r, headers);
         for (unsigned i = 0; i < p->answered.count; i++) {
             (void)!headers_add(headers, r->arena, p->answered.items[i].name,
-                               p->answered.items[i].value); // as many as there is room for
+                               p->answered.items[i].value); // headers that do not fit are left out
         }
     }
     r->status = p->relay.status;
@@ -105,7 +105,7 @@ void pass_answer_start(struct pass_state *p)
         .has_length = p->relay.has_length && p->location.phase == LOCATION_UNUSED,
         .length = p->relay.length,
         .no_length = p->relay.status == 204 || p->relay.status == 304,
-        .close = p->upload == UPLOAD_DROPPED, // the rest of the request's body is still to come
+        .close = p->upload == UPLOAD_DROPPED, // the rest of the request's body was not read
     };
     if (!pass_answer_is_bodiless(p)) {
         p->source.pull = pull;
