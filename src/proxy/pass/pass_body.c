@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a request body goes on to the origin. One thread; owned by serve_pass.c.
+// Forwards a request body to the origin. The table shows how, for each kind of body. One thread;
+// owned by serve_pass.c.
 //
 // incoming                                outgoing
 // nothing                                 nothing
@@ -14,18 +15,19 @@
 // HTTP chunks without a length            collected (bounded), then bound by its hash
 // anything the caller wants whole         the same
 //
-// Any one of its three signs shows the framing, which never reaches the origin as object bytes.
-// Every check here ends before the origin has the last byte: the origin knows the length, so it
-// cannot complete an upload that is cut here.
+// Any one of three signs marks a body as aws-chunked, so the framing never reaches the origin as
+// object bytes. Every check here ends before the origin gets the last byte. The origin knows the
+// length, so it cannot complete an upload that is cut here.
 #include "proxy/pass/pass_private.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define FRAME_CHUNK_SIZE (64u * 1024u) // of bodies framed again; the origin wants at least 8 KiB
+// Size of the chunks of re-framed bodies; the origin requires at least 8 KiB.
+#define FRAME_CHUNK_SIZE (64u * 1024u)
 #define BASE64_SHA256_LEN 44u
 
-// Trailers whose value has a known length, also those that are not computed here.
+// Trailers whose value has a known length, including those that Forebay does not compute.
 static const struct {
     const char *name;
     size_t value_len;
@@ -49,7 +51,7 @@ static size_t trailer_value_len_of(struct span name)
 
 // --- headers of the copy that goes on ------------------------------------------------------------
 
-// Takes aws-chunked out of Content-Encoding, the rest of it stays.
+// Removes aws-chunked from Content-Encoding and keeps its other values.
 static enum err content_encoding_strip(struct arena *arena, struct headers *headers)
 {
     struct span value;
@@ -96,13 +98,13 @@ static bool has_checksum_header(const struct headers *headers)
     return false;
 }
 
-// For a body that goes on without aws-chunked framing.
+// Changes the headers for a body that is forwarded without aws-chunked framing.
 static enum err headers_unframe(struct arena *arena, struct headers *headers)
 {
     headers_remove(headers, SPAN("x-amz-decoded-content-length"));
     if (headers_count(headers, SPAN("x-amz-trailer")) > 0) {
         headers_remove(headers, SPAN("x-amz-trailer"));
-        // It announces the trailer; origins refuse it alone.
+        // This header announces the trailer, and origins refuse it without the trailer.
         if (!has_checksum_header(headers)) {
             headers_remove(headers, SPAN("x-amz-sdk-checksum-algorithm"));
         }
@@ -112,7 +114,8 @@ static enum err headers_unframe(struct arena *arena, struct headers *headers)
 
 // --- the plan ------------------------------------------------------------------------------------
 
-// The whole of it may be `bytes` long. ERR_OVERLOAD: its share of the budget is used up.
+// Charges memory for a collected body of up to `bytes` bytes. ERR_OVERLOAD: the share of the budget
+// for such bodies is used up.
 static enum err collect_count(struct pass_body *body, uint64_t bytes)
 {
     check(body->copies > 0);
@@ -198,7 +201,7 @@ static enum err decoder_start(struct pass_body *body, const struct pass_body_inp
     return body->decoder != NULL ? ERR_OK : ERR_NO_MEMORY;
 }
 
-// The trailer announced that is a checksum; the first one counts.
+// Finds the first announced trailer that is a checksum.
 static void trailer_find(struct pass_body *body, struct arena *arena, const struct headers *headers)
 {
     check(body->checksum == NULL);
@@ -220,7 +223,7 @@ static void trailer_find(struct pass_body *body, struct arena *arena, const stru
     }
 }
 
-// aws-chunked that is taken apart here.
+// Plans an aws-chunked body that is decoded here.
 static enum err plan_decode(struct pass_body *body, const struct pass_body_input *input,
                             enum sigv4_payload payload, struct arena *arena,
                             struct headers *headers)
@@ -311,7 +314,8 @@ enum err pass_body_plan(struct pass_body *body, const struct pass_body_input *in
     const struct http_request *http = input->http;
     byte_queue_init(&body->queue);
     buf_init(&body->whole, PASS_COLLECT_MAX);
-    // An object of unknown length that is too large to be collected needs a length.
+    // A body of unknown length is collected. If it is too large for that, the client must send a
+    // length.
     body->too_large = http->framing == HTTP_BODY_CHUNKS && (input->s3->flags & S3_OP_BODY) != 0
                           ? ERR_MISSING_CONTENT_LENGTH
                           : ERR_ENTITY_TOO_LARGE;
@@ -323,7 +327,7 @@ enum err pass_body_plan(struct pass_body *body, const struct pass_body_input *in
         return err;
     }
     if (input->claim != NULL &&
-        input->claim->present) { // a presigned link may name the hash in its query
+        input->claim->present) { // a presigned URL may name the hash in its query
         payload = input->claim->payload;
         hash = input->claim->payload_hash;
     }
@@ -335,7 +339,7 @@ enum err pass_body_plan(struct pass_body *body, const struct pass_body_input *in
         return plan_nothing(body, input, payload, hash, arena, headers);
     }
     if (payload == SIGV4_PAYLOAD_HASH) {
-        err = hash_verify_start(body, hash); // over the bytes as they came, framing included
+        err = hash_verify_start(body, hash); // hash of the received bytes, including framing
         if (err != ERR_OK) {
             return err;
         }
@@ -357,7 +361,8 @@ enum err pass_body_plan(struct pass_body *body, const struct pass_body_input *in
 
 // --- bytes ---------------------------------------------------------------------------------------
 
-// The same payload as UTR chunks of our own size; the tail comes with pass_body_finish().
+// Frames the payload again in aws-chunked chunks of FRAME_CHUNK_SIZE. pass_body_finish() adds the
+// last chunk and the trailer.
 static void frame(struct pass_body *body, struct span data, uint64_t first_byte)
 {
     check(body->reframe && body->decode);
@@ -529,7 +534,7 @@ enum err pass_body_finish(struct pass_body *body, struct arena *arena)
     return ERR_OK;
 }
 
-// How many bytes the origin may have by now.
+// Returns the number of bytes that the origin may get so far.
 static uint64_t available(const struct pass_body *body)
 {
     check(body->taken <= body->length);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads objects, bypassing the cache, from an origin that relays none (a directory): under a rule
-// `cache: false`, with no-store and the like. First a HEAD fixes the version. Conditions and range
-// are judged on it as on a hit; then the range is fetched with If-Match and streamed. Nothing is
-// stored. On the request's worker, as a part of the sequence in serve_pass.c. Here p->relay is no
-// relay; it holds the answer. The rest of a relayed object comes in the same way if its client is
-// slow.
+// Reads objects without the cache from an origin that cannot relay requests (a directory), for
+// example under a rule `cache: false` or with no-store. First a HEAD fixes the version. Conditions
+// and range are judged on it as on a hit; then the range is fetched with If-Match and streamed.
+// Nothing is stored. On the request's worker, as a part of the sequence in serve_pass.c. Here
+// p->relay only holds the answer. If the client of a relayed object is slow, the rest of that
+// object is read in the same way.
 #include "proxy/pass/pass_private.h"
 
 #include <string.h>
@@ -95,7 +95,7 @@ static enum err judge(struct pass_state *p)
     }
     p->relay.status = 200;
     d->first = 0;
-    d->last = d->size_bytes - 1; // unused when empty
+    d->last = d->size_bytes - 1; // not used for an empty object
     if (r->s3.has_part_number) {
         if (r->s3.part_number != 1) {
             return refuse(p, ERR_INVALID_PART_NUMBER, NULL);
@@ -194,8 +194,8 @@ void pass_direct_may_follow(struct pass_state *p)
     check(!p->call.may_park);
     struct direct_read *d = &p->direct;
     d->etag = p->relay.part_etag;
-    // The rest is requested as a run is, by key and range. So nothing else in the request may
-    // select the answer, except a part number, which stands for a range.
+    // The rest is requested by key and range only, like a run. So nothing else in the request may
+    // select the answer, except a part number, because a part is a range.
     bool is_plain =
         p->s3.operation == S3_GetObject &&
         (p->s3.bypass_reason == NULL || strcmp(p->s3.bypass_reason, "part-number") == 0);

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // Writes whose outcome is not known: the origin has the request, or may get it yet, and has not
 // reported the outcome (a time-out, a reset, a gateway's failure). It may apply the write at any
-// time, also long after the client has its answer. Bytes that are read meanwhile are true now and
-// may be untrue in a moment, so they must not be kept. Therefore a second write to the same key
-// stays open for STORE_DOUBT_MS: a doubt, which asks nothing of the origin. An open write has the
-// effect that is needed: nothing is published, and when it ends the key is invalidated once more
-// (rule 28). In addition, the key's home lets no reader share a request that was sent before that
-// reader came.
+// time, also long after the client has its answer. Bytes that are read before that are current now
+// and may be outdated a moment later, so they must not be cached. Therefore a second write to the
+// same key stays open for STORE_DOUBT_MS: a doubt, which asks nothing of the origin. An open write
+// has the effect that is needed: nothing is published, and when it ends the key is invalidated once
+// more (rule 28). In addition, the key's home lets no reader share a request that was sent before
+// that reader came.
 //
 // Copies, completed uploads and batch deletes report their outcome in a document that follows a
 // 200. Their outcome is also unknown if there is no document, or one that reports a failure inside
 // the origin.
 //
-// A doubt begins before the write that it follows ends, so that nothing is kept in between. It
-// lives on the worker of its write. Above PASS_DOUBTS_MAX of them, when their share of memory is
-// used up, and for changes of unknown extent, the bucket is in doubt (state_doubt.c).
+// A doubt begins before its write ends, so that nothing is cached in between. It belongs to the
+// worker of its write. Above PASS_DOUBTS_MAX of them, when their share of memory is used up, and
+// for changes of unknown extent, the bucket is in doubt (state_doubt.c).
 #include "proxy/pass/pass_private.h"
 
 #include <stdlib.h>

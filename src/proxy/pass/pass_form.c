@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A form upload (POST to a bucket), read by the subset of RFC 7578 that browsers and SDKs write.
+// Parses a form upload (POST to a bucket): the subset of RFC 7578 that browsers and SDKs write.
 // Any text that another reader might understand differently is refused. Pure; any thread.
 //
 //   --B CRLF
@@ -10,9 +10,10 @@
 //   --B CRLF ... CRLF                                                    a button, after it
 //   --B-- CRLF
 //
-// No preamble, no folded or unknown header line, no parameter but these, quoted and without
-// escapes. The text --B stands nowhere but on a delimiter line of its own, in the file neither. The
-// head, up to the file, is read at once; the file and what follows it as they pass.
+// Not allowed: a preamble, folded or unknown header lines, and other parameters. Parameters are
+// quoted and have no escapes. The text --B may occur only on a delimiter line, not even inside the
+// file. The head, up to the file, is parsed in one piece. The file and the rest are scanned while
+// they pass.
 #include "proxy/pass/pass_private.h"
 
 #include <string.h>
@@ -20,7 +21,7 @@
 static struct span after(struct span s, size_t n)
 {
     check(n <= s.len);
-    // Nothing may lie nowhere, and there not even 0 can be added.
+    // An empty span may have a NULL pointer, to which not even 0 may be added.
     return n == 0 ? s : (struct span){s.ptr + n, s.len - n};
 }
 
@@ -40,7 +41,7 @@ static void skip_blanks(struct span *s)
     }
 }
 
-// "; name=" and a quoted text without escapes.
+// Reads "; name=" and a quoted text without escapes.
 static bool take_parameter(struct span *s, struct span name, struct span *ret_value)
 {
     skip_blanks(s);
@@ -115,7 +116,7 @@ static bool disposition_read(struct span value, struct part *part)
     return value.len == 0 && part->name.len > 0;
 }
 
-// A part's header lines: Content-Disposition once, and for the file Content-Type.
+// Reads a part's header lines: one Content-Disposition and, for the file, Content-Type.
 static bool part_read(struct span lines, struct part *ret_part)
 {
     struct part part = {0};
@@ -144,7 +145,8 @@ static bool part_read(struct span lines, struct part *ret_part)
 
 // --- the head ------------------------------------------------------------------------------------
 
-// ${filename} in the key. Of a name with a path readers take different parts, so it has none.
+// Replaces ${filename} in the key. The file's name must not contain a path, because origins differ
+// in which part of a path they use.
 static bool key_fill_in(struct arena *arena, struct span key, struct span file_name,
                         struct span *ret_key)
 {
@@ -173,7 +175,7 @@ static bool key_fill_in(struct arena *arena, struct span key, struct span file_n
     return ok;
 }
 
-// Fields that only a form with a signed policy has.
+// Returns true for a field that only a form with a signed policy has.
 static bool is_of_signature(struct span name)
 {
     static const char *const NAMES[] = {"policy", "signature", "awsaccesskeyid", "x-amz-signature",
@@ -186,15 +188,15 @@ static bool is_of_signature(struct span name)
     return false;
 }
 
-// A source to copy from is no field of a form; an origin that took one would read a key that no
-// right was asked for.
+// Returns true for a field that names a source to copy from. S3 has no such field. An origin that
+// accepts one would read a key for which Forebay has checked no right.
 static bool is_source(struct span name)
 {
     struct span copy = SPAN("x-amz-copy-source"), rename = SPAN("x-amz-rename-source");
     return take(&name, copy) || take(&name, rename);
 }
 
-// One field before the file. False: the form is refused.
+// Reads a field before the file. Returns false if the form must be refused.
 static bool field_read(struct pass_form *form, struct span bucket, struct span name,
                        struct span value)
 {
@@ -202,7 +204,7 @@ static bool field_read(struct pass_form *form, struct span bucket, struct span n
     if (span_equal_nocase(name, SPAN("key"))) {
         bool is_first = form->key.len == 0 && value.len > 0;
         form->key = value;
-        return is_first; // origins disagree on which of two counts
+        return is_first; // if there are two, origins disagree on which one to use
     }
     if (span_equal_nocase(name, SPAN("bucket"))) {
         return span_equal(value, bucket);
@@ -234,7 +236,7 @@ enum pass_form_state pass_form_read(struct arena *arena, const struct headers *h
             return PASS_FORM_MORE;
         }
         if (!take(&rest, SPAN("\r\n"))) {
-            return PASS_FORM_REFUSED; // the end of a form without a file, or no delimiter line
+            return PASS_FORM_REFUSED; // the form has no file, or this is not a delimiter line
         }
         size_t lines_end = span_find_text(rest, SPAN("\r\n\r\n"));
         if (lines_end == rest.len) {
@@ -276,8 +278,8 @@ void pass_form_tail_init(struct pass_form_tail *tail, struct span boundary)
     memcpy(tail->mark + 4, boundary.ptr, boundary.len);
 }
 
-// Is the boundary's text at the end of what was seen, `back` bytes of the mark left out? The window
-// holds the last bytes, as many as the mark has.
+// Returns true if the bytes scanned so far end with the mark without its first `skip` bytes. The
+// window holds at least as many of the last bytes as the mark has.
 static bool ends_with_mark(const struct pass_form_tail *tail, size_t skip)
 {
     check(skip < tail->mark_len);
@@ -297,7 +299,8 @@ static void window_add(struct pass_form_tail *tail, char c)
     tail->window[tail->window_len++] = c;
 }
 
-// Behind the file a button may follow, nothing that means anything.
+// Returns true if the part after the file has no meaning for an origin: only a button may follow
+// the file.
 static bool button_is_harmless(struct span lines)
 {
     struct part part;

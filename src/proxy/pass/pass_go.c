@@ -29,7 +29,7 @@ static void drop_form(struct pass_state *p)
 static void enter(struct pass_state *p, enum pass_phase next)
 {
     check_step(PASS_NEXT, p->phase, next);
-    // A write skips neither its first invalidation nor its second.
+    // A write must not skip its first or its second invalidation.
     check(next != PASS_ASK || p->phase == PASS_OPEN || !pass_changes_any(p));
     check(next != PASS_ANSWER || p->phase != PASS_ASK || !pass_changes_any(p));
     check(p->awaited == 0);
@@ -39,7 +39,7 @@ static void enter(struct pass_state *p, enum pass_phase next)
 void pass_enter_call(struct pass_state *p, enum call_phase next)
 {
     check_step(CALL_NEXT, p->call.phase, next);
-    check(p->call.phase != CALL_NONE || p->phase == PASS_ASK); // nothing is asked before
+    check(p->call.phase != CALL_NONE || p->phase == PASS_ASK); // the origin is not asked before ASK
     check(p->call.phase != CALL_ENDED || p->call.kind == PASS_BY_RANGE);
     p->call.phase = next;
 }
@@ -56,8 +56,8 @@ void pass_enter_upload(struct pass_state *p, enum upload_phase next)
 void pass_enter_answer(struct pass_state *p, enum answer_phase next)
 {
     check_step(ANSWER_NEXT, p->answer, next);
-    // A write's client hears nothing before the second invalidation, unless the document says the
-    // outcome. Of that document the last byte is held back (pass_answer.c).
+    // A write's client gets no answer before the second invalidation, unless the outcome is in the
+    // document. The last byte of that document is held back (pass_answer.c).
     check(next == ANSWER_HEAD || !pass_changes_any(p) || p->is_streamed || p->phase == PASS_ANSWER);
     p->answer = next;
 }

@@ -17,8 +17,8 @@ static enum err add_write(struct pass_state *p, struct span bucket, struct span 
     }
     s3_key_as_path(key, &path);
     if (path.leaves) {
-        return ERR_INVALID_URI; // its target is in no bucket, or in another; S3 refuses it,
-                                // too
+        return ERR_INVALID_URI; // its target is in no bucket or another one; S3
+                                // refuses it as well
     }
     return pass_writes_add(p, bucket, key);
 }
@@ -29,7 +29,7 @@ static enum err add_copied(struct pass_state *p, struct span bucket, struct span
     return ok ? add_write(p, bucket, key) : ERR_NO_MEMORY;
 }
 
-// Adds what the head may change: a key, or anything in its bucket.
+// Adds the key that the head may change, or notes that it may change any key of the bucket.
 static enum err add_head_keys(struct pass_state *p)
 {
     const struct request *r = p->request;

@@ -11,7 +11,8 @@
 
 #include <string.h>
 
-// Names that other ones are hidden behind have gaps between them.
+// Returns true if the order of the names is that of the objects. A delimiter other than "/" may
+// hide objects between two names.
 static bool names_all(const struct s3_request *s3)
 {
     const struct s3_param *delimiter = s3_param_find(s3, "delimiter");
@@ -44,7 +45,7 @@ static void judge_begin(struct pass_state *p)
         return;
     }
     p->list_names = arena_alloc(p->arena, sizeof(*p->list_names));
-    check(p->list_names != NULL); // of what a request may fill the arena with, room is left
+    check(p->list_names != NULL); // cannot fail: a request cannot fill the arena
     s3_list_names_begin(p->list_names, &p->s3, is_encoded(&p->s3));
 }
 

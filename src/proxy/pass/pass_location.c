@@ -4,10 +4,10 @@
 // the endpoint, path and bucket of its request instead. For an access key with rights on a part of
 // the bucket, an error document also loses the elements that name anything else.
 //
-// A document may come late. Blanks before it, which keep the connection alive for minutes, pass at
-// once. From its first byte on it is collected until it is complete, up to LOCATION_DOCUMENT_MAX
-// bytes. These operations send no longer one, so a longer one passes unchanged. On the request's
-// worker.
+// A document may come late. The origin may send blanks for minutes before it, to keep the
+// connection alive; they are forwarded at once. The document itself is collected until it is
+// complete, up to LOCATION_DOCUMENT_MAX bytes. These operations send none that is longer, so a
+// longer document is forwarded unchanged. On the request's worker.
 #include "proxy/pass/pass_private.h"
 
 #include <string.h>
@@ -19,7 +19,7 @@ static bool is_blank(char c)
     return c == ' ' || c == '\n' || c == '\r' || c == '\t';
 }
 
-// "http://HOST" as the client sent it; empty when it sent no Host.
+// Appends "http://HOST" as the client sent it; nothing if it sent no Host.
 static void append_endpoint(const struct request *r, struct buf *out)
 {
     if (r->http->host.len > 0) {
@@ -28,7 +28,8 @@ static void append_endpoint(const struct request *r, struct buf *out)
     }
 }
 
-// As the client addressed it: the path of the request is the bucket's or the key's already.
+// Appends the URL as the client addressed it. The request's path already names the bucket or the
+// key.
 static void append_place(const struct pass_state *p, struct buf *out)
 {
     check(p->request != NULL);
@@ -56,7 +57,7 @@ static void mend_header(struct pass_state *p)
     }
     buf_init(&out, LOCATION_DOCUMENT_MAX);
     if (r->s3.operation == S3_CreateBucket && span_starts_with(value, SPAN("/"))) {
-        buf_append_char(&out, '/'); // S3 names the bucket here, not its place
+        buf_append_char(&out, '/'); // here S3 sends the bucket's name, not its URL
         buf_append_span(&out, r->s3.bucket);
     } else {
         append_place(p, &out);
@@ -95,7 +96,8 @@ void pass_location_begin_error(struct pass_state *p)
 
 // --- The document --------------------------------------------------------------------------------
 
-// The element's text in `document`; its name and brackets are in `open` and `close`. False: none.
+// Finds the element's text in `document`. `open` and `close` are its tags. Returns false if there
+// is no such element.
 static bool find_element(struct span document, struct span open, struct span close,
                          size_t *ret_start, size_t *ret_end)
 {
@@ -111,7 +113,7 @@ static bool find_element(struct span document, struct span open, struct span clo
     return len < rest.len;
 }
 
-// Appends `document` with that text instead of the element's own.
+// Appends `document` with `text` in place of the element's own text.
 static void replace(struct buf *document, struct span open, struct span close, struct span text)
 {
     size_t start = 0, end = 0;
@@ -141,7 +143,7 @@ static void give_up(struct pass_state *p)
     p->location.phase = LOCATION_PASSES;
 }
 
-// A document that is incomplete or too long cannot be judged, so the client gets nothing of it.
+// The names in an incomplete or too long document cannot be checked, so the client gets none of it.
 static void hide_names(struct pass_state *p)
 {
     struct pass_location *l = &p->location;
@@ -177,7 +179,7 @@ void pass_location_take(struct pass_state *p, struct span data)
     byte_queue_append(&p->down, (struct span){data.ptr, blanks});
     struct span rest = {data.ptr + blanks, data.len - blanks};
     if (l->phase == LOCATION_HIDES) {
-        buf_append_span(&l->document, rest); // fails where it becomes too long
+        buf_append_span(&l->document, rest); // fails if it becomes too long
         return;
     }
     if (rest.len > LOCATION_DOCUMENT_MAX - l->document.len) {

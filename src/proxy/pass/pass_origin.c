@@ -8,9 +8,10 @@
 //   RUNNING    pausing: PAUSED, and the timer runs
 //   PAUSED     resumed in time: RUNNING. Timer: the call is cancelled, YIELDING
 //   YIELDING   resumed: RETAKING. The call's end: PARKED
-//   RETAKING   the call's end: PARKED, and on at once
-//   PARKED     resumed: the rest is requested, PIECE; RUNNING if it was not parked for long
-//   PIECE      its end: PARKED, and on at once if the client has taken most of what was queued
+//   RETAKING   the call's end: PARKED, and resumed at once
+//   PARKED     resumed: requests a piece, PIECE; or, if it was not parked for long, the rest,
+//   RUNNING PIECE      its end: PARKED, and resumed at once if the client has taken most of the
+//   queue
 //
 // The rest is requested in pieces that are never paused. If a client takes a piece quickly, all
 // that is left is requested at once.
@@ -18,7 +19,7 @@
 
 #include <string.h>
 
-// How long a paused transfer keeps its slot.
+// Maximum time that a paused transfer occupies its slot.
 #define PAUSE_MAX_MS 500u
 #define PIECE_BYTES (1u << 20)
 
@@ -109,7 +110,7 @@ void pass_origin_done(struct pass_state *p)
     timer_done(&p->call.timer);
 }
 
-// The first byte that the client does not have, in the object.
+// Returns the offset in the object of the first byte that was not received for the client.
 static uint64_t next_byte(const struct pass_state *p)
 {
     return p->direct.first + p->received_bytes;
@@ -140,7 +141,7 @@ bool pass_origin_end(struct pass_state *p, enum err err)
         return true;
     }
     pass_enter_call(p, CALL_PARKED);
-    p->call.kind = PASS_BY_RANGE; // from here on, if it was a relay
+    p->call.kind = PASS_BY_RANGE; // even if the first call was a relay
     if (is_piece) {
         p->call.idle_since_us = worker_now_us(p->pw->worker);
     }

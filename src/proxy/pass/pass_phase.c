@@ -3,8 +3,9 @@
 // ends it. pass_go() runs through this table. pass_phases.def lists the phases that may follow each
 // other. On the request's worker.
 //
-// The order is the promise. The origin is asked after every copy of what the request changes is
-// invalidated. The client is answered after all of them were invalidated once more.
+// The order of the phases keeps the promise to clients. The origin is asked only after every cached
+// copy of the changed keys is invalidated. The client is answered only after every copy is
+// invalidated once more.
 #include "proxy/pass/pass_private.h"
 
 #include "stats/stats.h"
@@ -166,14 +167,14 @@ static void begin_ask(struct pass_state *p)
     }
 }
 
-// The head of its answer shows the outcome of a write. If the outcome is in the document, or if
-// nothing is changed, the whole answer counts.
+// The outcome of a write is known when the answer's head has come. If the outcome is in the
+// document, or if the request changes nothing, ASK lasts until the whole answer has come.
 static enum pass_phase after_ask(const struct pass_state *p)
 {
     bool has_verdict =
         pass_has_head(p) && !p->is_streamed && p->err == ERR_OK && pass_changes_any(p);
     bool is_known = p->call.phase == CALL_ENDED || has_verdict;
-    if (!is_known || p->telling != NULL) { // pass_version.c goes on when the home has answered
+    if (!is_known || p->telling != NULL) { // pass_version.c continues when the home has answered
         return PASS_ASK;
     }
     return pass_changes_any(p) ? PASS_CLOSE : PASS_ANSWER;

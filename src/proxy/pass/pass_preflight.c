@@ -9,7 +9,8 @@
 
 #include "stats/stats.h"
 
-// On their way on one worker: each costs the origin a request, and needs no signature.
+// Maximum preflights in flight on one worker: each costs the origin a request and needs no
+// signature.
 #define PREFLIGHTS_MAX 16u
 
 enum err pass_preflight_plan(struct pass_state *p)

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The client's body on its way in: from the exchange's sink into the pass_body that checks it. A
-// form is kept until its key is known, a batch delete until it is whole; only then their keys can
-// be invalidated, and only then the origin is asked. On the request's worker; pass_upload.c is the
-// way out.
+// Receives the client's body: from the exchange's sink into the pass_body that checks it. The
+// beginning of a form is kept until its key is known, and a batch delete until it is complete. Only
+// then can their keys be invalidated, and the origin is asked after that. On the request's worker;
+// pass_upload.c sends the body to the origin.
 #include "proxy/pass/pass_private.h"
 
 static const struct span FORM_REFUSED =
     SPAN("The form is not written as browsers and SDKs write one: quoted names, the key once and "
          "before the file, nothing but a button behind it, the boundary nowhere else");
 
-// Does it read a form whose key is not known yet?
+// Returns true while the body is a form whose key is not known yet.
 static bool is_before_key(const struct pass_state *p)
 {
     return p->upload == UPLOAD_FORM || p->upload == UPLOAD_FORM_HEAD;
@@ -35,7 +35,7 @@ static enum err feed(struct pass_state *p, struct span data)
     return err;
 }
 
-// The file and what follows it: looked at before any of it goes on.
+// Takes the file of a form and the bytes after it: scans them before any of them is forwarded.
 static enum err feed_file(struct pass_state *p, struct span data)
 {
     check(p->form_tail != NULL);
@@ -46,8 +46,9 @@ static enum err feed_file(struct pass_state *p, struct span data)
     return err;
 }
 
-// A signed policy names an access key that the origin knows: the origin judges the form, which goes
-// on as it is. In verify mode access keys are Forebay's, and a form cannot be signed again.
+// A form with a signed policy names an access key that the origin knows, so it is forwarded
+// unchanged and the origin judges it. In verify mode the access keys are Forebay's, and Forebay
+// cannot sign a form again.
 static enum err form_key_found(struct pass_state *p, const struct pass_form *form)
 {
     check(p->upload == UPLOAD_FORM_HEAD);
@@ -58,7 +59,7 @@ static enum err form_key_found(struct pass_state *p, const struct pass_form *for
         return ERR_NO_MEMORY;
     }
     pass_form_tail_init(p->form_tail, form->boundary);
-    p->body.must_verify = true; // its last byte waits for the last delimiter
+    p->body.must_verify = true; // the last byte is held back until the last delimiter was seen
     if (p->form_is_signed && p->request->principal.verified) {
         p->err_message = SPAN("A form with a signed policy cannot be signed again for the origin: "
                               "use PutObject or a presigned PUT, or post the form to the origin");
@@ -102,7 +103,7 @@ static enum err feed_form(struct pass_state *p, struct span data, bool is_end)
     buf_append(&p->form, data.ptr, n);
     bool is_full = p->form.len == PASS_FORM_HEAD_MAX;
     if (!is_end && !is_full && p->form.len < 2 * p->form_tried) {
-        return ERR_OK; // twice the size each time, so that reading it stays linear
+        return ERR_OK; // parsed only when its size has doubled, so the total cost is linear
     }
     p->form_tried = p->form.len;
     struct pass_form form;

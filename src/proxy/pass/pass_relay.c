@@ -4,7 +4,7 @@
 #include "proxy/pass/pass_private.h"
 
 #define USUAL_HEADERS_BYTES                                                                        \
-    8192u // of an answer; one with more may be refused where memory is used up
+    8192u // bytes of headers; if memory is short, an answer with more may be refused
 
 // --- the relay's callbacks -----------------------------------------------------------------------
 
@@ -13,14 +13,14 @@ static enum err on_upload(struct origin_relay *relay, char *buf, size_t max, siz
     return pass_upload_take(as_pass(relay->ctx), buf, max, ret_len);
 }
 
-// Statuses of a failure on the way to the origin. Clients take some of them for final, so they
-// become a 503.
+// Statuses that report a failure between Forebay and the origin. Some clients do not retry after
+// them, so the client gets 503 instead.
 static bool status_is_gateway_failure(unsigned status)
 {
     return status == 408 || status == 429 || status == 502 || status == 504;
 }
 
-// Operations whose 200 may come before their outcome, which is in the body.
+// Operations whose outcome is in the body of the answer, after a 200.
 static bool answers_early(const struct pass_state *p)
 {
     switch (p->s3.operation) {
@@ -43,8 +43,8 @@ static bool succeeds_too_early(const struct pass_state *p)
            (p->s3.operation == S3_PutObject || p->s3.operation == S3_UploadPart);
 }
 
-// An answer's headers arrive long after its request was admitted, and take several times their
-// length until the client has them. A read may still be answered SlowDown now.
+// An answer's headers arrive long after its request was admitted, and occupy several times their
+// length until they are sent to the client. A read may still be answered with SlowDown now.
 static bool has_no_room(const struct pass_state *p)
 {
     const struct headers *headers = &p->relay.headers_answered;
@@ -122,7 +122,8 @@ static enum err on_head(struct origin_relay *relay)
     }
     if (relay->status >= 300 && !pass_answer_is_bodiless(p) &&
         pass_listing_is_limited(p->request)) {
-        pass_answer_list_end(p, LIST_END_ALONE, ERR_OK); // a page would have what is left out
+        pass_answer_list_end(p, LIST_END_ALONE,
+                             ERR_OK); // the page would contain names that this client may not see
         pass_location_begin_error(p);
     } else {
         pass_location_begin(p);
@@ -163,7 +164,7 @@ static void on_relay_end(struct origin_relay *relay, enum err err)
     if (err == ERR_OK && pass_has_head(p)) {
         pass_answer_list_end_whole(p);
     } else if (pass_has_head(p)) {
-        pass_answer_list_end(p, LIST_END_ALONE, ERR_OK); // its body broke off
+        pass_answer_list_end(p, LIST_END_ALONE, ERR_OK); // its body is incomplete
     } else {
         pass_answer_list_end(p, LIST_END_FAILED, p->err != ERR_OK ? p->err : err);
     }
@@ -175,8 +176,9 @@ static void on_relay_end(struct origin_relay *relay, enum err err)
 
 // --- the relay -----------------------------------------------------------------------------------
 
-// A kept page also answers requests with other headers, so it is asked for without any but those in
-// its name. Via selects no answer, and without it a loop of proxies stays unseen.
+// A kept page also answers requests with other headers, so it is requested only with the headers in
+// its name. Via is also sent: it selects no answer, and without it nobody would notice a loop of
+// proxies.
 static void keep_shared(struct headers *headers)
 {
     unsigned kept = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sources that a write names (copy, rename): forwarded as the gate has parsed them, in the origin's
-// words, and at one place of the request only. On the request's worker.
+// Forwards the sources that a copy or rename names: as the gate has parsed them, with the origin's
+// bucket names, and in one place of the request only. On the request's worker.
 #include "proxy/pass/pass_private.h"
 
 // Sends the header as the gate has parsed it, instead of the client's header or query parameter.
@@ -42,7 +42,7 @@ static enum err move_source_params(struct pass_state *p)
     return err;
 }
 
-// Sources name a bucket as clients know it; the origin may know it by another name.
+// The client names the bucket of a source. The origin may have another name for it.
 enum err pass_sources_send(struct pass_state *p, struct span *ret_message)
 {
     check(p->phase == PASS_READ);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Calls to STS that arrive here because a client has one endpoint for all services.
-// AssumeRoleWithWebIdentity carries its own proof, so it is unsigned and goes on to the region's
-// STS as it came. Every other call is signed for another host and is refused. On the request's
-// worker, as a part of the sequence in serve_pass.c.
+// AssumeRoleWithWebIdentity contains its own proof of identity, so it is unsigned and is forwarded
+// unchanged to the region's STS. Every other call is signed for another host and is refused. On the
+// request's worker, as a part of the sequence in serve_pass.c.
 #include "proxy/pass/pass_private.h"
 
 enum err pass_sts_authorize(struct pass_state *p)

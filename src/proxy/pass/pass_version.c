@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A read that bypasses the cache is answered with a version, too (or with the fact that there is no
-// such object). A later request must not get an older version from the cache. So the key's home
-// receives the version first (rule 31 of fill/README.md), and the head waits for the home's reply;
-// the body queues up meanwhile. An answer may only say that the version is not the one that the
-// client means, or is shorter (412, 416). Then the home asks the origin for the version: otherwise
-// a client that starts again would get the same version from the cache. On the request's worker.
+// A read that bypasses the cache also gives the client a version, or the answer that there is no
+// such object. A later request must not get an older version from the cache. So the key's home
+// receives the version first (rule 31 of fill/README.md), and the head waits for the home's reply.
+// The body is queued until then. Some answers (412, 416) only say that the object is not the
+// version that the client named, or is shorter. Then the home asks the origin for the version. If
+// it did not, a client that starts again would get the same version from the cache. On the
+// request's worker.
 #include "proxy/pass/pass_private.h"
 
 static bool is_read_of_object(const struct s3_request *s3)

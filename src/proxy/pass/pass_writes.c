@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // Invalidates the keys of a write, in two rounds: before the origin is asked and after it has
-// answered. A copy of one key may be held under many names: in each realm, under each name that a
-// configuration gives the bucket or has given it (places.c), and under the path that an origin on
-// files makes of the key. A batch delete has a thousand keys. So no record of each name is kept. A
-// round walks over the names, a window of them in flight, and between the rounds open_keys holds
-// the keys themselves open (fill.h).
+// answered. A copy of one key may be cached under many names: in each realm, under each name that a
+// present or earlier configuration gives the bucket (places.c), and under the path that a directory
+// origin makes of the key. A batch delete has a thousand keys. So no record is kept for each name.
+// A round iterates over the names, with a limited number of them in flight. Between the rounds
+// open_keys holds the keys themselves open (fill.h).
 //
 // Slices: each turn of the worker's loop starts at most PROXY_KEYS_PER_TURN names of a request, so
 // that hits on this worker and on the keys' homes wait for no more than that.
 //
-// Memory: the window, the open keys and doubts are counted (BUDGET_WRITES). Short of memory the
-// window is small and the round slow; a request whose keys do not fit is refused before the origin
-// is asked.
+// Memory: the names in flight, the open keys and doubts are charged to BUDGET_WRITES. If memory is
+// short, fewer names are in flight and the round is slow. A request whose keys do not fit is
+// refused before the origin is asked.
 //
-// Names that a reload adds while the origin works (realms, places) are part of the second round,
-// which asks for both when it begins. On the request's worker; all of it may outlive the request.
+// The second round includes the names that a reload has added since the first (realms, places). On
+// the request's worker; the rounds may outlive the request.
 #include "proxy/pass/pass_private.h"
 
 #include <stdlib.h>
@@ -305,7 +305,7 @@ static void release(struct pass_state *p)
     check(w->in_flight == 0);
     open_keys_close(w->open);
     w->open = NULL;
-    free(w->slots); // on_turn() is no callback of theirs
+    free(w->slots); // on_turn() does not run in a callback of a slot
     w->slots = NULL;
     list_init(&w->idle);
     access_keys_unref(w->newest);

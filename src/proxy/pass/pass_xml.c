@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Request bodies that list keys and what to do with them. The client's bytes are verified by the
-// digests that came with them and parsed strictly. Only the parsed content goes on, under digests
-// computed here. On the request's worker, once the body is whole and its hash is verified.
+// Parses request bodies that list keys and an action for them. The client's bytes are verified by
+// the digests that came with them and parsed strictly. Only the parsed content goes on, under
+// digests computed here. On the request's worker, once the body is whole and its hash is verified.
 #include "proxy/pass/pass_private.h"
 
 #include <string.h>
 
 #define MD5_BASE64_LEN 24u
 
-// Does the header carry a digest of the body? Its kind is NONE where it is not computed here.
+// Returns true if the header has a digest of the body. The kind is NONE if Forebay cannot compute
+// it.
 static bool is_digest(struct span name, enum s3_checksum *ret_kind)
 {
     if (span_equal_nocase(name, SPAN("content-md5"))) {
@@ -66,8 +67,8 @@ static bool add_digest(struct pass_state *p, struct headers *to, struct span nam
     return value.ptr != NULL && headers_add(to, p->arena, name, value);
 }
 
-// Content-MD5 always: older stores demand it. Of the others those that the client gave, as far as
-// they can be computed here.
+// Adds Content-MD5, because older stores require it, and those digests that the client sent and
+// Forebay can compute.
 static enum err renew_digests(struct pass_state *p)
 {
     check(p->body.length == p->body.whole.len);
@@ -91,7 +92,7 @@ static enum err renew_digests(struct pass_state *p)
     return ok ? ERR_OK : ERR_NO_MEMORY;
 }
 
-// `rendered` takes the place of what the client sent.
+// Forwards `rendered` in place of the client's body.
 static enum err send_on(struct pass_state *p, struct buf *rendered)
 {
     check(p->phase == PASS_READ);

@@ -14,25 +14,24 @@
 //   NOTE    note that the bucket is written to, if no note says so
 //   OPEN    hold the keys open, and invalidate every name of each (pass_writes.c), or the bucket
 //   ASK     ask the origin, and send the body. Where the body is verified, its last byte goes only
-//           after that. The outcome is known by the answer's head, by its end where a 200 may still
-//           turn into an error, or by a failure
-//   CLOSE   invalidate the same once more, if the origin was asked
-//   ANSWER  send the head to the client. If it came early, the client has it already, and lacks
-//           the body's last byte
+//           after that. The outcome is known when the answer's head comes, when the answer ends (if
+//           an error may follow a 200), or when the call fails
+//   CLOSE   invalidate the same names once more, if the origin was asked
+//   ANSWER  send the head to the client. If the head was sent earlier, send the body's last byte
 //   OVER    free
 //
 // A client that leaves: before the origin has the whole body the upload is cut, so that nothing is
-// written; after that the write runs to its end. Either way the invalidation follows the origin's
-// last word. A request refused here (hash, framing, rights) is cut in front of its last byte in the
-// same way.
+// written; after that the write runs to its end. Either way the invalidation follows the end of the
+// call at the origin. If Forebay refuses a request (hash, framing, rights), it cuts the upload
+// before its last byte in the same way.
 //
 // The files; none calls one further down, except by the table of the phases:
-//   pass_go.c       the driver of phases    pass_state.c    birth and end
+//   pass_go.c       the driver of phases    pass_state.c    creates and frees the pass_state
 //   pass_origin.c   pause, resume, cancel   pass_keys.c     what the request changes
-//   pass_upload.c   the body's way out      pass_direct.c   instead of a relay, for a directory
-//   pass_answer.c   towards the client      pass_relay.c    asks the origin by a relay
+//   pass_upload.c   sends the body          pass_direct.c   replaces the relay for a directory
+//   pass_answer.c   answers the client      pass_relay.c    asks the origin by a relay
 //   pass_writes.c   invalidates the keys    pass_phase.c    what each phase does and waits for
-//   pass_doubt.c    an unknown outcome      pass_receive.c  the body's way in
+//   pass_doubt.c    an unknown outcome      pass_receive.c  receives the body
 //   pass_version.c  tells the key's home    serve_pass.c    start; the client leaves
 #include "proxy/pass/pass_private.h"
 
@@ -143,7 +142,7 @@ static enum step_result serve_relay(struct request *r, bool is_sts)
     return STEP_WAIT;
 }
 
-// The origin that is asked; ERR_OK: there is one.
+// Finds the origin to ask. Returns an error if there is none.
 static enum err find_origin(struct request *r, bool is_sts, struct span *ret_message)
 {
     bool has_bucket = r->s3.bucket.len > 0;
@@ -166,7 +165,7 @@ enum step_result serve_pass_step_start(struct request *r)
     check(r->pass == NULL);
     r->result = RESULT_BYPASS;
     if ((r->s3.flags & S3_OP_READ) == 0) {
-        r->reason = NULL; // a write has no reason but being one
+        r->reason = NULL; // a write always bypasses the cache, for no other reason
     }
     struct s3_error_detail detail = {0};
     bool is_sts = gate_is_sts(r);
@@ -225,7 +224,7 @@ void serve_pass_done(struct request *r)
     byte_queue_done(&p->down);
     if (pass_calls(p)) {
         bool has_left = p->body.taken == p->body.length;
-        bool is_known = pass_has_head(p) && !p->is_streamed; // the rest has no reader
+        bool is_known = pass_has_head(p) && !p->is_streamed; // nobody gets the rest
         if (has_answer || (pass_changes_any(p) && has_left && p->err == ERR_OK && !is_known)) {
             pass_origin_resume(p);
         } else {
