@@ -109,7 +109,7 @@ struct subscription *get_ask_run(struct request *r, uint64_t byte, uint64_t end)
     check(ask.block * size <= byte && byte < (ask.block + ask.block_count) * size);
     check(g->object == NULL || byte <= g->object->size_bytes);
     struct subscription *sub = subscription_ask(r->pw->fill, &ask, on_change, r);
-    store_object_unref(g->refused); // the home needs it once
+    store_object_unref(g->refused); // the home must get it only once
     g->refused = NULL;
     return sub;
 }

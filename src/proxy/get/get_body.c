@@ -2,8 +2,10 @@
 // The body of a GET's reply. http pulls it in slices. body_go() is the driver: one phase after the
 // other of get_phases.def, until a slice is ready, or the body must wait, or it is cut.
 //
-//   CHOOSE   a run that covers the next byte, else a place of it: as a file range (sendfile), or
-//            READ; else looks the next window up, and asks for a run of what is missing
+//   CHOOSE   chooses the source of the next byte: a run in flight that covers it; otherwise its
+//   place
+//            in the cache, sent as a file range (sendfile) or by READ; otherwise looks up the next
+//            window, and asks for a run of the missing bytes
 //   RUN      takes the pieces of runs[0], and asks for the run after it ahead of time
 //   READ     waits for a disk read that verifies the bytes
 //   SPANS    takes the bytes of that read
@@ -18,7 +20,8 @@
 
 // --- places --------------------------------------------------------------------------------------
 
-// How much one read takes from a place; a single checksum unit while memory is short.
+// Returns the number of bytes that one read takes from a place: a single checksum unit if memory is
+// short.
 static uint64_t read_len(const struct get_state *g, const struct store_place *place)
 {
     uint64_t begin = place->first_block * place->block_size_bytes;
@@ -30,7 +33,8 @@ static uint64_t read_len(const struct get_state *g, const struct store_place *pl
     return min_u64(min_u64(g->end, begin + place->payload_len) - g->pos, most);
 }
 
-// Bytes at g->pos come from the place: an access for each run, however many slices it is sent in.
+// Notes an access to the place that has the bytes at g->pos: one access for each run, however many
+// slices send it.
 static void note_read(struct request *r, const struct store_place *place)
 {
     struct get_state *g = get_of(r);
@@ -58,7 +62,7 @@ static void on_read(struct store_read *read)
         note_read(r, &read->place);
         r->bytes_disk += read->len;
         stats_add(COUNTER_hit_read, 1);
-    } else { // lost or bad: fetched again inside this reply
+    } else { // the bytes are lost or wrong: this reply fetches them again
         get_phase_enter(g, GET_PHASE_CHOOSE);
         g->skip_index = true;
         get_state_view_done(g);
@@ -97,7 +101,7 @@ static void progress(struct request *r, uint64_t bytes)
     get_state_release_passed(g);
 }
 
-// Counts the blocks of bytes that were not cached when the reply came to them.
+// Counts the blocks whose bytes were not cached when the reply reached them.
 static void note_missed(struct request *r, uint64_t first_byte, uint64_t end_byte)
 {
     struct get_state *g = get_of(r);
@@ -112,12 +116,12 @@ static void note_missed(struct request *r, uint64_t first_byte, uint64_t end_byt
 
 enum body_result {
     BODY_SLICE, // *ret_slice is filled
-    BODY_WAIT,  // http_reply_ready() follows
-    BODY_AGAIN, // the phase is another, or runs[0] is
+    BODY_WAIT,  // http_reply_ready() will be called
+    BODY_AGAIN, // the phase or runs[0] has changed: take another step
     BODY_CUT
 };
 
-// SPANS. Each span is in one chunk; the slice keeps that chunk.
+// SPANS. Sends the next span of the read. It is in one chunk, to which the slice has a reference.
 static enum body_result pull_span(struct request *r, struct http_slice *ret_slice)
 {
     struct get_state *g = get_of(r);
@@ -159,7 +163,8 @@ static bool pull_range(struct request *r, const struct store_place *place,
     return true;
 }
 
-// Bytes of a fill, if they begin at pos (or before it: what was sent already is skipped).
+// Takes the first piece of a run, if it begins at or before g->pos. Bytes that were already sent
+// are skipped.
 static bool pull_piece(struct request *r, struct subscription *sub, struct http_slice *ret_slice)
 {
     struct get_state *g = get_of(r);
@@ -188,7 +193,8 @@ static bool pull_piece(struct request *r, struct subscription *sub, struct http_
             return false;
         }
         uint64_t len = min_u64(piece->len - skip, g->end - g->pos);
-        check(len > 0 && piece->offset + skip + len <= CHUNK_SIZE); // its owner may still fill it
+        check(len > 0 &&
+              piece->offset + skip + len <= CHUNK_SIZE); // the run's owner may still append to it
         ret_slice->kind = HTTP_SLICE_BYTES;
         ret_slice->bytes = (struct span){piece->chunk->data + piece->offset + skip, (size_t)len};
         ret_slice->release = release_chunk;
@@ -221,7 +227,7 @@ static void prefetch(struct request *r)
     check(g->runs[1] != current);
 }
 
-// A run whose pieces are used up: its end (a place, an outcome) decides how the reply goes on.
+// All pieces of the run are sent. Its end (a place, an outcome) decides how the reply continues.
 static enum body_result run_ended(struct request *r)
 {
     struct get_state *g = get_of(r);
@@ -368,7 +374,7 @@ enum http_pull get_body_pull(struct http_source *source, struct http_slice *ret_
     if (result == BODY_WAIT) {
         return HTTP_PULL_WAIT;
     }
-    if (result != BODY_SLICE) { // BODY_AGAIN: the steps lead nowhere
+    if (result != BODY_SLICE) { // BODY_AGAIN: too many steps without a result
         get_state_cut(g);
         return HTTP_PULL_CUT;
     }
@@ -383,8 +389,8 @@ enum http_pull get_body_pull(struct http_source *source, struct http_slice *ret_
     return HTTP_PULL_SLICE;
 }
 
-// The tail of a file range is no longer resident, so those bytes are read instead. http pulls
-// nothing after a file range until it is sent.
+// Called when the end of a file range is not in the page cache any more. Those bytes are read
+// instead. http pulls nothing after a file range until it is sent.
 void get_body_recall(struct http_source *source, uint64_t unsent)
 {
     struct request *r = container_of(source, struct request, source);
@@ -397,6 +403,6 @@ void get_body_recall(struct http_source *source, uint64_t unsent)
     g->pos -= unsent;
     r->bytes_memory -= unsent;
     if (get_state_place(g, g->pos) == NULL) {
-        get_state_view_done(g); // its pin is released: look it up again
+        get_state_view_done(g); // the place is not pinned any more: look it up again
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The head of a GET's or HEAD's reply, once the version is known: conditions, range, headers,
+// Starts the reply to a GET or HEAD once the version is known: conditions, range, headers,
 // Cache-Status. Runs on the request's worker.
 #include "proxy/get/get_private.h"
 
@@ -165,7 +165,7 @@ static enum get_phase add_body(struct request *r, struct http_reply *reply)
 static enum step_result send(struct request *r, unsigned status)
 {
     struct get_state *g = get_of(r);
-    struct headers headers = {0}; // no longer than http_reply_start()
+    struct headers headers = {0}; // needed only until http_reply_start() returns
     check(g->phase == GET_PHASE_STEPS && g->object != NULL);
     check(status == 200 || status == 206 || status == 304);
     classify(r);
@@ -199,7 +199,7 @@ enum step_result get_reply_not_modified(struct request *r, struct span packed)
     for (unsigned i = 0; i < answer.headers.count; i++) {
         struct header *h = &answer.headers.items[i];
         (void)!headers_add(headers, r->arena, arena_copy(r->arena, h->name),
-                           arena_copy(r->arena, h->value)); // few: there is room
+                           arena_copy(r->arena, h->value)); // they are few, so there is room
     }
     request_common_headers(r, headers);
     struct http_reply reply = {
@@ -234,7 +234,8 @@ static enum step_result unsatisfiable(struct request *r)
     struct get_state *g = get_of(r);
     check(g->range.kind != HTTP_RANGE_NONE);
     bool kept = r->http->is_head || get_state_has_record(g) || g->runs[0] != NULL;
-    if (g->object->size_bytes == 0 && !kept) { // so that the next one is answered from here
+    if (g->object->size_bytes == 0 &&
+        !kept) { // so that the next request is answered from the cache
         g->first = g->end = g->pos = 0;
         return ask_first(r);
     }
@@ -294,17 +295,18 @@ static enum step_result reply_body(struct request *r, unsigned status)
     struct get_state *g = get_of(r);
     const struct subscription *run = g->runs[0];
     if (run != NULL && run->weak && run->run_end_byte < g->end) {
-        // Several reads could not be known to be of one version.
+        // Without a strong ETag, several runs could be of different versions.
         return get_state_bypass(r, "no-etag");
     }
     if (run != NULL && run->state == SUBSCRIPTION_ATTACHED && g->pos < g->end &&
         !get_state_run_covers(run, g->pos)) {
-        get_state_leave(&g->runs[0]); // If-Range does not hold: the run begins elsewhere
+        get_state_leave(
+            &g->runs[0]); // If-Range is false, so the reply begins at another byte than the run
         run = NULL;
     }
     bool at_hand = g->small.len > 0 || run != NULL || get_state_place(g, g->pos) != NULL;
     if (!at_hand && get_state_has_record(g) && g->pos != g->view_first && g->pos < g->end) {
-        get_state_view(r, g->pos, g->end); // a suffix range: now the window is known
+        get_state_view(r, g->pos, g->end); // for a suffix range the window is known only now
         at_hand = get_state_place(g, g->pos) != NULL;
     }
     if (!at_hand && !(get_state_has_record(g) && g->object->size_bytes == 0)) {
@@ -345,7 +347,7 @@ enum step_result get_reply_step(struct request *r)
     if (!r->http->is_head) {
         return reply_body(r, status);
     }
-    // Only a HEAD tells the checksums, and some origins refuse it.
+    // Only a HEAD returns the checksums, and some origins refuse HEAD.
     if (status == 200 && get_reply_lacks_checksums(r) &&
         !origin_is_odd(r->origin, ORIGIN_REFUSES_HEAD)) {
         return ++g->restarts > PROXY_RESTARTS_MAX ? get_state_bypass(r, "checksum")

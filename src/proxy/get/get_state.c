@@ -51,7 +51,9 @@ static void choose_condition(struct get_state *g)
         send_date(&g->condition, ORIGIN_IF_UNMODIFIED_SINCE, c->if_unmodified_since);
     } else if (c->has_if_none_match) {
         send_etag(&g->condition, ORIGIN_IF_NONE_MATCH, c->if_none_match);
-        g->needs_head |= g->condition.kind == ORIGIN_CONDITION_NONE; // most likely there is no body
+        g->needs_head |=
+            g->condition.kind ==
+            ORIGIN_CONDITION_NONE; // most likely the answer has no body, so HEAD suffices
     } else if (c->has_if_modified_since) {
         send_date(&g->condition, ORIGIN_IF_MODIFIED_SINCE, c->if_modified_since);
     }
@@ -149,7 +151,7 @@ bool get_state_release(struct request *r)
         return false;
     }
     bool has_spans = g->phase == GET_PHASE_SPANS;
-    if (g->phase != GET_PHASE_OVER) { // else the read has just ended
+    if (g->phase != GET_PHASE_OVER) { // otherwise the read has just ended
         get_phase_enter(g, GET_PHASE_OVER);
     }
     get_state_forget_version(g);

@@ -5,13 +5,13 @@
 //   LOOKUP       one index look-up for the first window; a small object comes with its header in
 //                one read
 //   DESCRIBE     the version's headers, from the run header
-//   FRESHNESS    fresh goes on; stale, or If-Match of another version, asks the home
-//   REVALIDATED  unchanged: as cached. Changed or unknown: the new version's head, body from a
-//                fill. Origin down: maybe stale
-//   FIRST        no byte at hand: a run is asked for, of the home (nothing known) or of the
-//                stripe's owner (version known), until its head has come
+//   FRESHNESS    if fresh, continues; if stale, or if If-Match names another version, asks the home
+//   REVALIDATED  unchanged: the cached version. Changed or unknown: the new version's head, and the
+//                body from a run. Origin down: maybe the stale version
+//   FIRST        the first byte is not cached: asks the home (nothing known) or the stripe's owner
+//                (version known) for a run, and waits for its head
 //   REPLY        conditions, range, reply head (get_reply.c)
-// After it, http pulls slices (get_body.c). They come from pieces of a fill, or from a place
+// Afterwards http pulls slices (get_body.c). They come from pieces of a run, or from a place
 // (sendfile, or a verified read). If there is neither, the next window is looked up or the missing
 // run is fetched. The first byte binds the reply to its version for good: bytes under another ETag
 // are not used, and a 412 cuts the reply.
@@ -371,7 +371,7 @@ static enum step_result first_answered(struct request *r, const struct subscript
     if (g->object == NULL) {
         set_version(g, store_object_ref(sub->answer));
     } else if (!span_equal(g->object->etag, sub->answer->etag)) {
-        return restart(r); // conditions were judged on another version
+        return restart(r); // the conditions were judged for another version
     }
     memcpy(r->origin_id, sub->origin_id, sizeof(r->origin_id));
     g->is_home_known |= sub->whole;

@@ -122,8 +122,7 @@ static enum err on_head(struct origin_relay *relay)
     }
     if (relay->status >= 300 && !pass_answer_is_bodiless(p) &&
         pass_listing_is_limited(p->request)) {
-        pass_answer_list_end(p, LIST_END_ALONE,
-                             ERR_OK); // the page would contain names that this client may not see
+        pass_answer_list_end(p, LIST_END_ALONE, ERR_OK); // names may be removed from it
         pass_location_begin_error(p);
     } else {
         pass_location_begin(p);
