@@ -193,8 +193,7 @@ static bool pull_piece(struct request *r, struct subscription *sub, struct http_
             return false;
         }
         uint64_t len = min_u64(piece->len - skip, g->end - g->pos);
-        check(len > 0 &&
-              piece->offset + skip + len <= CHUNK_SIZE); // the run's owner may still append to it
+        check(len > 0 && piece->offset + skip + len <= CHUNK_SIZE); // the chunk may still grow
         ret_slice->kind = HTTP_SLICE_BYTES;
         ret_slice->bytes = (struct span){piece->chunk->data + piece->offset + skip, (size_t)len};
         ret_slice->release = release_chunk;
@@ -351,7 +350,8 @@ static enum body_result body_go(struct request *r, struct http_slice *ret_slice)
     return result;
 }
 
-// An object that comes in several runs; one in a single run was judged by the run.
+// Returns true if the reply's checksum must be judged, because the object is fetched in several
+// runs. A single run that is the whole object was judged by its owner.
 static bool needs_judging(const struct request *r)
 {
     const struct get_state *g = r->get;

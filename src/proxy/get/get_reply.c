@@ -234,8 +234,7 @@ static enum step_result unsatisfiable(struct request *r)
     struct get_state *g = get_of(r);
     check(g->range.kind != HTTP_RANGE_NONE);
     bool kept = r->http->is_head || get_state_has_record(g) || g->runs[0] != NULL;
-    if (g->object->size_bytes == 0 &&
-        !kept) { // so that the next request is answered from the cache
+    if (g->object->size_bytes == 0 && !kept) { // so the next request hits the cache
         g->first = g->end = g->pos = 0;
         return ask_first(r);
     }
@@ -300,8 +299,7 @@ static enum step_result reply_body(struct request *r, unsigned status)
     }
     if (run != NULL && run->state == SUBSCRIPTION_ATTACHED && g->pos < g->end &&
         !get_state_run_covers(run, g->pos)) {
-        get_state_leave(
-            &g->runs[0]); // If-Range is false, so the reply begins at another byte than the run
+        get_state_leave(&g->runs[0]); // If-Range is false: another first byte is needed
         run = NULL;
     }
     bool at_hand = g->small.len > 0 || run != NULL || get_state_place(g, g->pos) != NULL;

@@ -51,9 +51,7 @@ static void choose_condition(struct get_state *g)
         send_date(&g->condition, ORIGIN_IF_UNMODIFIED_SINCE, c->if_unmodified_since);
     } else if (c->has_if_none_match) {
         send_etag(&g->condition, ORIGIN_IF_NONE_MATCH, c->if_none_match);
-        g->needs_head |=
-            g->condition.kind ==
-            ORIGIN_CONDITION_NONE; // most likely the answer has no body, so HEAD suffices
+        g->needs_head |= g->condition.kind == ORIGIN_CONDITION_NONE; // likely a 304: HEAD suffices
     } else if (c->has_if_modified_since) {
         send_date(&g->condition, ORIGIN_IF_MODIFIED_SINCE, c->if_modified_since);
     }

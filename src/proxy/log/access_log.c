@@ -24,27 +24,28 @@
 #define RING_BYTES (1u << 20)
 #define LINGER_MS 10
 #define FILE_WRITE_MAX (256u * 1024u)
-#define PIPE_WRITE_MAX 4096u // a pipe takes that much whole and without waiting when it is writable
-#define STOP_WAIT_MS 1000    // for a reader that does not read, at the end
+#define PIPE_WRITE_MAX 4096u // a writable pipe takes this much at once without blocking
+#define STOP_WAIT_MS 1000    // at shutdown, for a pipe whose reader does not read
 
 struct ring {
     struct access_log_ring lines;
-    // the worker's own
+    // used by the worker only
     uint64_t sample_state;
     struct access_log_date date;
 };
 
 struct proxy_access_log_file {
-    char *path;           // NULL: stdout, or off
-    int fd;               // -1: off, what still comes is dropped
-    bool is_file;         // regular: writes do not wait
-    unsigned long *since; // of each ring: what was filled when it took the place of another; NULL:
-                          // it is the first
+    char *path;   // NULL: stdout, or off
+    int fd;       // -1: off, lines are dropped
+    bool is_file; // a regular file, so writes do not block
+    // For each ring, access_log_ring_filled() when this file replaced another. NULL: it is the
+    // first.
+    unsigned long *since;
 };
 
 struct access_log {
-    struct proxy_access_log_file *file;           // the thread's
-    _Atomic(struct proxy_access_log_file *) next; // another one; NULL: none waits
+    struct proxy_access_log_file *file;           // used by the thread only
+    _Atomic(struct proxy_access_log_file *) next; // the file to switch to; NULL: none
     bool has_failed;
     struct ring *rings;
     unsigned ring_count;
@@ -53,7 +54,7 @@ struct access_log {
     atomic_bool stopping;
     atomic_bool reopening;
     pthread_t thread;
-    char *batch; // FILE_WRITE_MAX, the thread's
+    char *batch; // FILE_WRITE_MAX bytes, used by the thread only
 };
 
 // --- the log thread ------------------------------------------------------------------------------
@@ -109,7 +110,7 @@ static void lines_lost(struct access_log *log, const char *bytes, size_t len, in
     }
 }
 
-// Whole lines as long as they fit one write.
+// Returns the length of the whole lines that fit in one write.
 static size_t write_len(const struct access_log *log, const char *bytes, size_t len)
 {
     check(len > 0);
@@ -149,8 +150,8 @@ static void write_all(struct access_log *log, const char *bytes, size_t len)
     }
 }
 
-// Copies what a ring held when so much had come, up to the end of a line; false when there is
-// nothing.
+// Writes the lines that were in the ring when access_log_ring_filled() returned `filled`. Returns
+// false if there were none.
 static bool ring_drain_to(struct access_log *log, struct ring *ring, unsigned long filled)
 {
     check(filled <= access_log_ring_filled(&ring->lines));
@@ -205,8 +206,8 @@ static void *run_thread(void *ctx)
         if (stopping) {
             return NULL;
         }
-        atomic_store(&log->is_asleep,
-                     true); // sequentially consistent, as is the workers' look at it
+        // Sequentially consistent, as is the workers' load of it.
+        atomic_store(&log->is_asleep, true);
         if (drain(log)) {
             atomic_store(&log->is_asleep, false);
             continue;

@@ -48,19 +48,20 @@ static bool is_plain(unsigned char c)
 
 #define EACH(byte) ((byte)*UINT64_C(0x0101010101010101))
 
-// The same of eight bytes at once. Nearly all that is logged is plain.
+// The same for eight bytes at once, because nearly all logged bytes are plain.
 static bool are_plain(const char *bytes)
 {
     uint64_t word;
     memcpy(&word, bytes, sizeof(word));
     uint64_t quote = word ^ EACH('"'), backslash = word ^ EACH('\\'), del = word ^ EACH(0x7f);
-    uint64_t low = (word - EACH(0x20)) & ~word; // top bits: below 0x20, or behind such a byte
+    // Top bits are set in bytes below 0x20, and maybe in the bytes after one.
+    uint64_t low = (word - EACH(0x20)) & ~word;
     uint64_t zero = ((quote - EACH(1)) & ~quote) | ((backslash - EACH(1)) & ~backslash) |
                     ((del - EACH(1)) & ~del);
     return ((word | low | zero) & EACH(0x80)) == 0;
 }
 
-// How long is the UTF-8 sequence at the start of `s`; 0 when it is none.
+// Returns the length of the UTF-8 sequence at the start of `s`. 0: it is not UTF-8.
 static size_t utf8_len(struct span s)
 {
     const unsigned char *p = (const unsigned char *)s.ptr;
@@ -78,7 +79,7 @@ static size_t utf8_len(struct span s)
     }
     if ((p[0] == 0xe0 && p[1] < 0xa0) || (p[0] == 0xed && p[1] > 0x9f) ||
         (p[0] == 0xf0 && p[1] < 0x90) || (p[0] == 0xf4 && p[1] > 0x8f) ||
-        (p[0] == 0xc2 && p[1] < 0xa0)) { // the last: C1 controls
+        (p[0] == 0xc2 && p[1] < 0xa0)) { // C1 control characters
         return 0;
     }
     return len;

@@ -19,7 +19,7 @@ static_assert(BATCH_BYTES >= ACCESS_LOG_LINE_MAX && RING_BYTES >= BATCH_BYTES, "
 struct live_worker {
     struct access_log_ring lines;
     atomic_ulong lost;
-    struct access_log_date date; // the worker's own
+    struct access_log_date date; // used by the worker only
 };
 
 struct access_log_live {
@@ -28,7 +28,7 @@ struct access_log_live {
     int wake_fd;
     unsigned worker_count;
     struct live_worker *workers;
-    char *batch; // the taker's
+    char *batch; // used by the thread only
 };
 
 struct access_log_live *access_log_live_new(unsigned worker_count)
@@ -42,7 +42,7 @@ struct access_log_live *access_log_live_new(unsigned worker_count)
     check(live->workers != NULL && live->batch != NULL);
     for (unsigned i = 0; i < worker_count; i++) {
         live->workers[i] = (struct live_worker){.date.s = INT64_MIN};
-        access_log_ring_init(&live->workers[i].lines, RING_BYTES); // no memory before it is used
+        access_log_ring_init(&live->workers[i].lines, RING_BYTES); // no memory until used
     }
     live->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     check(live->wake_fd >= 0);
@@ -112,7 +112,7 @@ uint64_t proxy_live_take(struct proxy *proxy, proxy_live_fn on_lines, void *ctx)
     struct access_log_live *live = proxy->log_live;
     uint64_t lost = 0;
     uint64_t count;
-    (void)!read(live->wake_fd, &count, sizeof(count)); // only wakes us
+    (void)!read(live->wake_fd, &count, sizeof(count)); // the value is not used
     atomic_store(&live->is_asleep,
                  true); // before the rings are looked at: who puts after that wakes
     for (unsigned i = 0; i < live->worker_count; i++) {

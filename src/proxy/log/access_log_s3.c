@@ -4,9 +4,9 @@
 #include "proxy/log/access_log_private.h"
 
 #define REQUEST_LINE_MAX                                                                           \
-    20000u // of a target; with the other fields at their longest that fits a line
+    20000u // maximum bytes of a target; a line has room for it and the longest other fields
 
-// "REST.GET.OBJECT" and its kin, as S3 writes them.
+// Appends the operation as S3 writes it, for example "REST.GET.OBJECT".
 static void put_s3_operation(struct access_log_line *line, const struct request *r)
 {
     static const struct {
@@ -79,8 +79,8 @@ static void put_s3_number(struct access_log_line *line, uint64_t value, bool is_
     access_log_line_u64(line, value);
 }
 
-// The request line, without signatures; with a access_log_line_shortened key also without anything
-// else that might name it.
+// Appends the request line without signatures. If the log shortens keys, also without anything else
+// that might contain the key.
 static void put_s3_request_line(struct access_log_line *line, const struct access_log_entry *entry)
 {
     const struct request *r = entry->r;

@@ -11,7 +11,7 @@
 
 #include "proxy/log/access_log_private.h"
 
-// At most five digits, right-aligned.
+// Appends a number of at most five digits, right-aligned.
 static void put_size(struct access_log_line *line, uint64_t bytes)
 {
     static const char *const units[] = {"B  ", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};

@@ -12,7 +12,7 @@
 #define RESULTS (RESULT_BYPASS + 1u)
 #define SOURCES 3u
 #define NAME_MAX_BYTES 64u
-#define OTHER "_other" // no bucket has such a name
+#define OTHER "_other" // not a valid bucket name
 
 struct row {
     atomic_bool is_there; // set after the name
@@ -109,7 +109,7 @@ struct sum {
 };
 
 struct sums {
-    struct sum rows[BUCKETS_MAX + 1]; // the last one: all others
+    struct sum rows[BUCKETS_MAX + 1]; // the last one counts all other buckets
     unsigned count;
 };
 

@@ -8,7 +8,7 @@
 #include "proxy/log/log.h"
 
 struct recent {
-    uint64_t count; // ever; the next one goes to count % PROXY_RECENT_MAX
+    uint64_t count; // requests ever noted; the next entry is count % PROXY_RECENT_MAX
     struct proxy_recent items[PROXY_RECENT_MAX];
 };
 
@@ -76,7 +76,7 @@ struct gather {
 static int compare(const void *a, const void *b)
 {
     const struct proxy_recent *x = a, *y = b;
-    return (x->ended_us < y->ended_us) - (x->ended_us > y->ended_us); // the latest first
+    return (x->ended_us < y->ended_us) - (x->ended_us > y->ended_us); // the latest request first
 }
 
 static void gather_end(struct gather *gather)

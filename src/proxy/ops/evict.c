@@ -4,8 +4,8 @@
 // on no reader on any worker is given that copy, also if a run of it is in flight. A whole bucket
 // goes to its next epoch. The bytes stay on disk until their segment is evicted.
 //
-// Memory: an order may be for a thousand objects of many realms. A worker has a few names in flight
-// at a time, counted (BUDGET_WRITES), and makes a record of no other. On one worker.
+// Memory: an order may name a thousand objects in many realms. A worker has a few names in flight
+// at a time, charged to BUDGET_WRITES, and allocates nothing for the others. On one worker.
 #include "proxy/ops/ops.h"
 
 #include "proxy/ops/inspect_private.h"
@@ -21,8 +21,8 @@ struct eviction {
     void *ctx;
     struct span bucket, key;
     enum err err;
-    struct access_keys *table; // its realms; NULL: there is no keys file
-    size_t realm;              // the next one
+    struct access_keys *table; // the keys file with the realms (reference); NULL: there is none
+    size_t realm;              // index of the next realm
     unsigned in_flight;
     struct bucket_write bucket_write;
     char names[];
@@ -68,8 +68,8 @@ static void on_name_ended(struct key_write *kw)
     worker_defer(pw->worker, &pw->evict_task);
 }
 
-// Starts the name in the next realm: the common one, then those of the keys file. With the last of
-// them the eviction leaves the list.
+// Starts the invalidation of the name in the next realm: the common one, then those of the keys
+// file. After the last one the eviction is removed from the list.
 static void name_start(struct proxy_worker *pw, struct eviction *e)
 {
     size_t count = 0;
@@ -91,7 +91,7 @@ static void name_start(struct proxy_worker *pw, struct eviction *e)
     invalidate_begin(pw->fill, &name->kw);
 }
 
-// A few are never refused, so that an order ends while memory is short.
+// A few names are never refused, so that an order makes progress while memory is short.
 static bool name_charge(const struct proxy_worker *pw)
 {
     if (pw->evicting < PROXY_KEYS_AT_ONCE) {

@@ -72,10 +72,10 @@ static void take_record(struct proxy_worker *pw, struct inspect_look *look,
 
 static uint64_t blocks_of(uint64_t bytes, uint64_t block_size)
 {
-    return max_u64((bytes + block_size - 1) / block_size, 1); // an empty object has one
+    return max_u64((bytes + block_size - 1) / block_size, 1); // an empty object has one block
 }
 
-// Parts of the range, of as many blocks each.
+// Divides the range into cells with equal numbers of blocks.
 static void cells_begin(struct proxy_object *o)
 {
     check(o->block_size_bytes > 0 && o->cell_count == 0);
@@ -138,7 +138,7 @@ static void count_block(struct proxy_object *o, uint64_t block, uint64_t bytes)
         return;
     }
     o->range_cached_blocks++;
-    // The first cell that ends behind it.
+    // Finds the first cell that ends after the block.
     uint64_t cell = (block - first) * o->cell_count / o->range_blocks;
     while ((cell + 1) * o->range_blocks / o->cell_count <= block - first) {
         cell++;
@@ -217,7 +217,7 @@ static void explain_end(struct explanation *e)
     worker_free_later(e->pw->worker, free, e);
 }
 
-// The policy's lock is nobody's on a worker.
+// Runs on a thread of the blocking pool, because workers must not wait for the policy's lock.
 static void on_judge(struct blocking_job *job)
 {
     struct explanation *e = container_of(job, struct explanation, job);
@@ -229,7 +229,7 @@ static void on_judged(struct blocking_job *job)
     struct explanation *e = container_of(job, struct explanation, job);
     check(e->asks_policy && e->look.object.policy == NULL);
     e->look.object.policy =
-        job->err == ERR_OK ? &e->policy : NULL; // else too much waits for the disk
+        job->err == ERR_OK ? &e->policy : NULL; // otherwise the blocking pool is full
     explain_end(e);
 }
 
@@ -262,7 +262,7 @@ static void explain_judge(struct explanation *e)
 static enum err on_origin_head(struct origin_fetch *f)
 {
     (void)f;
-    return ERR_OK; // that there is one is all that was asked
+    return ERR_OK; // only the object's existence was asked for
 }
 
 static enum err on_origin_body(struct origin_fetch *f, struct span data)
@@ -280,7 +280,7 @@ static void on_origin_end(struct origin_fetch *f, enum err err)
     timer_done(&e->patience);
     o->origin_err = err;
     if (err != ERR_NO_SUCH_KEY && err != ERR_NO_SUCH_BUCKET && err != ERR_OK) {
-        (void)origin_in_trouble(e->key->origin, &o->trouble); // this may be what has told
+        (void)origin_in_trouble(e->key->origin, &o->trouble); // maybe found by this request
     }
     object_key_unref(e->key);
     explain_judge(e);

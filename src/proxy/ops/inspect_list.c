@@ -16,8 +16,8 @@ struct listing {
     struct span bucket, prefix, after;
     unsigned max;
     struct live *live;
-    struct proxy_object *objects; // their rules are in `live`
-    unsigned count;               // that have been looked at
+    struct proxy_object *objects; // their rules belong to `live`
+    unsigned count;               // number of objects looked up so far
     bool is_looking;
     struct inspect_look look;
     char names[];

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Why is a read of an object answered from the cache, or why not? The first reason that holds, in
-// words, with a remedy. Pure; any thread.
+// Explains in words why a read of an object is or is not answered from the cache: the first reason
+// that applies, with a remedy. Pure; any thread.
 #include "proxy/proxy.h"
 
-// The first piece of the range that would not be stored; NULL: there is none, or it is not known.
+// Returns the first piece of the range that would not be stored. NULL: none, or it is not known.
 static const struct store_explain_run *refused_piece(const struct store_explain *policy)
 {
     for (unsigned i = 0; policy != NULL && i < policy->run_count; i++) {
@@ -14,7 +14,7 @@ static const struct store_explain_run *refused_piece(const struct store_explain 
     return NULL;
 }
 
-// There is nothing to keep, or no way to get it.
+// Explains an error of the origin, when nothing of the object is cached.
 static struct proxy_verdict verdict_of_origin(enum err err)
 {
     switch ((int)err) {

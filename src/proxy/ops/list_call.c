@@ -28,7 +28,7 @@ static void entry_end(struct list_call *call)
     call->entry = (struct list_entry){0};
 }
 
-// Keys come in percent coding, with '+' for a blank.
+// Decodes a key, which the origin sends percent-encoded, with '+' for a blank.
 static bool key_decode(struct list_call *call, struct span text, struct span *ret_key)
 {
     char *bytes = arena_alloc(call->arena, text.len + 1);
@@ -88,7 +88,7 @@ static enum err read_page(struct list_call *call)
     if (!call->is_truncated) {
         call->next = (struct span){NULL, 0};
     } else if (call->next.len == 0 || span_equal(call->next, call->after)) {
-        return ERR_ORIGIN_PROTOCOL; // it could not be gone on from, or leads here again
+        return ERR_ORIGIN_PROTOCOL; // the token is missing, or leads to this page again
     }
     return err != ERR_OK ? ERR_ORIGIN_PROTOCOL : call->parse_err;
 }

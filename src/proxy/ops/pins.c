@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rules by command: pins that an operator gives and takes back while the process runs. A call
+// Rules by command: pins that an operator adds and removes while the process runs. A call
 // changes the table as a whole or not at all. A thread of the blocking pool makes the next table,
 // has the store keep it, and publishes it like a reload (live_publish()). When all workers have it,
 // the store reviews what it holds (store_review()). Calls that come during a change wait for their
 // turn; ADMIN_CALLS_MAX bounds their number.
 //
-// A worker may read or store runs by an earlier table. They count by that table until they are read
-// or reviewed again.
+// A worker may read or store runs under an earlier table. These runs keep their classification
+// until they are read or reviewed again.
 #include "proxy/ops/inspect_private.h"
 #include "proxy/ops/ops.h"
 
@@ -25,20 +25,20 @@ struct change {
     bool pins;
     struct proxy_pin *items; // borrowed until done()
     unsigned count;
-    void (*done)(void *ctx, enum err err, const char *why); // NULL: nobody asks
+    void (*done)(void *ctx, enum err err, const char *why); // NULL: nobody waits for the result
     void *ctx;
-    unsigned reviews; // of what the store holds, after the change
+    unsigned reviews; // flags for store_review() after the change
 };
 
 struct pins_room {
     struct proxy *proxy;
-    struct message message; // both of the one job that there is
+    struct message message; // `message` and `job` belong to the only job
     struct blocking_job job;
     struct {
-        pthread_mutex_t lock; // held for a moment; none is taken under it
+        pthread_mutex_t lock; // held only briefly; no other lock is taken under it
         struct list changes;
         bool is_running;
-        uint64_t retry_s; // wall: nothing is taken from the list for its end until then
+        uint64_t retry_s; // wall time; expired pins are not removed before it
     } guarded;
 };
 
@@ -62,7 +62,7 @@ static void on_published(void *ctx)
 
 // --- names that runs are held under --------------------------------------------------------------
 
-// Of "realm|origin", "\001number" and "\0epoch" behind it: object_key.c.
+// `realm` is "realm|origin", maybe followed by "\001number" and "\0epoch" (object_key.c).
 static bool is_of_origin(struct span realm, const struct origin *origin)
 {
     struct span name = span_from_cstr(origin_name(origin));
@@ -75,7 +75,7 @@ static bool is_of_origin(struct span realm, const struct origin *origin)
            memcmp(realm.ptr + realm.len - name.len, name.ptr, name.len) == 0;
 }
 
-// Clients may know a bucket of an origin by several names: a pin by any of them counts.
+// Clients may know a bucket of an origin by several names. A pin under any of them applies.
 static unsigned group_by_name(const struct live *live, struct span bucket, struct span key,
                               unsigned group)
 {
@@ -111,8 +111,8 @@ static unsigned group_of(void *ctx, struct span realm, struct span bucket, struc
 
 // --- changes: on a thread of the pool ------------------------------------------------------------
 
-// Returns the table that the change makes of `before`, once the store keeps it. NULL: *ret_err, and
-// nothing has changed.
+// Applies the change to `before`, has the store keep the result, and returns it. On failure returns
+// NULL and sets *ret_err; nothing has changed then.
 static struct pins_table *table_make(struct pins_room *room, const struct pins_table *before,
                                      struct change *change, enum err *ret_err, struct buf *why)
 {
@@ -178,7 +178,7 @@ static void on_work(struct blocking_job *job)
 {
     struct pins_room *room = container_of(job, struct pins_room, job);
     struct change *change;
-    while ((change = change_take(room)) != NULL) { // one for each caller that waits
+    while ((change = change_take(room)) != NULL) { // one for each waiting caller
         change_do(room, change);
     }
     job->err = ERR_OK;
@@ -278,7 +278,7 @@ struct pins_table *pins_load(struct proxy *proxy)
 {
     struct buf text;
     buf_init(&text, PROXY_PINS_BYTES_MAX);
-    enum err err = store_pins_load(proxy->store, &text); // ERR_CORRUPT: the log has it
+    enum err err = store_pins_load(proxy->store, &text); // ERR_CORRUPT was logged
     struct pins_table *table = pins_table_parse(buf_span(&text));
     if (table == NULL) {
         store_pins_put_aside(proxy->store, "line");
@@ -304,7 +304,8 @@ void pins_room_new(struct proxy *proxy)
     stats_add(COUNTER_pins_listed, count);
     store_set_pins(proxy->store, count > 0);
     store_set_group_of(proxy->store, group_of, proxy);
-    store_review(proxy->store, STORE_REVIEW_PINNED); // a crash may have left what the list has not
+    // After a crash, runs may be pinned that the list does not pin.
+    store_review(proxy->store, STORE_REVIEW_PINNED);
 }
 
 void pins_room_free(struct proxy *proxy)

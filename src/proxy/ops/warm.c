@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Warm jobs: the items of a job become objects, for a prefix by the origin's listings. Each object
-// is fetched as far as it is not cached (warm_object.c). A job lives on one worker, and its
-// requests come after all demand, of every client.
+// Warm jobs. An item of a job names an object, or a prefix whose objects the origin lists. The
+// missing bytes of each object are fetched (warm_object.c). A job runs on one worker, and its
+// requests have a lower priority than those of all clients.
 //
-//   items -> pages (two: one is worked off while the next is listed) -> objects -> runs
+//   items -> pages (two: one is processed while the next is listed) -> objects -> runs
 //
 // Bounds: PROXY_WARM_PENDING_MAX items, two pages, as many runs as the job's concurrency, and twice
 // as many objects and a few more. All jobs together have a bound of memory (warm_room.c). A job
 // pauses while memory is short, the store is behind, or its rate is used up (warm_pace.c).
 //
-// A job ends when all is done, when it is cancelled, and with the process. The bytes that are
-// cached by then stay, and a new job for the same items goes on there. Any thread reads what the
-// job has published.
+// A job ends when everything is done, when it is cancelled, and with the process. The bytes that
+// are cached by then stay, and a new job for the same items continues from there. Any thread may
+// read the job's published progress.
 #include "proxy/ops/warm_private.h"
 
 #include <stdio.h>
@@ -20,8 +20,8 @@
 
 #include "base/clock.h"
 
-#define YOUNG_WAIT_MS 2100u // an origin's file is young for two seconds
-#define STEPS_MAX 64u       // of objects in one turn
+#define YOUNG_WAIT_MS 2100u // a file at a directory origin is young for two seconds
+#define STEPS_MAX 64u       // maximum steps of objects in one turn
 #define FAILURE_MAX_BYTES 1536u
 
 // --- life ----------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ static void on_page(struct list_call *call)
     bool is_circle = call->next.len > 0 &&
                      circle_closes(&job->circle, hash64(call->next.ptr, call->next.len, 0));
     if (is_circle) {
-        call->next = (struct span){NULL, 0}; // it ends here
+        call->next = (struct span){NULL, 0}; // the listing ends here
     }
     if ((call->err != ERR_OK || is_circle) && !job->is_cancelled) {
         char why[256];
@@ -272,7 +272,7 @@ static struct warm_object *next_object(struct proxy_warm *job)
         return NULL;
     }
     struct warm_object *o = object_add(job, item, item->key, NULL);
-    warm_room_item_unref(job, item); // the object has its own
+    warm_room_item_unref(job, item); // the object has a reference of its own
     return o;
 }
 
@@ -295,7 +295,7 @@ static void objects_drop(struct list *list)
     {
         struct warm_object *o = container_of(node, struct warm_object, node);
         warm_object_leave(o);
-        if (o->phase != WARM_PHASE_HEADER) { // else the read's callback comes here again
+        if (o->phase != WARM_PHASE_HEADER) { // otherwise the read's callback calls this again
             list_remove(&o->node);
             warm_room_object_gone(o);
             warm_object_free(o);
@@ -404,7 +404,7 @@ static void on_told(struct worker *to, struct message *message)
     struct proxy_warm *job = m->job;
     struct list_node *node;
     check(to == job->pw->worker);
-    if (job->timer.worker == NULL) { // its first message: it begins
+    if (job->timer.worker == NULL) { // this is its first message, so the job begins
         timer_init(to, &job->timer, on_timer);
         (void)job_ref(job);
     }

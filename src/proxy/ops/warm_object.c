@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WINDOWS_MAX 16u // looked up in one step
+#define WINDOWS_MAX 16u // maximum windows looked up in one step
 
 struct warm_run_node {
     struct list_node node;
@@ -258,7 +258,7 @@ static void on_run_ended(struct warm_run *run)
         stats_add(COUNTER_warm_bytes, is_ours ? end - first : 0);
         atomic_fetch_add(&o->job->published.bytes_fetched, is_ours ? end - first : 0);
         o->at = end < end_of(o) ? min_u64(o->at, max_u64(end, o->first_byte))
-                                : o->at; // it may have become shorter: the rest is looked for again
+                                : o->at; // the run may have become shorter: look up the rest again
     } else if (outcome == OUTCOME_GONE) {
         (void)restart(o);
     } else if (outcome == OUTCOME_ERROR && err == ERR_ORIGIN_FULL) {
@@ -386,7 +386,7 @@ static void on_header_read(struct store_read *read)
         warm_phase_enter(o, WARM_PHASE_FETCH);
         take_version(o, read->object);
     } else {
-        (void)restart(o); // its record is gone by now, or will be
+        (void)restart(o); // its record is deleted, or soon will be
     }
     store_object_unref(read->object);
     store_place_unpin(&read->place);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Limits how fast a warm job asks, and keeps the objects that the store refused for a moment. On
+// Limits how fast a warm job requests runs, and keeps objects that the store refused for now. On
 // the job's worker.
 //
 // A job does not fetch bytes that the store would throw away. So it asks the store first
@@ -11,8 +11,9 @@
 // begins no new object while it is full.
 //
 //   waits      the store takes nothing for now
-//   hopeless   no run of anybody was stored for STUCK_MAX_US of that time: the job refuses the
-//              rest without asking the origin, until a run is stored
+//   hopeless   the store takes nothing, and no run of the whole process was stored for
+//              STUCK_MAX_US: the job refuses its objects without asking the origin, until a run
+//              is stored
 //
 // The job tries an object TRIES_MAX times more; then the refusal is final.
 #include "proxy/ops/warm_private.h"

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of all warm jobs together, which is charged to the budget and bounded by a share of it:
-// names that a job was given or has listed and has not begun, and the objects in work. Any thread
-// adds names; the job's worker gives them back. One thread at a time asks whether more fit.
+// Memory of all warm jobs together. It is charged to the budget and limited to a share of it. It
+// covers the names that jobs have received or listed and not begun, and the objects in progress.
+// Any thread adds names; the job's worker releases them. Only one thread at a time asks whether
+// more names fit.
 //
-// A job may hold as many bytes of names as are free when it asks. So a job alone gets half of the
-// room, each further job finds some, and their shares approach each other. A caller that finds none
-// asks again, because a job gives names back as it proceeds. Each job may always have
+// A job may hold as many bytes of names as are free when it asks. So a single job gets half of the
+// room, each further job gets some, and their shares approach each other. A caller that finds no
+// room asks again later, because jobs release names as they proceed. Each job may always have
 // WARM_OBJECTS_LEAST objects and one page of its listing.
 #include "proxy/ops/warm_private.h"
 
@@ -13,7 +14,7 @@
 
 #define ROOM_SHARE 16u // of limits.max_buffer
 #define ROOM_LEAST (4u << 20)
-#define ALLOCATION_BYTES 16u // of malloc's own
+#define ALLOCATION_BYTES 16u // overhead of malloc() for each allocation
 
 uint64_t proxy_warm_room_bytes(void)
 {
