@@ -40,8 +40,7 @@ struct object_key;
 struct origin;
 struct origin_fetch;
 
-// --- what is known; pure functions
-// -------------------------------------------------------------------------
+// --- what is known; pure -------------------------------------------------------------------------
 
 enum checksums_known {
     CHECKSUMS_UNKNOWN,  // nobody has asked the origin
@@ -98,7 +97,7 @@ void checksums_run_begin(struct fill *fill); // call it when its object is known
 // Call it when the whole run has come, and deliver its last bytes afterwards. Sets the verdict, if
 // the run has a sum and none yet.
 void checksums_run_judge(struct fill *fill);
-void checksums_run_drop(struct fill *fill); // drops the run's sum, which is not needed any more
+void checksums_run_drop(struct fill *fill); // drops the run's sum: it is not needed, or wrong
 
 // --- a stored object in several runs; on its home's worker ---------------------------------------
 
@@ -116,7 +115,7 @@ void checksums_condemn(struct fill_worker *fw, const struct store_object *object
 // The checksum of a reply's bytes, from the object's first byte on. Zero the struct, then call
 // checksums_reply_begin().
 struct checksums_reply {
-    uint64_t verdicts; // number of verdicts on the key when the reply began
+    uint64_t verdicts; // the key's verdict counter when the reply began
     bool has_kind;
     enum s3_checksum kind;
     struct s3_checksum_state *sum; // of the object's bytes below end_byte

@@ -232,8 +232,8 @@ struct fill {
     uint64_t token;           // the home's token, if this run is a first request; otherwise 0
     const char *unstored_why; // one word: why the run is not stored; NULL: it is or was stored
     enum err failed;          // why no head was accepted; sent with FIRST_END
-    struct span
-        failed_document; // the origin's error document; valid only while the run is being failed
+    // The origin's error document; valid only while the run is being failed.
+    struct span failed_document;
     struct store_object *object;    // the version requested with If-Match, or found in the head
     struct store_object *described; // the same version with the checksums from a HEAD; or NULL
     uint64_t asked_us;              // when the run's request was sent
@@ -248,8 +248,8 @@ struct fill {
     unsigned chunk_count;
     struct store_run *run;
     bool is_promised; // the store promised room for a long run, and the write has not begun
-    struct store_place
-        pages; // the part already written, pinned; no segment: nothing is written yet
+    // The part already written, pinned; no segment: nothing is written yet.
+    struct store_place pages;
     struct s3_checksum_state *checksum; // of the bytes received; NULL: the origin named no checksum
     enum fill_verdict verdict;
     struct store_place place;
@@ -273,8 +273,8 @@ struct fill {
     struct message memory_message;
     struct task deliver_task;
     // fill_unknown.c
-    struct origin_condition
-        condition;         // condition of the reader that began the run, until the head has come
+    // Condition of the reader that began the run, until the head has come.
+    struct origin_condition condition;
     uint64_t suffix_bytes; // bytes wanted at the object's end; 0: the run's first byte is known
     // fill_describe.c
     bool describing;   // a HEAD is in flight at the same time
@@ -408,8 +408,8 @@ bool fill_has_run(struct fill_worker *fw, const struct subscription *sub);
 
 // --- fill_run.c ----------------------------------------------------------------------------------
 
-void fill_maybe_free(
-    struct fill *fill); // frees a run that has left the table, unless a call or message is due
+// Frees a run that has left the table, unless a call or message is due.
+void fill_maybe_free(struct fill *fill);
 void fill_drop_chunks(struct fill *fill);     // afterwards no reader gets bytes from them
 void fill_drop_pages(struct fill *fill);      // readers then use the run's place, or ask again
 void fill_drop_run(struct fill *fill);        // stores nothing of the run
@@ -505,8 +505,8 @@ void fill_wait_for_place(struct fill *fill); // rule 20: for a run that is being
 void fill_park(struct fill *fill);           // parks a run whose transfer has ended
 // The run's only timer. Its effect depends on the phases of the run and of its transfer.
 void fill_on_timer(struct timer *timer);
-uint64_t fill_window_fastest(
-    const struct fill *fill);               // offset up to which its fastest reader has taken bytes
+// Offset up to which its fastest reader has taken bytes.
+uint64_t fill_window_fastest(const struct fill *fill);
 void fill_window_update(struct fill *fill); // sets or clears FILL_PAUSE_WINDOW of an unstored run
 
 // --- fill_fetch.c --------------------------------------------------------------------------------

@@ -126,8 +126,8 @@ void fill_home_enter(struct home_key *h, enum home_state to);
 
 struct home_key *home_find(struct fill_worker *fw, struct hash128 hash); // NULL: there is none
 struct home_key *home_get(struct fill_worker *fw, struct object_key *key);
-void home_maybe_free(
-    struct home_key *h); // frees it, unless something about the key is still undecided
+// Frees it, unless something about the key is still undecided.
+void home_maybe_free(struct home_key *h);
 static inline void home_hold(struct list *list, struct subscription *sub)
 {
     list_push_back(list, &sub->held_node);

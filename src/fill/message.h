@@ -54,8 +54,8 @@ struct fill_message {
     struct message message;
     enum fill_message_type type;
     struct fill_worker *from;
-    struct object_key
-        *key; // reference; NULL: a pointer in the payload identifies the receiver's object
+    // Reference; NULL: a pointer in the payload identifies the receiver's object.
+    struct object_key *key;
 };
 
 struct ask_message {
@@ -84,8 +84,8 @@ struct first_end_message {
     uint64_t token;
     enum err err;                      // ERR_OK: a head came, or no request was sent
     struct origin_condition condition; // the reader's condition, if the error is its result
-    uint64_t
-        version; // version_hash() of the version that a 304 confirms or a 412 denies; 0: not known
+    // The version_hash() of the version that a 304 confirms or a 412 denies. 0: not known.
+    uint64_t version;
     struct span document; // the origin's error, packed; on the heap; may be empty
 };
 
@@ -93,8 +93,8 @@ struct publish_message {
     struct fill_message base;
     struct fill *fill;
     struct store_object *object; // reference
-    struct store_place
-        place; // borrowed: the run keeps it pinned until it is visible in the index, or dropped
+    // Borrowed: the run keeps it pinned until it is visible in the index, or dropped.
+    struct store_place place;
     uint64_t first_byte, end_byte;
     uint64_t asked_us;             // when the run's request was sent
     struct s3_checksum_state *sum; // checksum state of these bytes; owned; NULL: not known
@@ -186,13 +186,13 @@ struct answer_message {
 struct fill_message *message_new(struct fill_worker *from, enum fill_message_type type,
                                  struct object_key *key);
 void message_send(struct fill_worker *to, struct fill_message *message);
-void message_release(
-    struct fill_message *message); // and all references that the receiver has not taken
+// Frees the message, with all references that the receiver has not taken.
+void message_release(struct fill_message *message);
 // Returns a copy on the heap for a message's document. Empty if memory is short.
 struct span message_document(struct span s);
 
-void message_send_again(struct fill_worker *from,
-                        struct subscription *sub); // answers the ask with AGAIN
+// Answers the ask with AGAIN.
+void message_send_again(struct fill_worker *from, struct subscription *sub);
 
 // Defines message_route_new() and so on, one for each message, and declares each receiver.
 #define MESSAGE(name, payload, receiver, ...)                                                      \

@@ -24,8 +24,7 @@ void access_log_live_free(struct access_log_live *live); // NULL is fine
 void access_log_live_write(struct access_log_live *live, const struct request *r,
                            enum http_outcome outcome);
 
-// --- recent.c, bucket_counts.c: one of each for a worker; call *_note() when a request is over
-// ------------------------
+// --- recent.c, bucket_counts.c: one of each for a worker, noted when a request is over -----------
 
 struct recent *recent_new(void);
 void recent_free(struct recent *recent); // NULL is fine

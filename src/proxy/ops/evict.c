@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Evicts an object or a bucket on an operator's order, as if a write had changed it. The home of
-// each name that a copy of the object is held under (one for each realm) invalidates it. From then
-// on no reader on any worker is given that copy, also if a run of it is in flight. A whole bucket
-// goes to its next epoch. The bytes stay on disk until their segment is evicted.
+// Evicts an object or a bucket on an operator's order, as if a write had changed it. A copy of the
+// object may be cached under one name for each realm. The home of each name invalidates it. From
+// then on no reader on any worker gets that copy, even if a run of it is in flight. To evict a
+// whole bucket, its epoch is raised. The bytes stay on disk until their segment is evicted.
 //
 // Memory: an order may name a thousand objects in many realms. A worker has a few names in flight
 // at a time, charged to BUDGET_WRITES, and allocates nothing for the others. On one worker.

@@ -142,8 +142,9 @@ void warm_phase_enter(struct warm_object *o, enum warm_phase phase);
 
 // --- warm_object.c -------------------------------------------------------------------------------
 
+// `entry`: the object's entry in the listing; NULL: no listing named it.
 struct warm_object *warm_object_new(struct proxy_warm *job, struct warm_item *item, struct span key,
-                                    const struct list_entry *entry); // NULL: not listed
+                                    const struct list_entry *entry);
 enum warm_step warm_object_step(struct warm_object *o);
 void warm_object_leave(struct warm_object *o); // leaves all its subscriptions
 void warm_object_free(struct warm_object *o);  // nothing of it may be in flight
@@ -169,8 +170,8 @@ uint64_t warm_pace_wake(struct proxy_warm *job);
 
 // --- warm_room.c ---------------------------------------------------------------------------------
 
-struct warm_item *warm_room_item_new(struct proxy_warm *job,
-                                     const struct proxy_warm_item *from);  // any thread
+// Any thread may call it.
+struct warm_item *warm_room_item_new(struct proxy_warm *job, const struct proxy_warm_item *from);
 void warm_room_item_unref(struct proxy_warm *job, struct warm_item *item); // NULL is fine
 void warm_room_page_come(struct warm_page *page); // charges the page's memory
 void warm_room_page_gone(struct warm_page *page); // discharges it
