@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keeps the checksums known of an object, and decides which hits have more learnt. checksums.h
-// tells the whole story.
+// Keeps the known checksums of objects, and decides which hits make the home learn more.
+// checksums.h has an overview.
 //
 // The limits of HEADs that no client waits for. A hit decides here whether it asks the key's home
 // at all. A refusal costs a few loads:
@@ -121,8 +121,8 @@ struct store_sums checksums_of_run(const struct store_object *object, uint64_t f
     return checksums_of(!has_lines && checksums_are_named(described, object) ? described : object);
 }
 
-// An answer of another size says nothing of the record's bytes. The value then prevents further
-// HEADs for checksums, unless a client waits for them.
+// If the answer has another size, its checksums are not those of the record's bytes. The value
+// returned then prevents further HEADs for checksums, unless a client waits for them.
 struct store_sums checksums_learnt(const struct store_object *found, uint64_t size_bytes)
 {
     if (found->size_bytes != size_bytes) {

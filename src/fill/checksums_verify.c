@@ -36,7 +36,7 @@
 
 #define SUM_PIECES_MAX 32768u // about 5 MiB
 
-#define NOTHING UINT64_MAX // an end that no reply reaches
+#define NOTHING UINT64_MAX // an end_byte that no reply reaches
 static_assert(FILL_RUN_SUMS % FILL_RUN_SUM_WAYS == 0, "the sets fill the table");
 
 struct sum_piece {
@@ -59,7 +59,7 @@ struct whole_sums {
     unsigned piece_count;
 };
 
-struct run_sum { // of a run that has come, for replies
+struct run_sum { // the sum of a run that was received, for replies
     uint64_t name, end_byte, crc, verdicts;
 };
 

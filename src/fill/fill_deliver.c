@@ -231,7 +231,7 @@ void fill_on_deliver(struct task *task)
     struct fill *fill = fill_of(container_of(task, struct fill, deliver_task));
     fill_deliver(fill);
     if (fill->phase == FILL_BODY && fill->pause == FILL_PAUSE_MEMORY && fill_take_lead(fill)) {
-        fill_pause_update(fill); // another run has handed the lead on
+        fill_pause_update(fill); // another run has passed the lead on
     }
     if (fill->phase == FILL_BODY && list_empty(&fill->readers)) {
         // The last readers were removed, for example because they wanted another version.

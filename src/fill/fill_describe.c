@@ -7,10 +7,11 @@
 //   kind that may be small      checksums. If the object is larger than the run, the run takes
 //                               its bytes and ends the transfer there. That costs a connection
 //                               and what the socket still held, but no request.
-//   listed as large, or of a    The run is asked for by its range, and a HEAD is sent beside it.
-//   large kind                  The run's head is held until HEAD has answered, but no longer
-//                               than it took to come itself. After that the reply goes without
-//                               checksums, and its home has a HEAD sent that nobody waits for.
+//   listed as large, or of a    The run is requested by its range, and a HEAD is sent at the same
+//   large kind                  time. The run's head is held until the HEAD is answered, but no
+//                               longer than the head itself took to arrive. After that the reply
+//                               is sent without checksums, and the home sends a HEAD that nobody
+//                               waits for.
 //
 // If the store has no room for a long run, as in small caches, a run may be shorter than a small
 // object. Such a run is requested by its range, as for a large kind, because cutting the transfer

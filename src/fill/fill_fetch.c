@@ -506,7 +506,7 @@ static void fill_broke(struct fill *fill, enum err err)
     }
 }
 
-// The driver of a run whose transfer has ended: its phase and what has come decide.
+// Continues a run whose transfer has ended, according to its phase and the bytes received.
 static void on_fetch_end(struct origin_fetch *f, enum err err)
 {
     struct fill *fill = fill_of(f->ctx);
@@ -558,7 +558,8 @@ static uint64_t fill_request_end(const struct fill *fill)
         uint64_t end = fill->first_byte + (uint64_t)fill->block_count * fill->block_size_bytes;
         return fill->object != NULL ? min_u64(end, fill->object->size_bytes) : end;
     }
-    // A transfer may break when its whole piece has come. Then the rest of the run is requested.
+    // A transfer may break after its whole piece was received. Then the rest of the run is
+    // requested.
     bool is_open = fill->received < fill->asked_end_byte;
     return is_open ? min_u64(fill->asked_end_byte, fill->end_byte) : fill->end_byte;
 }

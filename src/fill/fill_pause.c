@@ -100,7 +100,7 @@ void fill_pause_update(struct fill *fill)
     case TRANSFER_IDLE:
     case TRANSFER_RESUMING:
     case TRANSFER_HELD:      // it stays paused, whatever the reasons are
-    case TRANSFER_CANCELLED: // its end decides
+    case TRANSFER_CANCELLED: // on_fetch_end() decides when it ends
         break;
     }
 }
@@ -123,7 +123,7 @@ static void fill_pause_expired(struct fill *fill)
 {
     check(fill->phase == FILL_BODY && !fill->weak);
     if (fill->pause == FILL_PAUSE_DISK) {
-        // The run waits for the disk no longer. It is not stored, and its bytes are streamed.
+        // The run stops waiting for the disk. It is not stored, and its bytes are streamed.
         store_run_give_up(fill->run);
         fill_pause_end(fill, FILL_PAUSE_DISK);
         fill_pause_update(fill);

@@ -75,7 +75,7 @@ void fill_send_version(struct fill *fill)
         return;
     }
     if (fill->weak) {
-        fill_send_first_end(fill); // no ETag names the version: the others ask for themselves
+        fill_send_first_end(fill); // no strong ETag: other readers fetch for themselves
         return;
     }
     check(fill->object != NULL && fill->object->etag.len > 0);
@@ -169,7 +169,7 @@ bool fill_take_lead(struct fill *fill)
     return leads;
 }
 
-// Hands the lead on. The next run goes on in its own turn (fill_on_deliver()).
+// Passes the lead to another run, which continues in its own turn (fill_on_deliver()).
 void fill_yield_lead(struct fill *fill)
 {
     struct fill_worker *fw = fill->fw;

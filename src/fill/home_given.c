@@ -26,8 +26,8 @@ struct home_given home_given(struct home_key *h)
                : (struct home_given){.any_until_us = slot->given.any_until_us};
 }
 
-// Makes the slot the key's own. Of another key that had the slot only the time remains, and counts
-// for this key.
+// Gives the slot to this key. If another key had it, only that key's time is kept, and then also
+// applies to this key.
 static struct home_given *given_take(struct home_key *h)
 {
     struct given_slot *slot = given_slot(h);

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shared by the files behind serve_pass.c: the body of a request on its way to the origin, the key
-// of a form upload, and cached listings.
+// Shared by the files of a request that passes through: its state, the body on its way to the
+// origin, the key of a form upload, and cached listings.
 #ifndef FOREBAY_PROXY_PASS_PASS_PRIVATE_H
 #define FOREBAY_PROXY_PASS_PASS_PRIVATE_H
 
 #include "proxy/pass/pass.h"
 
 #define PASS_COLLECT_MAX (2u << 20) // bytes of a body that must be complete before it is forwarded
-#define PASS_COLLECT_COPIES                                                                        \
-    2u // of a body that is parsed and rendered again; the parsed form is in a counted arena
+// Copies in memory of a body that is parsed and rendered again. The parsed form is in a counted
+// arena.
+#define PASS_COLLECT_COPIES 2u
 #define PASS_COLLECT_SMALL 65536u // charged for a body of unknown length, until it is longer
 #define PASS_FORM_HEAD_MAX 65536u // bytes of a form upload before its file
 
@@ -29,13 +30,13 @@ struct pass_body {
     bool decode, reframe;
     uint64_t decoded_length; // of aws-chunked
     struct aws_chunked_decoder *decoder;
-    struct s3_checksum_state *sha256; // body against x-amz-content-sha256
+    struct s3_checksum_state *sha256; // of the body; compared with x-amz-content-sha256
     uint8_t expected_sha256[32];
-    struct s3_checksum_state *checksum; // payload against its trailer
+    struct s3_checksum_state *checksum; // of the payload; compared with its trailer
     struct span trailer_name;
     size_t trailer_value_len;
-    bool must_verify;     // something is still to be checked
-    bool is_verified;     // pass_body_finish() said ERR_OK
+    bool must_verify;     // the body has a check, which must pass before its end is sent
+    bool is_verified;     // pass_body_finish() has returned ERR_OK
     enum err too_large;   // the error of a collected body above its maximum
     uint64_t payload_fed; // decoded bytes so far
     uint64_t chunk_left;  // of the chunk being re-framed
@@ -365,13 +366,14 @@ bool pass_state_copy_headers(struct arena *arena, const struct headers *from, st
 
 // --- pass_go.c -----------------------------------------------------------------------------------
 
-// The driver: goes from phase to phase until one waits. Call it whenever something has changed.
+// The driver: moves from phase to phase until one must wait. Call it whenever something has
+// changed.
 void pass_go(struct pass_state *p);
 // Each aborts if `next` may not follow.
 void pass_enter_call(struct pass_state *p, enum call_phase next);
 void pass_enter_upload(struct pass_state *p, enum upload_phase next);
 void pass_enter_answer(struct pass_state *p, enum answer_phase next);
-void pass_state_check(const struct pass_state *p); // aborts where its phases do not agree
+void pass_state_check(const struct pass_state *p); // aborts if its phases contradict each other
 
 // --- pass_origin.c -------------------------------------------------------------------------------
 
@@ -411,7 +413,7 @@ bool pass_listing_is_judged(const struct pass_state *p);
 // pass_listing_may_show() judges each name.
 bool pass_listing_is_limited(const struct request *r);
 bool pass_listing_may_show(void *ctx, struct span name); // ctx: a pass_state with its request
-// Number of last bytes that belong to a name that is not complete yet.
+// Returns how many of the last bytes belong to a name that is not complete yet.
 uint64_t pass_listing_pending(const struct pass_state *p);
 
 // --- pass_version.c ------------------------------------------------------------------------------
