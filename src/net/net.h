@@ -31,7 +31,9 @@ struct transfer_pool_options {
     uint64_t keepalive_ms;          // idle connections older than this are not reused (4 s)
     const char *ca_file;            // NULL: system bundle
     bool deny_link_local;           // refuse addresses at which clouds hand out credentials
-    const char *names; // NULL; in tests "NAME:PORT:ADDRESS,ADDRESS": NAME is not looked up
+    // For tests: "NAME:PORT:ADDRESS,ADDRESS" gives the addresses of NAME instead of a look-up.
+    // Otherwise NULL.
+    const char *names;
 };
 struct transfer_pool;
 struct transfer_pool *transfer_pool_new(struct worker *w,
@@ -68,15 +70,15 @@ struct transfer_calls {
     // transfer is freed after this call.
     void (*on_end)(void *ctx, enum err err, const char *detail);
 };
-// How private an address is, in rising order. A transfer that follows a redirect may not go to a
-// more private address than that of the host that sent the redirect.
+// How private an address is, in rising order. A transfer that follows a redirect may not connect to
+// an address that is more private than the address of the host that sent the redirect.
 enum transfer_reach {
     TRANSFER_REACH_ANY,     // no limit, or unknown
     TRANSFER_REACH_PUBLIC,  // the internet
     TRANSFER_REACH_PRIVATE, // private and shared ranges (RFC 1918, 6598, 4193)
     TRANSFER_REACH_LOCAL    // this machine or its network link
 };
-// ANY if it is not a literal address
+// Returns ANY if the text is not a literal address.
 enum transfer_reach transfer_reach_of_text(const char *address);
 
 struct transfer_request {
@@ -89,12 +91,12 @@ struct transfer_request {
     unsigned header_count;
     bool has_body;
     uint64_t body_length; // always known
-    // a new connection, for a request that must not be repeated if a reused one is dead
+    // Use a new connection, because a reused one may be dead and the request must not be repeated.
     bool fresh_connection;
-    uint64_t first_byte_timeout_ms; // 0 = the pool's
-    uint64_t late_timeout_ms;       // longest silence inside the body of a 2xx; 0 = the pool's
-    const char *unix_socket;        // NULL
-    enum transfer_reach reach;      // limit: ERR_PERMISSION if every address is more private
+    uint64_t first_byte_timeout_ms; // 0: the pool's
+    uint64_t late_timeout_ms;       // longest silence inside the body of a 2xx; 0: idle_timeout_ms
+    const char *unix_socket;        // path of the socket to connect to; NULL: use the URL's host
+    enum transfer_reach reach; // the most private reach allowed; ERR_PERMISSION if none is left
 };
 // Starts a transfer. No callback runs inside this call; even an immediate failure reports on_end()
 // later. The callbacks get `ctx`.
@@ -112,8 +114,8 @@ bool transfer_reused_connection(const struct transfer *t);
 enum transfer_reach transfer_reach_of_peer(const struct transfer *t);
 
 // --- response_head.c -----------------------------------------------------------------------------
-// Strict check of a server's response head, from its raw header lines, before any other code trusts
-// it. Pure: no I/O and no clock; memory comes only from the caller's arena. Not for concurrent use.
+// Checks a server's response head strictly, from its raw header lines, before any other code trusts
+// the head. Pure: no I/O and no clock; memory comes only from the caller's arena. Not thread-safe.
 //
 // Usage: response_head_init(), then response_head_line() for every raw line until it reports a
 // complete head. Then the fields may be read.
@@ -139,7 +141,9 @@ struct response_head {
     bool is_chunked;        // Transfer-Encoding: chunked
     struct headers headers; // the well-formed headers, values trimmed; copies in the arena
 
-    bool last_was_framing, has_last; // about the line before, which a folded line would continue
+    // About the previous header line, which a folded line would continue: whether there is one, and
+    // whether it is a framing header.
+    bool last_was_framing, has_last;
 };
 
 void response_head_init(struct response_head *h, struct arena *arena, bool is_head_request);

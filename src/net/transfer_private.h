@@ -19,17 +19,18 @@ struct transfer_lane {
     unsigned magic;
     struct transfer_pool *pool;
     CURLM *multi;            // NULL: not open
-    unsigned most;           // most connections it may have
+    unsigned most;           // most connections in this lane
     unsigned running;        // transfers in this lane that have not ended
     struct list connections; // sockets opened for curl, see transfer_connection.c
     struct list sockets;
     struct list_node due_node; // in pool->due
     struct timer timer;        // the timer that curl asked for
     bool is_timeout_due;
-    bool must_look_up;         // an address of the name has failed: look the name up again
-    struct timer unused_timer; // closes the lane after it was unused for keepalive_ms
+    bool must_look_up;         // look the host name up again, because one of its addresses failed
+    struct timer unused_timer; // closes the lane when it has been unused for keepalive_ms
 };
 
+// Limits on what a pool receives in one turn of the worker's loop.
 struct transfer_turn {
     uint64_t at_us;             // when the turn began
     uint64_t left;              // bytes of long bodies that may still be received
@@ -69,7 +70,8 @@ enum transfer_wait { WAIT_CONNECT, WAIT_UPLOAD, WAIT_FIRST_BYTE, WAIT_BODY };
 enum transfer_head { HEAD_FINAL, HEAD_INTERIM, HEAD_OVER }; // HEAD_FINAL: also before it begins
 #define TRANSFER_LENGTH_UNKNOWN UINT64_MAX
 
-// One direction of a transfer: the pause that is wanted, and the pause that curl knows of.
+// The pause of one direction of a transfer: whether it should be paused, and whether it is
+// paused in curl.
 struct transfer_pause {
     bool is_wanted, is_in_curl;
 };
@@ -89,21 +91,22 @@ struct transfer {
     enum transfer_wait wait;
     struct timer timer;
     uint64_t active_us;      // time of the last progress in the current wait
-    uint64_t passed_over_us; // since when its readable socket has been passed over; 0: it has not
+    uint64_t passed_over_us; // since when its readable socket has been left unread; 0: it is read
     uint64_t first_byte_timeout_ms, idle_timeout_ms; // 0 = none
     uint64_t late_timeout_ms; // replaces idle_timeout_ms in the body of a success
 
-    enum err abort_err; // why we abort it; ERR_OK: we do not
+    enum err abort_err; // the error with which we abort the transfer; ERR_OK: we do not
     struct transfer_pause body_pause, upload_pause;
     enum transfer_head head;
-    bool must_reconnect; // the connection that curl chose must not carry the request
+    bool must_reconnect; // the request needs a connection other than the one that curl chose
     bool has_opened;     // has opened a socket
     enum transfer_reach reach;
     bool is_out_of_reach; // an address was refused because of `reach`
-    bool must_run;        // curl may have another address to try, but no event that makes it do so
+    bool must_run;        // curl may have an address left to try, but no event would start that
     unsigned status;      // of the latest response head; 0: none yet
-    uint64_t held_bytes;  // bytes charged to the budget
-    uint64_t body_announced, body_received; // announced: or TRANSFER_LENGTH_UNKNOWN
+    uint64_t held_bytes;  // bytes charged to the memory budget
+    // body_announced: length of the body by its head, or TRANSFER_LENGTH_UNKNOWN.
+    uint64_t body_announced, body_received;
     char error[CURL_ERROR_SIZE];
 };
 
@@ -112,18 +115,18 @@ struct transfer {
 #define CURL_SET(easy, option, value) check(curl_easy_setopt((easy), (option), (value)) == CURLE_OK)
 
 // --- transfer.c ----------------------------------------------------------------------------------
-// The only writer of the state. Aborts if `state` may not follow.
+// Changes the state; nothing else may. Aborts if `state` may not follow the current one.
 void transfer_enter(struct transfer *t, enum transfer_state state);
 
 // --- transfer_pause.c ----------------------------------------------------------------------------
 // Makes pool_drive() look at the transfer.
 void transfer_changed(struct transfer *t);
-// Makes pool_drive() end it. The first error counts.
+// Makes pool_drive() end the transfer with `err`. Later calls do not change the error.
 void transfer_abort(struct transfer *t, enum err err);
 // Called when curl opens or drops a socket. If the transfer is still connecting, makes curl look at
 // it once more.
 void transfer_note_socket(struct transfer *t);
-// Makes the pauses in curl match those that are wanted.
+// Makes the pauses in curl match body_pause and upload_pause.
 CURLcode transfer_tell_curl(struct transfer *t);
 void transfer_wait(struct transfer *t); // pauses it in curl until its turn to receive
 // Makes pool_drive() look at the lane, because a transfer may have ended in it.
@@ -133,20 +136,19 @@ void transfer_lane_is_due(struct transfer_lane *lane);
 // Records that a piece of the body has arrived. Returns false if the rest must wait for a later
 // turn.
 bool transfer_turn_received(struct transfer *t, uint64_t len) MUST_USE;
-bool transfer_turn_takes(const struct transfer *t); // may it receive now?
+bool transfer_turn_takes(const struct transfer *t); // true if the transfer may receive now
 void transfer_turn_wait(struct transfer *t);
-// Returns true if the transfer's readable socket may be read in this turn. False: it is passed
-// over.
+// Returns true if the transfer's readable socket may be read in this turn. Otherwise records that
+// the socket is left unread.
 bool transfer_turn_takes_socket(struct transfer *t) MUST_USE;
-// Returns true if unread data is in the socket because we passed it over, so that no timeout of the
-// origin applies.
+// Returns true if we left data in the socket unread, so that no timeout of the origin applies.
 bool transfer_turn_is_passed_over(const struct transfer *t);
 // Measures the time spent receiving from a socket. Pass the result of transfer_turn_begun() to
 // transfer_turn_spent().
 uint64_t transfer_turn_begun(struct transfer_pool *pool);
 void transfer_turn_spent(struct transfer_pool *pool, uint64_t begun_us);
-// Removes and returns the next waiting transfer that may receive now. NULL: none waits, or they
-// must go on waiting.
+// Removes and returns the next waiting transfer that may receive now. NULL: none waits, or none may
+// receive yet.
 struct transfer *transfer_turn_next(struct transfer_pool *pool);
 
 // --- transfer_lane.c -----------------------------------------------------------------------------
@@ -157,7 +159,7 @@ void transfer_lanes_done(struct transfer_pool *pool);
 // transfer_lane_leave().
 struct transfer_lane *transfer_lane_enter(struct transfer_pool *pool);
 void transfer_lane_leave(struct transfer_lane *lane);
-// Removes the ended transfer from all socket records of the lane.
+// Removes an ended transfer from all socket records of the lane.
 void transfer_lane_forget(struct transfer_lane *lane, const struct transfer *t);
 // Callback for CURLOPT_OPENSOCKETFUNCTION; ctx is the transfer.
 curl_socket_t transfer_open_socket(void *ctx, curlsocktype purpose, struct curl_sockaddr *addr);

@@ -57,7 +57,7 @@ enum err origin_directory_error(int errno_value);
 
 #define ORIGIN_DIRECTORY_NAME_MAX 256u // NAME_MAX and a folder's '/'
 
-// A name whose bytes are in window.bytes, with its '/' for a folder.
+// A name, whose bytes are in origin_directory_window.bytes. A folder's name ends in '/'.
 struct origin_directory_name {
     uint32_t offset;
     uint16_t len;
@@ -68,19 +68,19 @@ struct origin_directory_window {
     struct buf bytes;
     struct origin_directory_name *names;
     size_t name_count, name_cap;
-    size_t next;      // the first name that was not taken
-    struct buf from;  // names up to this one belong to previous windows
-    struct buf bound; // names above this one were dropped; empty: none was
-    uint64_t charged_bytes;
+    size_t next;            // index of the first name that the walk has not used yet
+    struct buf from;        // names up to this one belong to previous windows
+    struct buf bound;       // names above this one did not fit and were dropped; empty: all fitted
+    uint64_t charged_bytes; // charged to the memory budget
 };
 void origin_directory_window_init(struct origin_directory_window *w);
 void origin_directory_window_done(struct origin_directory_window *w);
-// Adds one name of the folder, in any order. `give_back` frees memory elsewhere; it returns false
-// if there is none.
+// Adds one name of the folder, in any order. If memory is short, calls `give_back`, which frees
+// memory elsewhere, or returns false if it cannot.
 enum err origin_directory_window_add(struct origin_directory_window *w, struct span name,
                                      enum origin_directory_kind kind, bool (*give_back)(void *ctx),
                                      void *ctx) MUST_USE;
-void origin_directory_window_sort(struct origin_directory_window *w); // all names were added
+void origin_directory_window_sort(struct origin_directory_window *w); // after the last add()
 struct span origin_directory_window_name(const struct origin_directory_window *w, size_t i);
 // Returns true if the folder has names above those of the window. The caller then advances and adds
 // all names again.

@@ -23,7 +23,7 @@ struct origin_s3_endpoint {
     bool is_https, is_aws;
     char *host;           // with the port, as in the Host header; lower case
     char *base_path;      // "" or "/prefix", already percent-encoded
-    char *default_region; // the one that the endpoint names; NULL: none
+    char *default_region; // the region in the endpoint's name; NULL: none
 };
 // ERR_INVALID: ret_why has one line.
 enum err origin_s3_endpoint_parse(const char *text, struct origin_s3_endpoint *ret_endpoint,
@@ -41,13 +41,13 @@ void origin_s3_endpoint_show(const struct origin_s3_endpoint *endpoint, struct s
                              struct buf *out);
 // Returns true if the host contains "{region}".
 bool origin_s3_endpoint_has_region(const struct origin_s3_endpoint *endpoint);
-// Returns true if the bucket is addressed by host name. Only names that are safe there, and under
-// https none with a dot.
+// Returns true if requests put the bucket into the host name. That needs a bucket name that is safe
+// in a host name and, under https, has no dot.
 bool origin_s3_endpoint_is_virtual(const struct origin_s3_endpoint *endpoint,
                                    enum origin_addressing addressing, struct span bucket);
 
-// The URL as sent, in `arena`. `path` and `query` are canonical, so that the signed bytes are the
-// sent bytes.
+// A request's URL, in `arena`. `path` and `query` are canonical, so the bytes that are signed are
+// the bytes that are sent.
 struct origin_s3_url {
     const char *url;
     struct span host, path, query;
@@ -100,46 +100,47 @@ enum err origin_s3_headers_of_error(struct arena *arena, const struct headers *o
 bool origin_s3_status_must_collect(unsigned status);
 // Returns true for answers that a client never sees: it gets a 503 of our own.
 bool origin_s3_status_is_hidden(unsigned status);
-// Returns true for a status that neither S3 nor a gateway in front of it sends. On a reused
-// connection it is no answer to our request.
+// Returns true for a status that neither S3 nor a gateway in front of it sends. If it arrives on a
+// reused connection, it does not answer our request.
 bool origin_s3_status_is_foreign(unsigned status);
 bool origin_s3_status_is_token_error(struct span code);
 // Returns the error for 408, 429 and 5xx.
 enum err origin_s3_status_failure(unsigned status);
-// Returns the error with which a fetch ends that was answered by neither 200 nor 206.
+// Returns the error with which a fetch ends after an answer that is neither 200 nor 206.
 enum err origin_s3_status_error(const struct origin_fetch *f, unsigned status, struct span code);
 
 // --- The driver's state --------------------------------------------------------------------------
 
 struct origin_s3_state {
     struct origin_s3_endpoint endpoint;
-    char *region; // configured or found at the start; NULL: to be learnt, until then us-east-1
+    char *region; // configured or found at the start; NULL: us-east-1 until it is learnt
     bool region_is_fixed;
     struct credentials_renewer *renewer;
-    atomic_long clock_skew_s; // the origin's clock minus ours, once it has complained
+    atomic_long clock_skew_s; // the origin's clock minus ours; 0 until it refuses our time
     atomic_bool unpacks;      // see origin_s3_unpacks()
     // Used by origin_s3_odd.c.
     atomic_ulong head_answered_until_us, if_match_answered_until_us; // monotonic
-    atomic_ulong heads_refused[ORIGIN_S3_HEADS_REFUSED]; // keys; a hash and a time; 0: none
+    // Keys whose HEAD was refused: each entry has the key's hash and a time. 0: a free entry.
+    atomic_ulong heads_refused[ORIGIN_S3_HEADS_REFUSED];
     atomic_bool is_stopping;
 
-    // The regions of buckets, which all workers read and write without a lock. A row is a bucket's
-    // hash, with the number of its region's name in the last byte, from 1. Names stay until the
-    // end.
+    // The regions of buckets, which all workers read and write without a lock. A row of
+    // bucket_regions is the bucket's hash, whose last byte is replaced by the index of the region's
+    // name, counted from 1. Names are never freed while the origin exists.
     _Atomic(char *) region_names[ORIGIN_S3_REGION_NAMES_MAX];
     atomic_uint_least64_t bucket_regions[ORIGIN_S3_REGIONS_MAX]; // 0: free
-    atomic_uint region_next;                                     // the row that is replaced next
+    atomic_uint region_next; // the row of bucket_regions that is replaced next
 };
 
 struct origin_s3_pool {
     char access_key[129]; // "": the origin's own credentials
     struct transfer_pool *pool;
     unsigned use_count; // running calls
-    unsigned number;    // the origin's `live.number` when the pool was made
+    unsigned number;    // the value of origin.live.number when the pool was made
     uint64_t used_at_us;
 };
 
-// The driver's part on one worker.
+// The driver's state on one worker.
 struct origin_s3_part {
     struct origin_s3_pool pools[ORIGIN_S3_POOLS_MAX];
 };
