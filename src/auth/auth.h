@@ -73,16 +73,16 @@ bool access_keys_may_see(const struct access_keys_principal *p, struct span buck
 
 // --- auth_signature.c ----------------------------------------------------------------------------
 
-// A request as it came.
+// A request exactly as the client sent it.
 struct auth_request {
     struct arena *arena;
     struct span method, target;
     const struct headers *headers;
-    struct s3_request *s3; // the path is parsed again if the signature says that '+' is a blank
+    struct s3_request *s3; // its key is decoded again if the signature counts '+' as a space
 };
 
 // Verifies the signature over the raw request. An unknown access key costs the same work as a known
-// one. Fills ret_claim as far as the request could be parsed. *ret_entry becomes the principal, or
+// one. Fills ret_claim as far as the request can be parsed. *ret_entry becomes the principal, or
 // NULL. ret_signing_key has 32 bytes and verifies signed chunks. On refusal fills ret_detail.
 enum err auth_signature_verify(const struct auth_request *r, const struct access_keys *table,
                                time_t now, struct sigv4_claim *ret_claim, uint8_t *ret_signing_key,

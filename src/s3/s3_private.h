@@ -62,9 +62,9 @@ unsigned s3_name_count(const struct s3_request *r, const struct headers *headers
 // Returns true for an x-amz-* header (in any case) that S3 accepts with a write. Each one describes
 // the object to write, or names a source.
 bool s3_header_is_of_write(struct span name);
-// true if all x-amz-* headers are such headers
+// Returns true if s3_header_is_of_write() is true for all x-amz-* headers.
 bool s3_headers_are_of_write(const struct headers *headers);
-// Returns true if the origin may unpack the body into keys that only the body names.
+// Returns true if the origin may unpack the body as an archive, whose keys only the body names.
 bool s3_request_unpacks(const struct s3_request *r, const struct headers *headers);
 
 #endif

@@ -12,7 +12,7 @@ struct s3_uri {
     struct span bucket, key; // views; an empty key means the bucket
     bool is_prefix;          // names a bucket, or ended in '/' or '*'; the '*' is not in `key`
 };
-// Returns false if the text is no such URI. *ret_why then says why in a few words.
+// Returns false if the text is no such URI. *ret_why is then the reason in a few words.
 bool s3_uri_parse(struct span text, struct s3_uri *ret_uri, const char **ret_why);
 // Returns true if the key has a '*' that is not at its end. Such a '*' is part of the key, which
 // may not be what the user meant. *ret_prefix is then the text up to and including the first one.
