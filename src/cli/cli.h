@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The door of the command line: it runs the command that the words name. Main thread only.
+// The public header of the command line. Main thread only.
 #ifndef FOREBAY_CLI_CLI_H
 #define FOREBAY_CLI_CLI_H
 

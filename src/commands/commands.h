@@ -38,13 +38,13 @@
 
 // --- commands.c ----------------------------------------------------------------------------------
 
-// Removes `flag` from argv, after the operands, and decrements *argc. Returns false if it is
-// missing.
+// Removes `flag` from argv, after the operands, and decrements *argc. Returns false if there is no
+// such flag.
 bool commands_argument_take(int *argc, char **argv, const char *flag);
-// The same for `flag VALUE` and `flag=VALUE`. Returns the value, or NULL if the flag is missing.
+// Removes `flag VALUE` or `flag=VALUE`. Returns the value, or NULL if the flag is missing.
 const char *commands_argument_take_value(int *argc, char **argv, const char *flag);
-// The same for a number. Leaves *number alone if the flag is missing. Returns false if the value is
-// no number from `least` to `most`.
+// Removes a flag whose value is a number, and sets *number to it. Does not change *number if the
+// flag is missing. Returns false if the value is no number from `least` to `most`.
 bool commands_argument_take_number(int *argc, char **argv, const char *flag, uint64_t least,
                                    uint64_t most, uint64_t *number) MUST_USE;
 // Options that several commands share. They are removed from argv before the command runs.

@@ -3,8 +3,8 @@
 // struct. settings.def is the table of keys. Only the file can have buckets[] and rules[].
 //
 // Everything that a struct config points at lives as long as it does. It never changes after
-// config_load(), so any thread may read it. Only the room commands passes its parts on; other rooms
-// have options of their own.
+// config_load(), so any thread may read it. Only src/commands, src/cli and src/server read it;
+// other folders of src have option structs of their own.
 //
 // An error is a line `WHERE: error: TEXT` (WHERE is FILE:LINE:COL, `env NAME` or `--KEY`). There
 // are at most 20. Lines with `warning:` do not make config_load() fail.
@@ -19,7 +19,7 @@
 
 // --- Types of values -----------------------------------------------------------------------------
 
-// A size or a share: percent is 0 if `bytes` counts, else 1..100.
+// A size in bytes, or a share: `bytes` is valid if percent is 0, else percent is 1..100.
 struct config_size {
     uint64_t bytes;
     unsigned percent;
@@ -45,8 +45,8 @@ struct config_listen {
     const char *path; // only of a unix socket
     uint16_t port;    // 0: the kernel chooses one
     bool loopback;    // also true for a unix socket
-    bool inherited;   // passed in by LISTEN_FDS: `fd` listens already
-    bool owns_name;   // inherited, and this process removes the name of its unix socket at its end
+    bool inherited;   // `fd` is a listening socket inherited by LISTEN_FDS
+    bool owns_name;   // inherited unix socket whose name this process removes at its end
     int fd;
 };
 #define CONFIG_INHERITED_MAX 16
@@ -107,14 +107,14 @@ enum config_bucket_kind { CONFIG_BUCKET_S3, CONFIG_BUCKET_DIRECTORY };
 struct config_bucket {
     const char *name;
     enum config_bucket_kind kind;
-    const char *origin_bucket; // S3: the bucket's name there (default: name)
+    const char *origin_bucket; // S3: the bucket's name at the origin; default: `name`
     const char *directory;     // DIRECTORY: absolute path
     const char *endpoint;      // S3; NULL = origin.endpoint
     const char *region;        // NULL = origin.region
     bool has_addressing;
     enum config_addressing addressing;
     bool anonymous;              // `credentials: anonymous`
-    const char *access_key_file; // all NULL = credentials.*
+    const char *access_key_file; // if all three are NULL, credentials.* apply
     const char *secret_key_file;
     const char *session_token_file;
     const char *source; // "FILE:LINE:COL"
@@ -125,8 +125,8 @@ struct config_bucket {
 
 // The first rule whose `match` fits bucket/key wins. Syntax of `match` (this room checks it, proxy
 // matches it): `*` any bytes except '/', `**` any bytes, `?` one byte except '/', `{a,b}`
-// alternatives (not nested), `\` quotes the next byte. A value that the file does not name is that
-// of the setting of the same name.
+// alternatives (not nested), `\` quotes the next byte. A value that a rule in the file lacks is the
+// value of the setting with the same name.
 struct config_rule {
     const char *match;
     bool cache;
@@ -145,7 +145,7 @@ struct config_rule {
 
 // --- The result ----------------------------------------------------------------------------------
 
-// KIND of a row -> C type of its field.
+// The C type of a field, by the KIND of its row.
 #define CONFIG_TYPE_TEXT const char * // NULL if empty; auto is resolved unless noted below
 // Path of a file that exists, is readable and is private; NULL if empty.
 #define CONFIG_TYPE_SECRET_FILE const char *
@@ -157,12 +157,12 @@ struct config_rule {
 #define CONFIG_TYPE_MS uint64_t
 #define CONFIG_TYPE_BYTES uint64_t
 #define CONFIG_TYPE_BLOCK_SIZE uint64_t // a power of two
-#define CONFIG_TYPE_BYTES_AUTO uint64_t // resolved
+#define CONFIG_TYPE_BYTES_AUTO uint64_t // auto is resolved
 #define CONFIG_TYPE_SIZE struct config_size
 #define CONFIG_TYPE_RATE uint64_t
 #define CONFIG_TYPE_PERCENT unsigned
 #define CONFIG_TYPE_COUNT unsigned
-#define CONFIG_TYPE_COUNT_AUTO unsigned // workers is resolved; io.threads 0 = auto
+#define CONFIG_TYPE_COUNT_AUTO unsigned // auto is resolved for workers; io.threads 0: auto
 #define CONFIG_TYPE_RATIO double
 
 #define CONFIG_WORKERS_MAX 64u // the maximum in the row of `workers`
@@ -181,9 +181,9 @@ struct config {
     unsigned rule_count;
     struct config_rule default_rule; // for keys that no rule matches
     const char *file;                // the file that was read; NULL: none
-    uint64_t memory_limit_bytes;     // of the cgroup; 0: no limit below the machine's memory
+    uint64_t memory_limit_bytes;     // the cgroup's limit; 0: none below the machine's memory
     int admin_inherited_fd;          // inherited listener that replaces admin.listen; 0: none
-    bool admin_socket_auto;          // admin.socket is not set: doing without it is no error
+    bool admin_socket_auto;          // admin.socket is not set, so it is no error if it fails
     struct config_private *private_;
 };
 
@@ -196,7 +196,8 @@ enum err config_load(int argc, char **argv, struct config **ret_config,
                      struct buf *ret_errors) MUST_USE;
 void config_free(struct config *config); // accepts NULL
 
-// --- The table and where values came from --------------------------------------------------------
+// --- The table of settings, and the sources of values
+// ---------------------------------------------
 
 struct config_setting {
     const char *key, *default_text, *accepts, *help;
@@ -218,7 +219,8 @@ void config_environment_name(const char *key, char *ret_name);
 const char *config_value_text(const struct config *config, unsigned i);
 const char *config_source_text(const struct config *config, unsigned i);
 
-// Names what differs between two loads: keys of settings, and `rules` or `buckets`, which are live.
+// Calls on_changed() with the key of each setting that differs between two loads, and with `rules`
+// or `buckets`, which are live, if those differ.
 void config_compare(const struct config *was, const struct config *now,
                     void (*on_changed)(void *ctx, const char *key, bool live), void *ctx);
 
@@ -232,8 +234,8 @@ void config_render_sample(struct buf *out);
 void config_render_schema(struct buf *out);
 void config_render_docs(struct buf *out);
 
-// Parses "200MiB/s", as a setting does. If it returns false, ret_why (CONFIG_WHY_MAX bytes) holds
-// what is expected.
+// Parse a duration, and a rate such as "200MiB/s", as settings do. If they return false, ret_why
+// (CONFIG_WHY_MAX bytes) describes the expected form.
 bool config_value_parse_ms(struct span s, uint64_t *ret_ms, char *ret_why); // "250ms" "30s" "12h"
 bool config_value_parse_rate(struct span s, uint64_t *ret_bytes_per_s, char *ret_why);
 

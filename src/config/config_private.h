@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shared by the files of the config room.
 //
-// A load has three phases. Each reports as many errors as it finds. Gather: file, environment and
-// flags leave raw texts with their sources; the strongest wins. Parse: each row's text becomes its
-// field. Finish: checks that involve several rows, and resolves auto. One thread. Everything is in
-// the arena of the result.
+// A load has three phases, and each reports as many errors as it finds. One thread; all memory is
+// in the arena of the result.
+//
+// - Gather: collects the raw texts of file, environment and flags; the source with the highest
+//   precedence wins.
+// - Parse: turns the text of each row into the value of its field.
+// - Finish: makes the checks that involve several rows, and resolves auto.
 #ifndef FOREBAY_CONFIG_PRIVATE_H
 #define FOREBAY_CONFIG_PRIVATE_H
 
@@ -41,7 +44,7 @@ enum setting_kind {
 struct setting {
     struct config_setting public_;
     enum setting_kind kind;
-    size_t offset; // of its field in struct config, or in struct config_rule
+    size_t offset; // of the field in struct config, or in struct config_rule
 };
 
 // settings.c
@@ -50,9 +53,9 @@ const struct setting *settings_row(unsigned id);
 unsigned settings_find(struct span key);
 bool settings_is_list(enum setting_kind kind);
 
-// The value that one source has for one row. where == NULL: none.
+// The value of one row from the winning source. where == NULL: there is none.
 struct raw {
-    const char *const *items; // one unless the row is a list
+    const char *const *items; // one text, or several if the row is a list
     unsigned count;
     const char *where; // "FILE:LINE:COL", "env NAME", "--KEY"
     bool from_file;
@@ -62,7 +65,7 @@ struct config_private {
     struct arena *arena;
     const char *texts[SETTING_COUNT_];
     const char *sources[SETTING_COUNT_];
-    uint64_t lists[2]; // digests of rules, buckets
+    uint64_t lists[2]; // digests of rules and of buckets, which config_compare() compares
 };
 
 #define CONFIG_ERRORS_MAX 20
@@ -77,7 +80,7 @@ struct loader {
     struct buf warnings; // appended after the errors
     unsigned error_count;
     struct raw raws[SETTING_COUNT_];
-    struct config_rule *rules; // those of the config
+    struct config_rule *rules; // the same as config->rules, but not const
 };
 
 // config_loader.c
@@ -86,8 +89,8 @@ void config_loader_error(struct loader *l, const char *where, const char *format
 // Reports a warning; the load continues.
 void config_loader_warning(struct loader *l, const char *where, const char *format, ...)
     PRINTF_LIKE(3, 4);
-// Allocates from the arena, which is large enough for any accepted file, so running out is a
-// check().
+// Allocates from the arena. Aborts if the arena is full, because it is large enough for any
+// accepted file.
 void *config_loader_alloc(struct loader *l, size_t size);
 char *config_loader_cstr(struct loader *l, struct span s);
 

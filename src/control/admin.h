@@ -3,8 +3,8 @@
 // so that a busy worker never delays an answer and a slow scraper never delays a worker. routes.def
 // lists what it answers; admin_access.c decides who may ask.
 //
-// The thread never waits. It reads published numbers. A request that only other threads can answer
-// is an action, which may be answered later, from any thread.
+// The thread never waits: it answers from published numbers. A request that only other threads can
+// answer is an action, which may be answered later, from any thread.
 #ifndef FOREBAY_CONTROL_ADMIN_H
 #define FOREBAY_CONTROL_ADMIN_H
 
@@ -28,8 +28,8 @@
 #define ADMIN_FOLLOWERS_MAX 4u       // of the log; above it: 503
 #define ADMIN_RANKERS_MAX 3u         // of /api/v1/top; above it: 503
 
-// Answers a probe; true means 200. `why` receives a reason in words, also for true; at most 512
-// bytes. Runs on the admin thread.
+// Returns the result of a probe; true means 200. Appends the reason in words to `why` in both
+// cases, at most 512 bytes. Runs on the admin thread.
 typedef bool (*admin_probe_fn)(void *ctx, struct buf *why);
 // Appends text. Runs on the admin thread.
 typedef void (*admin_render_fn)(void *ctx, struct buf *out);
@@ -47,8 +47,8 @@ enum admin_action {
 struct admin_call;
 // Runs on the admin thread and must not wait.
 typedef void (*admin_action_fn)(void *ctx, struct admin_call *call);
-// Returns a parameter; ptr is NULL if it is missing. For a POST it finds only texts. Valid as long
-// as the call.
+// Returns a parameter, valid as long as the call; ptr is NULL if it is missing. Of a POST's body,
+// only text members are found.
 struct span admin_call_parameter(const struct admin_call *call, const char *name);
 // Returns a member of a POST's body, or NULL if it is missing. Borrowed.
 const json_t *admin_call_member(const struct admin_call *call, const char *name);
@@ -57,12 +57,12 @@ void admin_call_answer(struct admin_call **call, unsigned status, json_t *json);
 // Answers with {"status": "refused", "reason": why}. Any thread.
 void admin_call_refuse(struct admin_call **call, unsigned status, const char *why);
 
-// Delivers requests as they end, one line of JSON each. All calls come from the admin thread, or
-// from admin_stop().
+// The source of the log of requests: one line of JSON for each request that has ended. The admin
+// thread, or admin_stop(), makes all calls.
 typedef void (*admin_lines_fn)(void *ctx, struct span lines); // whole lines, valid during the call
 struct admin_lines {
-    int fd; // readable if there are lines
-    void (*turn)(void *ctx, bool is_on);
+    int fd;                              // readable if there are lines
+    void (*turn)(void *ctx, bool is_on); // starts or stops the source
     uint64_t (*take)(void *ctx, admin_lines_fn on_lines,
                      void *lines_ctx); // returns how many were lost
     void *ctx;
@@ -70,9 +70,9 @@ struct admin_lines {
 
 // The rights of callers that do not use the unix socket. Texts are copied.
 struct admin_access_options {
-    const char *token_file;  // file of the bearer token, read when the options are; NULL: none
+    const char *token_file;  // file with the bearer token, read during the call; NULL: no token
     bool distrusts_loopback; // callers on loopback need the token, too
-    const char *const *allowed_hosts; // in addition to addresses and localhost
+    const char *const *allowed_hosts; // accepted in addition to IP addresses and localhost
     unsigned allowed_host_count;
 };
 
@@ -95,9 +95,9 @@ struct admin_options {
     admin_render_fn metrics;            // more rows of Prometheus text; NULL = none
     admin_render_fn config;             // JSON of /api/v1/config; NULL = 404
     admin_action_fn actions[ADMIN_ACTION_COUNT_]; // NULL = 404
-    struct admin_lines lines;                     // of /api/v1/log; turn NULL = 404
-    void *ctx;                                    // of the callbacks above actions
-    void *action_ctx;
+    struct admin_lines lines;                     // for /api/v1/log; if `turn` is NULL: 404
+    void *ctx;        // passed to the callbacks from `alive` to `config`
+    void *action_ctx; // passed to the actions
 };
 
 struct admin;
@@ -127,7 +127,7 @@ int admin_listen_fd(const struct admin *admin);
 // Appends the JSON on one line, and releases it. Any thread.
 void admin_json_append(struct buf *out, json_t *json);
 
-// Renders /metrics without the callback's part. Any thread.
+// Renders /metrics without the rows that admin_options.metrics adds. Any thread.
 void admin_render_metrics(struct buf *out, const char *io_engine);
 
 // The client side, for commands: sends one request to "unix:/PATH", "http://HOST:PORT" or

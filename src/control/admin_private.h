@@ -7,10 +7,10 @@
 //   admin_pages.c        answers of the admin thread itself
 //   admin_summary.c      the numbers of counters.def as JSON
 //   admin_stream.c       endless answers
-//   admin_events.c       the same numbers once a second, for watching clients
-//   admin_log.c          requests as they end, for followers
-//   admin_top.c          the most frequent names in them
-//   admin_where.c        filters them
+//   admin_events.c       an endless answer with these numbers once a second
+//   admin_log.c          an endless answer with each request that has ended
+//   admin_top.c          an endless answer with the most frequent names in requests
+//   admin_where.c        filters of requests
 //   admin_reply.c        queries, heads and bodies
 #ifndef FOREBAY_ADMIN_PRIVATE_H
 #define FOREBAY_ADMIN_PRIVATE_H
@@ -50,17 +50,18 @@ struct admin {
     int stop_fd;
     struct evconnlistener *listeners[ADMIN_LISTENERS_MAX];
     unsigned listener_count;
-    struct bufferevent *open[ADMIN_CONNECTIONS_MAX]; // oldest first; a reference each
+    struct bufferevent
+        *open[ADMIN_CONNECTIONS_MAX]; // oldest first; admin holds a reference to each
     unsigned open_count;
     struct event *sweep_event, *resume_event;
     struct admin_hub *hub;
     struct event *answer_event;
-    unsigned call_count; // not yet freed
+    unsigned call_count; // calls that are not freed yet
     struct list calls;   // struct admin_call.node of calls whose caller still waits
     struct list streams; // struct admin_stream.node
     unsigned stream_counts[ADMIN_STREAM_KINDS_];
     struct event *tick_event;               // once a second while there are streams
-    struct event *lines_event, *take_event; // there are lines; they are taken now
+    struct event *lines_event, *take_event; // lines are available; takes them
     uint64_t started_us;
     struct {
         pthread_mutex_t lock; // held for a moment; no other lock is taken under it
@@ -68,9 +69,9 @@ struct admin {
     } guarded;
     pthread_t thread;
     bool thread_runs;
-    int tcp_fd; // of a listener; -1: none
+    int tcp_fd; // the TCP listener's; -1: there is none
     char address[64];
-    struct unix_listener name; // empty path: none
+    struct unix_listener name; // empty path: there is no unix socket
 };
 
 static inline struct admin *as_admin(void *ptr)
@@ -91,7 +92,7 @@ void admin_reply_text(struct evhttp_request *req, unsigned status, const char *t
 void admin_reply_json(struct evhttp_request *req, unsigned status, json_t *json); // takes ownership
 void admin_reply_refusal(struct evhttp_request *req, unsigned status, const char *why);
 json_t *admin_refusal(const char *why);
-// json_string() refuses text that is not UTF-8, so such bytes are replaced.
+// Returns a JSON string. Replaces bytes that are not UTF-8, because json_string() refuses them.
 json_t *admin_json_text(struct span text);
 
 // --- admin_access.c ------------------------------------------------------------------------------
@@ -115,7 +116,7 @@ void admin_hub_unref(struct admin_hub *hub);
 bool admin_call_start(struct admin *admin, struct evhttp_request *req, enum admin_action action,
                       bool is_order, struct evkeyvalq *parameters, json_t *body);
 void admin_call_deliver(struct admin *admin); // sends the answers that the hub holds
-void admin_calls_forget(struct admin *admin); // the thread has stopped: drops all callers
+void admin_calls_forget(struct admin *admin); // drops all callers; after the thread has stopped
 bool admin_call_uses(struct admin *admin, const struct bufferevent *bev);
 
 // --- admin_stream.c ------------------------------------------------------------------------------
@@ -129,14 +130,14 @@ struct admin_stream {
     enum admin_stream_kind kind;
     struct admin *admin;
     struct evhttp_request *req;
-    struct bufferevent *bev; // its connection
+    struct bufferevent *bev; // the client's connection
     void (*left)(
         struct admin *admin);  // called after it ended and is no longer counted; may be NULL
     admin_line_fn *line;       // for streams that take lines; NULL: the stream takes none
-    struct evbuffer *pending;  // the next piece
+    struct evbuffer *pending;  // collects the next piece to send
     struct admin_where *where; // filter of the log, owned; NULL: all lines
     struct admin_top *top;     // of ADMIN_STREAM_TOP, owned
-    uint64_t lost;             // lost lines that were not reported yet
+    uint64_t lost;             // dropped lines that the client has not been informed of yet
     unsigned silence_s;
 };
 
@@ -148,7 +149,7 @@ admin_stream_waiting(const struct admin_stream *stream); // bytes that the clien
 void admin_stream_add(struct admin_stream *stream, struct span text); // appends to the next piece
 void admin_stream_send(struct admin_stream *stream);                  // sends the piece
 void admin_stream_arm(struct admin *admin);     // schedules the next tick if there are streams
-void admin_streams_forget(struct admin *admin); // the thread has stopped: drops all streams
+void admin_streams_forget(struct admin *admin); // drops all streams; after the thread has stopped
 bool admin_streams_use(struct admin *admin, const struct bufferevent *bev);
 
 // --- admin_events.c, admin_log.c, admin_top.c ----------------------------------------------------
@@ -170,7 +171,7 @@ void admin_log_take(struct admin *admin);
 // Returns NULL, and the reason in ret_why, if the text is no filter.
 struct admin_where *admin_where_new(const char *text, char ret_why[ADMIN_WHERE_WHY_MAX]);
 void admin_where_free(struct admin_where *where); // accepts NULL
-// Returns true if it matches a line of the access log in JSON.
+// Returns true if the filter matches a line of the access log in JSON.
 bool admin_where_holds(const struct admin_where *where, struct span line);
 
 // --- admin_summary.c -----------------------------------------------------------------------------

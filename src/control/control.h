@@ -25,9 +25,9 @@ struct control {
     char **argv;
     struct command_jobs *jobs;
     struct command_doctor_run *doctor;
-    _Atomic(struct admin_call *) reload_call; // both wait for the main thread
+    _Atomic(struct admin_call *) reload_call; // this and the next one wait for the main thread
     _Atomic(struct admin_call *) upgrade_call;
-    atomic_bool is_draining;     // the main thread handles neither any more
+    atomic_bool is_draining;     // the main thread handles neither of the two calls any more
     atomic_uint upgrade_wait_ms; // as requested; 0: no upgrade was requested
 };
 

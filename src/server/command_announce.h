@@ -17,7 +17,7 @@ struct command_announcement {
     const struct admin *admin;
     struct origin *const *origins;
     unsigned origin_count;
-    sem_t *told; // each probe posts it once for its origin
+    sem_t *told; // the probe of each origin posts it once
     const struct command_limits_plan *descriptors;
 };
 // Prints the start summary to stderr and logs `started`. Waits at most 250 ms for the probes.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The origins and realms that the store numbers; see command_holders.c.
+// The origins and realms to which the store assigns numbers; see command_holders.c.
 #ifndef FOREBAY_SERVER_COMMAND_HOLDERS_H
 #define FOREBAY_SERVER_COMMAND_HOLDERS_H
 

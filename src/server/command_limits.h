@@ -12,12 +12,12 @@
 struct command_limits_plan {
     uint64_t descriptors;
     uint64_t least;              // minimum that a start needs
-    unsigned clients;            // connections, all listeners
-    unsigned clients_max;        // upper bound that the descriptors allow
-    unsigned origin_connections; // to each origin
-    uint64_t origin_descriptors; // for all origins
-    unsigned segments;           // files of the cache
-    bool is_short;               // fewer than configured
+    unsigned clients;            // client connections of all listeners
+    unsigned clients_max;        // most client connections that the descriptors allow
+    unsigned origin_connections; // connections to each origin
+    uint64_t origin_descriptors; // descriptors of all origins
+    unsigned segments;           // open segment files of the cache
+    bool is_short;               // a limit is lower than configured
 };
 // Computes the plan. If there is room, it includes a reserve for origins that a reload may add.
 struct command_limits_plan command_limits_plan_for(uint64_t descriptors, unsigned workers,

@@ -17,12 +17,11 @@
 
 struct command_origin {
     char *identity;       // see command_origins.c; NULL: the default origin
-    uint64_t descriptors; // reserved for it
+    uint64_t descriptors; // descriptors reserved for the origin
 };
 
 struct command_origins {
-    struct origin *
-        *origins; // [0] is the default one, then each that a bucket has of its own, or has had
+    struct origin **origins; // [0] is the default one; then the buckets' own, including former ones
     struct command_origin *items;
     atomic_uint origin_count; // any thread may read the first `origin_count` entries of `origins`
     struct proxy_bucket *buckets; // current buckets; the configuration owns their texts
@@ -50,8 +49,8 @@ struct command_origins_reload {
     const struct command_limits_plan *plan;
 };
 struct command_origins_now {
-    unsigned known_count; // origins that were open before the reload
-    bool *is_used;
+    unsigned known_count;           // origins that were open before the reload
+    bool *is_used;                  // for each known origin: the new configuration names it
     struct origin_update **updates; // for each known origin that is still used
     struct proxy_bucket *buckets;
     unsigned bucket_count;

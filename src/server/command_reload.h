@@ -22,7 +22,7 @@ struct command_reload {
     int argc; // argc and argv of the start
     char **argv;
     const struct config *first;
-    struct store *store; // this and the next members are set once they exist
+    struct store *store; // set, like the members below, when the object exists
     struct proxy *proxy;
     struct http_server *http;
     struct admin *admin;
@@ -31,17 +31,17 @@ struct command_reload {
     const struct command_limits_plan *descriptors;
     sem_t *probed;                    // as in origin_probe_start()
     struct origin *sts_origin;        // NULL: none
-    struct access_keys **access_keys; // the current ones
-    struct command_rules *rules;      // the current ones
+    struct access_keys **access_keys; // the current table; a reload replaces it
+    struct command_rules *rules;      // the current rules; a reload replaces them
     struct command_watch watch;
     bool has_failed;            // the last reload failed
-    uint64_t good_since_s;      // time of the last good reload, for the gauge
+    uint64_t good_since_s;      // time of the last successful reload, for its gauge
     uint64_t grace_ms;          // shutdown.grace, for the main thread
     atomic_bool is_disk_needed; // whether readiness needs the disk: cache.disk_failure
     sem_t told;                 // posted when every worker has applied a reload
     struct {
         pthread_mutex_t lock;
-        struct config *latest; // NULL: that of the start
+        struct config *latest; // the configuration of the last reload; NULL: `first`
     } guarded;
 };
 
@@ -56,7 +56,7 @@ struct command_reload_report {
 };
 void command_reload_report_init(struct command_reload_report *report);
 void command_reload_report_done(struct command_reload_report *report);
-// Returns true if a file that was read has changed. Call it often.
+// Returns true if a file that Forebay has read has changed. Call it often.
 bool command_reload_is_due(struct command_reload *reload);
 enum err command_reload_now(struct command_reload *reload, struct command_reload_report *report);
 // Renders the settings in force as JSON: command_settings.h. Any thread.

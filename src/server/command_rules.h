@@ -8,11 +8,11 @@
 struct command_rules {
     struct proxy_rule *rules; // owned, freed with free(); the configuration owns the strings
     unsigned count;
-    struct store_group groups[STORE_GROUPS_MAX]; // of rules with a pin or a share
+    struct store_group groups[STORE_GROUPS_MAX]; // one for each rule with a pin or a share
     unsigned group_count;
 };
-// Builds the rules. `was`: the previous rules; a rule with the same match keeps its group. NULL:
-// none.
+// Builds the rules. A rule with the same match as a rule of `was`, the previous rules, keeps its
+// group. `was` may be NULL.
 void command_rules(const struct config *c, const struct command_rules *was,
                    struct command_rules *ret_rules);
 // Returns the largest block size of all rules.

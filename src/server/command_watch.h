@@ -21,7 +21,7 @@ struct command_watch_file {
 struct command_watch {
     struct command_watch_file read[COMMAND_WATCH_FILES]; // when Forebay read them
     struct command_watch_file seen[COMMAND_WATCH_FILES]; // at the last check
-    uint64_t looked_ms;
+    uint64_t looked_ms;                                  // time of the last check
 };
 
 // Records the state of file `i` as the one that was read. The path may be NULL.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The door of the server: command_serve() (commands/commands.def) builds all parts and runs them.
-// Commands that look at a configuration without a server use its origins, limits, rules and
-// settings.
+// The public header of the server. command_serve() (commands/commands.def) builds all parts and
+// runs them. Commands that inspect a configuration without a server use the server's code for
+// origins, limits, rules and settings.
 #ifndef FOREBAY_SERVER_SERVER_H
 #define FOREBAY_SERVER_SERVER_H
 

@@ -11,22 +11,24 @@
 
 // --- command_stop.c ------------------------------------------------------------------------------
 
-// Call it when the drain is over. The process then exits within a bound, whatever still waits. It
-// exits sooner after another SIGTERM or SIGINT.
+// Call it when the drain is over. The process then exits within a time limit, even if something
+// still waits. It exits sooner after another SIGTERM or SIGINT.
 void command_stop_bound(const sigset_t *signals);
-// Removes the bound and blocks the signals. Returns true if a stop signal came under the bound.
+// Removes the time limit and blocks the signals. Returns true if a stop signal arrived before.
 bool command_stop_bound_end(const sigset_t *signals);
 
-// --- command_memory.c: limits.max_buffer as a whole; main thread, but for the metrics ------------
+// --- command_memory.c: divides limits.max_buffer; main thread, except the metrics
+// -----------------
 
 void command_memory_begin(uint64_t max_buffer_bytes); // before any thread
-// Returns the share that requests may use. Long heads and TLS may use as much again. Payload uses
-// the rest, and what they leave unused.
+// Returns the share of the memory that requests may use. Long heads and TLS may use a second share
+// of the same size. Payload may use the rest, and the unused parts of both shares.
 uint64_t command_memory_clients_max(uint64_t max_buffer_bytes);
 unsigned
 command_memory_inflight_max(unsigned wanted,
                             uint64_t max_buffer_bytes); // concurrent requests that fit the share
-// Returns memory to the kernel after a burst. Call it once a second; *high_bytes starts at 0.
+// Returns freed memory to the kernel after a burst. Call it once a second; *high_bytes, which it
+// uses between calls, is 0 initially.
 void command_memory_trim(uint64_t *high_bytes);
 void command_memory_metrics(struct buf *out);
 

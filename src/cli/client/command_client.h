@@ -14,10 +14,10 @@
 struct command_client {
     const char *name; // of the command
     bool is_json;
-    struct config *config;              // NULL: the server was named otherwise
-    char address[COMMANDS_ADDRESS_MAX]; // the one that answered last; "": none yet
+    struct config *config;              // NULL: the address was found without a configuration
+    char address[COMMANDS_ADDRESS_MAX]; // the address that answered last; "": none yet
     const char *token;
-    bool waits;      // repeats a request while the server is too busy to take it
+    bool waits;      // repeats a request while the server is too busy to accept it
     bool tells_wait; // reports a wait once
 };
 
@@ -65,7 +65,7 @@ bool command_client_bool(const json_t *json, const char *name);
 
 // Calls commands_visible() for a C string.
 const char *command_client_visible(const char *text);
-// Does the same for a text in an answer, which may contain NUL.
+// Calls commands_visible() for a text in an answer, which may contain NUL.
 const char *command_client_shown(const json_t *json, const char *name);
 // Both results are valid until the eighth call after this one.
 const char *command_bytes(double bytes);  // "1.5 GiB"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads one object, or a range of it, from a running server as any client does, for cat and get.
+// Reads one object, or a range of it, through the S3 API of a running server, for cat and get.
 #ifndef FOREBAY_CLI_COMMAND_FETCH_H
 #define FOREBAY_CLI_COMMAND_FETCH_H
 

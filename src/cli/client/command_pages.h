@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lists what the origin has below a URI, and how much of it is cached, page after page. For
-// commands, on the main thread.
+// Lists the objects that the origin has below a URI, with the cached part of each, page after page.
+// For commands, on the main thread.
 #ifndef FOREBAY_CLI_COMMAND_PAGES_H
 #define FOREBAY_CLI_COMMAND_PAGES_H
 

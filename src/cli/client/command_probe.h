@@ -10,7 +10,7 @@ struct command_probe {
     struct loop *loop;
     struct command_origins origins;
     bool is_running;
-    bool is_stuck; // a cancelled call did not end: further questions are refused
+    bool is_stuck; // a cancelled call did not end, so further requests are refused
 };
 
 // Opens the configured origins. Each wait of a request takes at most `timeout_ms`, and requests are
@@ -27,7 +27,7 @@ enum command_probe_kind { PROBE_BUCKETS, PROBE_LIST, PROBE_HEAD, PROBE_GET };
 struct command_probe_ask {
     enum command_probe_kind kind;
     struct origin *origin;
-    const char *bucket, *key; // not used by all kinds
+    const char *bucket, *key; // some kinds do not use them
     uint64_t first, last;     // GET: the range
 };
 

@@ -18,7 +18,7 @@ struct command_server {
     int listen_fd, notify_fd, log_fd;
     unsigned port;
     char folder[COMMAND_SERVER_PATH_MAX];      // holds the admin socket; removed at the end
-    char admin[COMMAND_SERVER_PATH_MAX + 24u]; // "unix:PATH" of it
+    char admin[COMMAND_SERVER_PATH_MAX + 24u]; // "unix:PATH" of that socket
     char notify[64];
     const char *words[COMMAND_SERVER_WORDS_MAX]; // of its command line; NULL follows the last one
     unsigned word_count;
@@ -37,8 +37,8 @@ void command_server_settings(struct command_server *server, int argc, char **arg
 // same call may restart it on the same port. On failure returns false, and the server's output in
 // *ret_why.
 bool command_server_start(struct command_server *server, uint64_t timeout_ms, struct buf *ret_why);
-// Returns what the server has counted, as `/api/v1/summary` has it, or NULL if it does not answer.
-// The caller owns it.
+// Returns the server's answer to `/api/v1/summary`, which the caller owns, or NULL if the server
+// does not answer.
 json_t *command_server_summary(struct command_server *server);
 // Call it when waitpid() has reaped the server.
 void command_server_ended(struct command_server *server);

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Follows work of a running server, and shows its progress. Main thread.
+// Follows a task of a running server, and shows its progress. Main thread.
 #ifndef FOREBAY_CLI_COMMAND_PROGRESS_H
 #define FOREBAY_CLI_COMMAND_PROGRESS_H
 
 #include "cli/client/command_client.h"
 
 struct command_progress {
-    const char *path; // GET returns the state of the work
+    const char *path; // GET of this path returns the state of the task
+    // Returns true if the task has not ended.
     bool (*goes_on)(void *ctx, const json_t *state);
     // Writes the text for people. Returns the members of the JSON line.
     json_t *(*describe)(const json_t *state, char *ret_text, size_t size);
     void *ctx;
 };
 
-// Asks for the state until the work ends. The caller owns *state, the state seen last, before and
+// Asks for the state until the task ends. The caller owns *state, the last state seen, before and
 // after the call. Without -q it shows progress on stderr: on a terminal one line that changes,
 // otherwise a line every five seconds. With --json it also prints lines of type "progress". Returns
 // an exit code.

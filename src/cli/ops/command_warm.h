@@ -5,7 +5,8 @@
 
 #include "cli/client/command_client.h"
 
-// Follows the job until it ends, or until it has counted all and `least` of its bytes are cached.
+// Follows the job until it ends, or until it has counted all its objects and the share `least` of
+// their bytes is cached.
 // Shows progress, prints the result and returns the exit code.
 int command_warm_follow(struct command_client *client, uint64_t job, double least);
 // Calls add() with each URI that the variables of a Fluid DataLoad name, until a result is not
@@ -14,7 +15,7 @@ typedef int (*command_warm_add_fn)(void *ctx, const char *uri);
 int command_warm_fluid(struct command_client *client, command_warm_add_fn add, void *ctx);
 // Totals of the objects that one or several URIs name.
 struct command_warm_count {
-    uint64_t objects, objects_done; // done: cached as a whole
+    uint64_t objects, objects_done; // objects_done are cached as a whole
     uint64_t bytes, bytes_done;
     uint64_t unsized; // objects of unknown size, which the bytes do not include
 };
@@ -24,7 +25,7 @@ double command_warm_share(const struct command_warm_count *count);
 struct command_warm_features {
     struct command_client *client;
     const char *file;
-    double least;       // share that sets a label
+    double least;       // cached share from which on the label is set
     uint64_t every_ms;  // 0: once
     uint64_t stands_ms; // lifetime of a label that is not renewed
     // Adds the objects at `uri` to *count. Prints errors and returns an exit code.

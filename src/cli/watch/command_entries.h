@@ -7,14 +7,14 @@
 
 struct command_entries {
     struct command_client client;
-    const char *dropped_text;                      // "lines were dropped", after their number
-    void (*print)(void *ctx, const json_t *entry); // for people
+    const char *dropped_text;                      // such as "lines were dropped"; follows a number
+    void (*print)(void *ctx, const json_t *entry); // prints one entry for people
     void *ctx;
     uint64_t max; // 0: no end
     uint64_t count, dropped;
 };
 
-// Prints the entries for which `where` (NULL: all) holds, until `max` have come or the command is
+// Prints the entries that match `where` (NULL: all), until it has printed `max` or the command is
 // interrupted. Returns an exit code.
 int command_entries_follow(struct command_entries *entries, const char *where);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The screen of commands that show one frame after the other. Main thread.
+// The screen of commands that show a sequence of frames. Main thread.
 #ifndef FOREBAY_CLI_COMMAND_SCREEN_H
 #define FOREBAY_CLI_COMMAND_SCREEN_H
 

@@ -11,7 +11,7 @@ struct command_sample {
     double time;
     double requests, reads, hits;
     double value[COUNTER_COUNT_];
-    double first_byte[HISTOGRAM_BUCKETS + 1]; // of all results, not cumulated
+    double first_byte[HISTOGRAM_BUCKETS + 1]; // requests per bucket, not cumulative
 };
 
 // Takes a sample. The caller owns *ret_summary (NULL: not wanted). Returns an exit code.
@@ -21,7 +21,7 @@ int command_stats_take(struct command_client *client, struct command_sample *ret
 #define COMMAND_FIGURES 10u
 struct command_figure {
     const char *title, *field;
-    double value, scale; // scale: for people
+    double value, scale; // people see value times scale
 };
 void command_stats_figures(const struct command_sample *from, const struct command_sample *to,
                            struct command_figure ret_figures[COMMAND_FIGURES]);
