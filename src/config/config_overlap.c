@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Is a directory that Forebay writes to among the objects of a `dir:` origin, or the other way
-// round? The cache's files would be listed and served as objects, with other tenants' bytes in
-// them. So such a cache.dir is refused. A log, socket or secret there causes a warning.
+// Finds directories that Forebay writes to and that are inside a `dir:` origin, or contain one. The
+// cache's files would be listed and served as objects, with other tenants' bytes in them. So such a
+// cache.dir is refused. A log, socket or secret in such a place causes a warning.
 //
 // A place in the file tree is a device and a path in its file system, because a bind mount shows
 // one directory under two paths. Symbolic links are resolved first. A directory includes what is

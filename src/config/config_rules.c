@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds rules that look right and apply to nothing: no BUCKET/KEY can match them, or an earlier
-// rule matches everything that they could. These are warnings, because nothing breaks. One thread,
-// at the end of a load.
+// Finds rules that are valid but never apply: no BUCKET/KEY can match them, or an earlier rule
+// matches everything that they match. They cause warnings only, because they do no harm. One
+// thread, at the end of a load.
 #include "config/config_private.h"
 
 #include <stdio.h>

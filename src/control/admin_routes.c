@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a request to its answer: path, method, rights, parameters. On the admin thread.
+// Dispatches a request: checks its path, method, rights and parameters, and starts its answer. On
+// the admin thread.
 #include "control/admin_private.h"
 
 #include <event2/buffer.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Endless answers: a stream is a request whose head was sent and which gets pieces until its
-// connection ends. evhttp reads nothing meanwhile, so only the next piece detects a client that has
-// left. evhttp cuts a client that reads nothing for long. On the admin thread.
+// Endless answers. A stream sends pieces of its answer until the connection ends. evhttp does not
+// read from the connection during the answer, so only the next piece shows that a client has
+// disconnected. evhttp disconnects a client that reads nothing for long. On the admin thread.
 #include "control/admin_private.h"
 
 #include <event2/buffer.h>

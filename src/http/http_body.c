@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Request bodies: removes the framing, delivers bytes to the sink, pauses, and discards bodies that
-// nobody wants. Runs on the connection's worker, only from connection_run(); the handler's calls
-// only set marks. A pause takes effect at the next piece, so one call delivers at most one received
-// piece (HTTP_RECEIVE_SIZE).
+// have no sink. Runs on the connection's worker, only from connection_run(); the handler's calls
+// only change the phase. A pause takes effect at the next piece, so one call delivers at most one
+// received piece (HTTP_RECEIVE_SIZE).
 #include "http/http_private.h"
 
 void http_body_start(struct http_exchange *x, struct http_sink *sink)

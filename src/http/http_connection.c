@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts of a connection share its input, its socket, its memory and its end. http_run.c
-// moves it on. Runs on the connection's worker.
+// A connection's input, its socket, its counted memory and its end; http_run.c drives the
+// connection through its phases. Runs on the connection's worker.
 //
 // Bytes are received into a buffer of the worker that is valid for one event. Bytes that are not
 // consumed by then are copied to `in`. So an idle connection holds no buffer, and a request that

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Connections at the end of a server's life: idle ones are closed, or continue in the process that
-// follows.
+// Connections while a server drains: idle ones are closed, or passed on to the process that
+// replaces this one.
 //
 // Between two requests a plain connection is only a descriptor. So it can be sent through a unix
 // socket and accepted on the other side as if it were new: bytes that its client has sent and

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Limits on what all clients of a server may use together, and what they use now: connections,
-// connections of one source, requests in flight, memory. Any thread.
+// The limits for all clients of a server together, and their current use: connections, connections
+// of one source, requests in flight, memory. Any thread.
 #include <netinet/in.h>
 #include <stdlib.h>
 

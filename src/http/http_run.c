@@ -2,11 +2,11 @@
 // Runs a connection: reads heads, moves from one exchange to the next, enforces the time limits. A
 // connection stays on one worker for life. phases.def has its phases.
 //
-// Only connection_run() moves a connection on, and it is never nested. Calls from handlers, sinks
-// and sources only set a mark and request a run (http_connection_wake). So the handler never runs
-// inside one of its own calls, and on_done never inside http_reply_start(). Pipelined bytes are
-// kept until one more head is whole, then reading stops. The read event stays registered; the write
-// event exists only while the socket is full.
+// Only connection_run() makes a connection progress, and it is never nested. Calls from handlers,
+// sinks and sources only set a mark and request a run (http_connection_wake). So the handler never
+// runs inside one of its own calls, and on_done never inside http_reply_start(). Pipelined bytes
+// are kept until one more head is whole, then reading stops. The read event stays registered; the
+// write event exists only while the socket is full.
 //
 // A client that shuts its sending side still gets complete replies. Everything that has arrived is
 // processed, pipelined requests included. The connection ends when a phase needs more bytes. Such a

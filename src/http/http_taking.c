@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Takes over connections that another process sends, as http_drain.c describes. Runs on worker 0.
 //
-// If this process has to end before it accepted everything from its predecessor, it forwards those
-// connections unopened. If the other process does not follow after all, its queue is read here. The
-// reader needs as many free descriptors as a message has. It waits for them, except for the last
-// time.
+// If this process must end before it has accepted all connections from its predecessor, it forwards
+// the rest to its own successor without accepting them. If the successor fails to start, this
+// process receives the connections that it has sent to it. The reader needs as many free
+// descriptors as a message has. It waits for them, except at the last read.
 #include <errno.h>
 #include <limits.h>
 #include <stdlib.h>

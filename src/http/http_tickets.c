@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Keys of TLS session tickets. A key encrypts for an hour and decrypts for one more; then the next
-// handshake wipes it. So a recorded resumed connection cannot be decrypted with a key found here
-// later. All workers and certificates share the keys, so that a session resumes on any of them.
+// handshake wipes it. So an attacker who gets our keys later cannot decrypt a recorded connection
+// that was resumed. All workers and certificates share the keys, so that a session resumes on any
+// of them.
 //
 // A handshake on any worker copies the key it needs under a lock, which is held only for the copy.
 #include <openssl/core_names.h>

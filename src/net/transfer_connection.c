@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The connections of a lane: which addresses they may lead to, and whether an idle one may carry
-// another request. Runs on the pool's worker.
+// The connections of a lane: checks which addresses they may connect to, and whether an idle
+// connection may be reused. Runs on the pool's worker.
 //
 // Between two requests, no bytes may arrive on a connection. Bytes that do arrive (a second answer,
 // the answer to a cancelled upload, a server's goodbye) would be read as the answer to the next

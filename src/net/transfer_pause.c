@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Notes what pool_drive() must look at, and makes the pauses in curl match those that are wanted.
-// Runs on the pool's worker.
+// Records which transfers and lanes pool_drive() must look at, and pauses and resumes transfers in
+// curl. Runs on the pool's worker.
 #include "net/transfer_private.h"
 
 void transfer_changed(struct transfer *t)

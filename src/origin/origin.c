@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An origin's life: chooses the driver, opens and frees it, and changes its settings.
+// Opens an origin with the driver for its endpoint, changes its settings, and frees it.
 //
 // Threads: origin_new() runs before any worker knows the origin, origin_free() when none runs any
 // more. Calls run on the worker that started them; shared state is atomic.

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A call at an origin, as every driver has it: its start and its end, and the retry budget. Runs on
-// the worker of the call; the budget is shared by all workers and atomic.
+// The start and the end of a call, which are the same for every driver, and the retry budget. Runs
+// on the worker of the call; the budget is atomic and shared by all workers.
 //
 // Retry budget: a token bucket in thousandths of a retry. Each request adds its percentage, each
-// retry takes one. A floor of one retry per second lets even the first failures of a quiet origin
-// be retried.
+// retry takes 1000. One retry per second is allowed even if the bucket is empty, so that the first
+// failures of an origin with few requests are retried.
 #include "base/clock.h"
 #include "base/random.h"
 #include "origin/origin_private.h"

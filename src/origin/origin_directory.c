@@ -4,8 +4,8 @@
 //
 // A fetch, on one worker: open (openat2, which cannot leave the tree) -> statx: the version ->
 // on_head -> read, deliver, read, ... -> statx again -> last piece, on_end. The last piece is held
-// back until the second statx has shown the same version. So an object of one piece is never handed
-// on if the file changed meanwhile; for a larger one the caller gets ERR_ORIGIN_CHANGED.
+// back until the second statx has shown the same version. So an object of one piece never reaches
+// the caller if the file changed during the read. For a larger one on_end gets ERR_ORIGIN_CHANGED.
 //
 // One operation is in flight at a time; a paused fetch has none. The descriptor belongs to the
 // fetch. A piece is in chunks, which count in the budget and are held only from the read to the

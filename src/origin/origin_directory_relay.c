@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The requests other than objects that a `dir:` origin answers: listings, HeadBucket, ListBuckets,
-// GetBucketLocation. It refuses all others as NotImplemented in S3's form, and never answers them
-// wrongly.
+// Answers the requests of a `dir:` origin that are not reads of objects: listings, HeadBucket,
+// ListBuckets, GetBucketLocation. All other requests get S3's error NotImplemented, because a wrong
+// answer would be worse.
 //
 // A relay, on one worker: a job on the pool, which fills in status and body -> on_head -> on_body
 // -> on_end. The job owns the relay until it has run. A cancelled relay ends when its job is done.

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A window of a folder's names: the lowest ones above the last name that was taken, in order after
-// the sort. While the folder is read, a window that cannot grow drops its upper half, and from then
-// on every name above that half. When all names of the window are taken, the folder is read again
-// for the next window.
+// Sorts a folder's names with limited memory. A window holds the lowest names above the last name
+// of the previous window. While the folder is read, a window that cannot grow drops its upper half,
+// and from then on ignores every name above the lower half. When the walk has used all names of the
+// window, it reads the folder again for the next window.
 //
-// The budget counts its memory (BUDGET_FOLDERS) but never refuses WINDOW_BYTES_LEAST. So with
-// little memory a listing takes longer, and still ends. One thread at a time.
+// The memory of a window is charged to BUDGET_FOLDERS, which never refuses WINDOW_BYTES_LEAST. So
+// with little memory a listing takes longer, but ends. One thread at a time.
 #include <stdlib.h>
 #include <string.h>
 

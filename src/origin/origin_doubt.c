@@ -5,8 +5,9 @@
 //   HEAD and GET describe an object differently (a gateway's own type, length, ETag; no metadata)
 //      Clients get what GET returns, so checks use a GET of one byte (origin_s3_odd.c).
 //   Last-Modified is the time of the answer
-//      It then has no meaning, and home_doubt.c compares without it. MOVED_DATES checks in a row
-//      that found no other change prove it; one check that finds an older date disproves it.
+//      The date then shows nothing, and home_doubt.c compares versions without it. MOVED_DATES
+//      checks in a row that found no other change prove this; one check that finds an older date
+//      disproves it.
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Asks an S3 origin whether it answers and accepts our credentials: once at the start, and later
 // only while something is wrong (origin_trouble.c). So the end of a trouble is noticed even without
-// requests. It lists one bucket, which every S3 server lets anybody try; whether that is allowed
-// does not matter. Runs on worker 0.
+// requests. The probe sends ListBuckets for one bucket. An S3 server answers it even if it does not
+// allow it, and either answer is good. Runs on worker 0.
 //
 //   idle      nothing is wrong, or the start has not asked yet
 //   running   a relay of one attempt is in flight

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opens and frees an origin of the `s3://` driver. origin_s3_shared.c has what its calls share, and
-// origin_s3_call.c makes the calls.
+// Opens and frees an origin of the `s3://` driver. origin_s3_shared.c has the state that its calls
+// share, and origin_s3_call.c makes the calls.
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Judges an answer of an S3 origin that is no success, and the lack of an answer. Decides to ask
-// again in the right region, with the right clock or with new credentials; or to wait and retry; or
-// to accept the answer as final. origin_s3_call.c does what is decided here.
+// Decides what a call does after an answer that is no success, or after no answer at all: to repeat
+// the request in the right region, with the right clock or with new credentials; to wait and retry;
+// or to accept the answer as final. origin_s3_call.c carries the decision out.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stores that refuse what S3 promises, and the requests that replace the refused ones. Runs on the
-// call's worker. The lessons belong to the origin, are shared by all workers, and expire.
+// Handles stores that refuse requests that S3 promises to answer: learns of them, and chooses the
+// requests that replace the refused ones. Runs on the call's worker. All workers share the facts
+// learnt about an origin, and the facts expire.
 //
 //   HEAD refused (405, 501; 400 and 403 unless the origin has answered a HEAD lately)
 //       Sends a GET of one byte. It describes the object as HEAD would, except for its checksums.

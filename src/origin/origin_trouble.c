@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The trouble of an origin as a whole: it cannot be reached, or it refuses our credentials. One
-// atomic holds it. The calls of all workers update it, and the probe (origin_probe.c) does while
-// there are none. A failure counts only if no call has been answered since the failed one asked.
-// forebay_degraded shows changes. While all is well, an answer costs one load. Any thread.
+// Tracks whether an origin as a whole is in trouble: it cannot be reached, or it refuses our
+// credentials. One atomic holds the present trouble. The calls of all workers update it, and so
+// does the probe (origin_probe.c), because there may be no calls. A failure counts only if no call
+// has been answered since the failed call was sent. forebay_degraded shows changes. If there is no
+// trouble, an answer costs one load. Any thread.
 //
-// The log reports a trouble once, and at most once a minute if it comes and goes. Its last line
-// becomes true in the end: a trouble that was held back is logged when a later call meets it, and
-// the end of a logged trouble is always logged.
+// The log reports a trouble once, and at most once a minute if it starts and ends repeatedly. The
+// last line in the log is correct in the end: a trouble that was not logged at first is logged when
+// a later call meets it, and the end of a logged trouble is always logged.
 #include <string.h>
 
 #include "base/clock.h"

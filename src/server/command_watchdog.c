@@ -6,8 +6,9 @@
 // Origins, the disk and the cache do not count. They can hang for hours, and a restart would not
 // help.
 //
-// The order of calls is init, then extend by 0 once requests are served, then tend repeatedly. A
-// long task of the main thread is between an extension and one by 0, which undoes it.
+// The order of calls is init, then extend by 0 once requests are served, then tend repeatedly. The
+// main thread extends the limit before a long task, and calls extend by 0 after it, which ends the
+// extension.
 #include "server/command_watchdog.h"
 
 #include <stdio.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A question is a message to the only worker, which starts a fetch or a relay. Its end wakes the
-// main thread. When the time is over, the call is cancelled and ends soon afterwards. So nothing of
-// a question outlives it.
+// The main thread sends each request as a message to the only worker, which starts a fetch or a
+// relay. The end of the call wakes the main thread. At the timeout the call is cancelled, and the
+// main thread waits until it has ended, so that nothing outlives command_probe_ask().
 #include "cli/client/command_probe.h"
 
 #include <errno.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay support [-o FILE]`: writes one text file with what a helper will ask for. It contains no
+// `forebay support [-o FILE]`: writes one text file with all facts that support asks for. It has no
 // secrets: settings name files with secrets, but not their contents. Environment variables appear
 // only by name, except FOREBAY_*, which also have their values. It contains no object keys; users
 // add logs themselves.
