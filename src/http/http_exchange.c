@@ -43,8 +43,8 @@ void http_exchange_set_user(struct http_exchange *x, struct http_user *user)
     x->user = user;
 }
 
-// An exchange that never reaches the handler: one error reply. Then the connection ends, unless it
-// may continue.
+// Answers a request that the handler never sees with an error reply. Then the connection ends,
+// unless it may continue.
 static void refuse(struct http_connection *c, enum err err, bool close)
 {
     struct http_exchange *x = &c->x;

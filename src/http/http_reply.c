@@ -53,7 +53,7 @@ const char *http_reason(unsigned status)
     return "";
 }
 
-// Is it a header that this file adds? The handler's list must not add it a second time.
+// Returns true for a header that this file adds itself. The handler's list must not add it again.
 static bool is_ours(struct span name)
 {
     switch (name.len) {
@@ -137,7 +137,8 @@ static bool render_head(struct http_exchange *x, const struct http_reply *reply,
     return true;
 }
 
-// The rest of the request's body is too long to discard, so this reply is the connection's last.
+// Returns true if the rest of the request's body cannot be discarded, because it is or may be too
+// long, or its framing is broken. This reply is then the connection's last.
 static bool body_forces_close(const struct http_exchange *x)
 {
     return x->body == BODY_BROKEN ||
@@ -172,7 +173,7 @@ void http_reply_start(struct http_exchange *x, const struct http_reply *reply)
     r->length = reply->has_length ? reply->length : reply->body.len;
     r->close = reply->close || !x->request.keep_alive || c->hw->draining || body_forces_close(x) ||
                (!bodiless && r->framing == REPLY_BY_CLOSE);
-    // A client that expects it waits for it even before an empty body.
+    // A client that expects "100 Continue" waits for it even before an empty body.
     if (x->request.expects_continue && !http_request_has_body(&x->request)) {
         x->request.expects_continue = false;
         r->interim = SPAN("HTTP/1.1 100 Continue\r\n\r\n");

@@ -77,7 +77,7 @@ void transfer_enter(struct transfer *t, enum transfer_state state)
     t->state = state;
 }
 
-// --- Noting what is wanted -----------------------------------------------------------------------
+// --- Marks for pool_drive() ----------------------------------------------------------------------
 
 void transfer_pause(struct transfer *t)
 {
@@ -138,7 +138,7 @@ static uint64_t transfer_limit_ms(const struct transfer *t)
     return 0;
 }
 
-// Records progress: the current wait starts again.
+// Records progress, which restarts the timeout of the current wait.
 static void transfer_touch(struct transfer *t)
 {
     t->active_us = worker_now_us(t->pool->worker);
@@ -181,7 +181,7 @@ static void on_transfer_timer(struct timer *timer)
     transfer_abort(t, ERR_ORIGIN_TIMEOUT);
 }
 
-// --- curl's callbacks for one transfer: tell the caller, note the rest ---------------------------
+// --- curl's callbacks for one transfer -----------------------------------------------------------
 
 static bool transfer_is_doomed(const struct transfer *t)
 {
@@ -303,7 +303,7 @@ static size_t on_curl_upload(char *buf, size_t size, size_t count, void *ctx)
     }
     check(len <= max);
     t->body_sent += len;
-    // An early answer keeps the wait that it started.
+    // An early answer has started its own wait already.
     if (t->wait == WAIT_UPLOAD && t->body_sent == t->body_length) {
         transfer_wait_for(t, WAIT_FIRST_BYTE);
     } else {

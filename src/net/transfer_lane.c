@@ -328,7 +328,7 @@ static void on_unused(struct timer *timer)
     lane_close(as_lane(container_of(timer, struct transfer_lane, unused_timer)));
 }
 
-// --- Which one -----------------------------------------------------------------------------------
+// --- Choice of a lane ----------------------------------------------------------------------------
 
 struct transfer_lane *transfer_lane_enter(struct transfer_pool *pool)
 {

@@ -54,7 +54,7 @@ static struct transfer_turn *turn_now(struct transfer_pool *pool)
     return turn;
 }
 
-// Returns true if enough has arrived to know that the body is long, and more is to come.
+// Returns true if the received part shows that the body is long, and the body is not complete.
 static bool has_long_body(const struct transfer *t)
 {
     if (t->body_announced == TRANSFER_LENGTH_UNKNOWN) {

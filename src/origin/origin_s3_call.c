@@ -308,7 +308,7 @@ static bool is_doubtful(const struct origin_s3_call *c)
     return c->phase == S3_PHASE_ASK && transfer_reused_connection(c->transfer);
 }
 
-// A refused signature gives 400, 401 or 403; the document of a 403 tells what it means.
+// A refused signature gives 400, 401 or 403; the document of a 403 has the exact reason.
 static void note_answer(struct origin_s3_call *c)
 {
     unsigned status = c->response_head.status;
@@ -394,14 +394,14 @@ static enum err on_header_line(void *ctx, struct span line)
     return err;
 }
 
-// Returns true if nobody needs the body of the answer.
+// Returns true if the body of the answer is not needed.
 static bool status_is_enough(const struct origin_s3_call *c)
 {
     return c->call.r == NULL || origin_s3_status_is_hidden(c->response_head.status);
 }
 
-// The answer is too long to be a document that we act on: hands it on as it is. `rest` follows what
-// was collected.
+// Passes on an answer unchanged, because it is too long to be a document that we act on. `rest` is
+// the data that follows the collected part.
 static enum err relay_collected(struct origin_s3_call *c, struct span rest)
 {
     timer_stop(&c->timer);
@@ -462,7 +462,7 @@ static enum err on_upload(void *ctx, char *buf, size_t max, size_t *ret_len)
 
 // --- Ends of waits and transfers -----------------------------------------------------------------
 
-// Hands the collected body to a caller that does not pause, which ends the call.
+// Passes the collected body to the caller, unless it pauses, and then ends the call.
 static void held_body(struct origin_s3_call *c)
 {
     if (c->is_paused) {

@@ -30,8 +30,9 @@ static void leave_redirect(struct origin_s3_call *c)
     c->redirect_url = NULL;
 }
 
-// Returns true if an origin that answers others has refused the request with SlowDown: the request
-// came too early. A revalidation does not wait long, because the cached version may do.
+// Returns true if the request must wait and be sent again, because the origin refused it with
+// SlowDown but answers other requests. A revalidation waits for a shorter time, because the cached
+// version may be used instead.
 static bool came_too_early(const struct origin_s3_call *c)
 {
     const struct origin *origin = c->call.ow->origin;
@@ -143,7 +144,7 @@ static void keep_validators(struct origin_s3_call *c)
     }
 }
 
-// Accepts the answer as final. A fetch ends with its error, a relay hands the answer on.
+// Accepts the answer as final. A fetch ends with its error; a relay passes the answer on.
 static struct origin_s3_verdict answer_is_final(struct origin_s3_call *c, enum err fetch_err)
 {
     struct origin_fetch *f = c->call.f;
@@ -161,8 +162,8 @@ static struct origin_s3_verdict answer_is_final(struct origin_s3_call *c, enum e
     return end_with(fetch_err);
 }
 
-// The answer refuses the request because of its region, clock or token, and a corrected one may
-// succeed. These functions return true if they have decided that.
+// Each of the following functions returns true if the answer refuses the request because of its
+// region, clock or token, and a corrected request may succeed.
 static bool mend_region(struct origin_s3_call *c, const struct s3_error_body *body,
                         struct origin_s3_verdict *ret_verdict)
 {
@@ -246,8 +247,8 @@ static bool follow_redirect(struct origin_s3_call *c)
     return true;
 }
 
-// Returns the origin's clock minus ours: from the answer's Date, else as other calls have learnt
-// it.
+// Returns the origin's clock minus ours: from the answer's Date, or else the value that other calls
+// have learnt.
 static int64_t skew_by_answer(const struct origin_s3_call *c)
 {
     struct span date;
@@ -329,7 +330,7 @@ static bool refuses_credentials(struct origin_s3_call *c, const struct s3_error_
     return true;
 }
 
-// Returns true for the answer of a TLS port to a request without TLS.
+// Returns true if this is the answer of a TLS port to a request without TLS.
 static bool wants_tls(const struct origin_s3_call *c, const struct s3_error_body *body)
 {
     struct span text = buf_span(&c->collected);

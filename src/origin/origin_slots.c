@@ -24,14 +24,14 @@
 
 // 1/4 of the slots, at least one, is not for read-ahead. Where there is one slot, it is for all.
 #define SPARED_SHARE 4u
-// First bytes are late if they take twice as long as at best, plus this time.
+// First bytes are late if they usually take more than twice the best time plus this time.
 #define LATE_SLACK_US 20000u
 #define BEST_KEPT_US 10000000u
 
 // --- Lines of waiting calls ----------------------------------------------------------------------
-// There is one line for each client, so that each client has its turn however many calls another
-// one has. A client has a line of its own while one of its calls waits. If none of the ORIGIN_LINES
-// is left, it shares a line.
+// A line is the queue of one client's waiting calls. The lines take turns, so that no client delays
+// the others by having many calls. A client has a line of its own while one of its calls waits. If
+// all ORIGIN_LINES are taken, it shares a line.
 
 static void lines_init(struct origin_lines *lines)
 {
@@ -153,7 +153,8 @@ static void slot_give(struct origin_call *call)
     call->ow->relay_count -= call->kind == ORIGIN_CALL_RELAY;
 }
 
-// Returns the waiting call whose turn it is, if one of its kind may run; else NULL.
+// Returns the waiting call that gets the next slot. Returns NULL if no call of a waiting kind may
+// run.
 static struct origin_call *next_waiter(struct origin_worker *ow)
 {
     for (unsigned i = 0; i < ORIGIN_CALL_AHEAD; i++) {
@@ -286,7 +287,8 @@ void origin_slot_slow_down(struct origin_worker *ow)
     }
 }
 
-// The best time is that of the last ten to twenty seconds, because an origin may move further away.
+// The best time is taken from the last ten to twenty seconds only, because the round trip to an
+// origin may become longer.
 static void learn_first_byte(struct origin_worker *ow, uint64_t first_byte_us)
 {
     uint64_t now_us = worker_now_us(ow->w);
