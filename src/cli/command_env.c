@@ -337,7 +337,7 @@ static bool has_client_keys(void)
     return access(path, R_OK) == 0;
 }
 
-// Asks the running server. An exit code other than OK says why there is nothing to print.
+// Asks the running server for its address. If the exit code is not OK, there is nothing to print.
 static int find_endpoint(int argc, char **argv, struct answer *ret_answer)
 {
     struct config *config = commands_load_config(argc, argv);

@@ -91,7 +91,8 @@ static int take_flag(struct loader *l, int left, char **argv, const char **ret_f
     return equals != NULL ? 1 : 2;
 }
 
-// Is `name` a variable that Kubernetes injects for a Service called forebay or forebay-...?
+// Returns true if `name` is a variable that Kubernetes injects for a Service named forebay or
+// forebay-...
 static bool is_service_link(struct span name)
 {
     if (span_ends_with(name, SPAN("_SERVICE_HOST")) || span_ends_with(name, SPAN("_PORT"))) {
@@ -110,8 +111,8 @@ static bool is_service_link(struct span name)
     return false;
 }
 
-// Is `name` a variable of Forebay that is no setting: where commands find the server, or a switch
-// of test builds?
+// Returns true if `name` is a variable of Forebay that is no setting: the server's address for
+// commands, or a switch of test builds.
 static bool is_other_variable(struct span name)
 {
     static const char *const names[] = {"FOREBAY_CONFIG", "FOREBAY_ADMIN", "FOREBAY_ADMIN_TOKEN"};
@@ -272,7 +273,7 @@ static void parse_setting(struct loader *l, unsigned id)
 
 // --- Finish --------------------------------------------------------------------------------------
 
-// Notes the value that replaces auto.
+// Records the value that replaces auto.
 static void resolved(struct loader *l, unsigned id, const char *text)
 {
     struct config_private *p = l->config->private_;

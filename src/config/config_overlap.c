@@ -128,7 +128,7 @@ static void place_find(const struct overlap *o, const char *path, struct place *
     }
 }
 
-// Is `place` in `dir`, or in something that is mounted below `dir`?
+// Returns true if `place` is inside `dir`, or inside a file system that is mounted below `dir`.
 static bool is_seen_from(const struct overlap *o, const struct place *place,
                          const struct place *dir)
 {

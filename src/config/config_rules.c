@@ -39,7 +39,8 @@ static const char *why_never(const char *match, char *ret_better, size_t size)
     return NULL;
 }
 
-// Does `earlier` match everything that `later` could? Only plain prefixes are compared.
+// Returns true if `earlier` matches everything that `later` can match. Compares only plain
+// prefixes.
 static bool takes_all(const char *earlier, const char *later)
 {
     size_t len = literal_len(earlier);

@@ -133,7 +133,8 @@ void http_connection_drain_all(struct http_worker *hw, const struct http_passing
     (void)connections_pass_on(passing, going, count);
 }
 
-// Has it waited for its client's bytes in one phase for as long as it may?
+// Returns true if the connection has waited for its client's bytes in one phase for the longest
+// time allowed.
 static bool has_waited(const struct http_connection *c)
 {
     uint64_t since_us = max_u64(c->since_us, c->hw->drain_since_us);

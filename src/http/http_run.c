@@ -174,7 +174,8 @@ static void refuse_tls_hello(struct http_connection *c)
     http_connection_close(c, true);
 }
 
-// Is this part of a head, or of a TLS record before one, for which there may be no memory?
+// Returns true if the connection waits with part of a head, or of a TLS record before a head, for
+// which there may be no memory.
 static bool head_waits(struct http_connection *c)
 {
     http_connection_keep_input(c);
@@ -317,7 +318,7 @@ static bool connection_step(struct http_connection *c)
     }
 }
 
-// Is there a reason to read more bytes from the socket?
+// Returns true if there is a reason to read more bytes from the socket.
 static bool wants_read(struct http_connection *c)
 {
     if (c->eof) {
@@ -348,7 +349,7 @@ static void set_event(struct event *event, bool is_wanted)
     }
 }
 
-// Does OpenSSL hold bytes that no event will announce?
+// Returns true if OpenSSL holds decrypted bytes, which no event of the socket announces.
 static bool has_decrypted(const struct http_connection *c)
 {
     return c->ssl != NULL && SSL_pending(c->ssl) > 0;

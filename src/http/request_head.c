@@ -112,7 +112,7 @@ static enum err judge_version(struct request_head *h, const char *bytes)
 #define EACH(byte) (0x0101010101010101u * (byte))
 #define HIGH EACH(0x80u)
 
-// Not 0 if one of the eight bytes is below `least`, which is at most 0x80.
+// Returns a value other than 0 if one of the eight bytes is below `least`, which is at most 0x80.
 static inline uint64_t any_below(uint64_t word, uint8_t least)
 {
     return (word - EACH(least)) & ~word & HIGH;
@@ -123,7 +123,7 @@ static inline uint64_t any_is(uint64_t word, uint8_t byte)
     return any_below(word ^ EACH(byte), 1);
 }
 
-// Are all eight bytes certainly of that class? If not, the table decides.
+// Returns true if all eight bytes are certainly of the class `wanted`. Otherwise the table decides.
 static inline bool eight_are(const char *bytes, uint8_t wanted)
 {
     uint64_t word;
@@ -463,9 +463,9 @@ static enum err judge_framing(struct http_request *r, const struct seen *seen)
     return ERR_OK;
 }
 
-// Does a Connection header name an end-to-end header of this request? Two parsers would read such a
-// request in two ways: one removes the named header, the other verifies a signature over it. True
-// also for more than CONNECTION_OPTIONS_MAX options, which bounds the work.
+// Returns true if a Connection header names an end-to-end header of this request. Two parsers would
+// read such a request in two ways: one removes the named header, the other verifies a signature
+// over it. Also returns true for more than CONNECTION_OPTIONS_MAX options, which bounds the work.
 static bool connection_names_another(const struct headers *headers, struct span options,
                                      unsigned *option_count)
 {

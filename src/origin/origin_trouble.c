@@ -164,7 +164,7 @@ void origin_trouble_met(struct origin *origin, enum origin_trouble trouble, uint
     if (!change(origin, was, trouble)) {
         return;
     }
-    // It began to rest just now: one of the two threads clears the trouble.
+    // If the origin began to rest just now, one of the two threads clears the trouble.
     if (atomic_load(&origin->rests)) {
         origin_trouble_forget(origin);
         return;

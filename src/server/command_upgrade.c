@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a new process replaces an old one. Runs on the main thread of each. They exchange one message
-// per step over a pair of sockets:
+// Replaces an old process by a new one. Runs on the main thread of both. The two exchange one
+// message per step over a pair of sockets:
 //
 //   old                                          new
 //   starts the new one, which inherits the

@@ -229,7 +229,8 @@ static bool wait_for_all(struct calls *calls, uint64_t timeout_ms)
     return all;
 }
 
-// Cancels all calls. Returns false if the kernel holds one of them; that one may end at any time.
+// Cancels all calls. Returns false if one of them waits in the kernel, so that it may end at any
+// later time.
 static bool cancel_all(struct worker *w, struct calls *calls, struct call *all, unsigned count)
 {
     check(pthread_mutex_lock(&calls->lock) == 0);

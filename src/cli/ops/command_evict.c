@@ -101,7 +101,7 @@ static int on_object(void *ctx, const json_t *object)
     return EXIT_CODE_OK;
 }
 
-// Only shows what is cached of an object.
+// Only shows the cached part of an object.
 static int try_object(struct evict *e)
 {
     json_t *explanation = NULL;

@@ -76,7 +76,7 @@ static int uri_of_mount(struct fluid *f, const json_t *mount)
     return EXIT_CODE_OK;
 }
 
-// Asks whether there are objects below f->uri, which ends in '/'.
+// Asks the server whether there are objects below f->uri, which ends in '/'.
 static int ask_folder(struct fluid *f, bool *ret_is)
 {
     struct buf path;
