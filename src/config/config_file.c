@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads the YAML file into raw texts with their lines and columns. It parses the file twice. The
-// first pass reads events and refuses what a document no longer shows: aliases, anchors, tags,
-// further documents, depth. The second reads a document, whose nodes know line and column. The
-// file's size is checked before it is parsed. One thread.
+// first pass reads events and refuses features that a parsed document no longer shows: aliases,
+// anchors, tags, further documents, depth. The second reads a document, whose nodes know line and
+// column. The file's size is checked before it is parsed. One thread.
 #include "config/config_private.h"
 
 #include "base/hash.h"

@@ -54,7 +54,7 @@ static json_t *or_null(uint64_t value)
     return value == UINT64_MAX ? json_null() : json_integer((json_int_t)value);
 }
 
-// Renders what the retention policy uses to decide; null if it was not asked.
+// Renders the values by which the retention policy decides; null if the policy was not asked.
 static json_t *policy_json(const struct store_explain *policy)
 {
     static const char *const states[] = {[STORE_EXPLAIN_KEPT] = "kept",

@@ -174,8 +174,9 @@ static void refuse_tls_hello(struct http_connection *c)
     http_connection_close(c, true);
 }
 
-// Returns true if the connection waits with part of a head, or of a TLS record before a head, for
-// which there may be no memory.
+// Keeps a received part of a head, or of a TLS record before a head. If there is no memory for it,
+// refuses the head and returns true, or closes a connection without a head and returns false.
+// Returns false if there is memory.
 static bool head_waits(struct http_connection *c)
 {
     http_connection_keep_input(c);

@@ -213,7 +213,7 @@ static enum err scan_request_line(struct request_head *h, const char *bytes, uin
     }
 }
 
-// Scans one line, or as much of it as has arrived. h->at is the position of a byte.
+// Scans one line, or the part of it that has arrived. h->at is the position of a byte.
 static enum err scan_header_line(struct request_head *h, const char *bytes, uint32_t end)
 {
     uint32_t line_end;

@@ -24,7 +24,7 @@
 // --- Addresses -----------------------------------------------------------------------------------
 
 // Addresses at which clouds hand out credentials to any local caller: link-local addresses, and a
-// few others. An IPv4 address is recognised in every IPv6 form of it.
+// few others. An IPv4 address is recognised in all its IPv6 forms.
 static bool v4_is_metadata(const uint8_t a[4])
 {
     static const uint8_t alibaba[4] = {100, 100, 100, 200};

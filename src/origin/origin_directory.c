@@ -304,7 +304,7 @@ static void on_stat(struct origin_directory_fetch *d)
         fetch_end(d, err);
         return;
     }
-    // An empty body needs no second statx: only the version of the file is handed on.
+    // An empty body needs no second statx, because the caller gets only the version of the file.
     d->phase = d->remaining == 0 ? PHASE_LAST : PHASE_READ;
     fetch_go(d);
 }

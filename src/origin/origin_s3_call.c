@@ -3,7 +3,7 @@
 // request. Runs on the worker that started it.
 //
 // origin_s3_phases.def has the phases of a call. When a transfer has ended, origin_s3_call_answer.c
-// decides how the call goes on, and call_go() does it.
+// decides the next step of the call, and call_go() carries it out.
 //
 // Each attempt is built and signed again in the call's arena, which is emptied before.
 //

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Selects headers by lists of allowed names: those of a client's request that are forwarded to the
-// origin, and those of the origin's answer that are returned. Removes the client's signature,
+// Selects headers by lists of allowed names: which headers of a client's request are forwarded to
+// the origin, and which headers of its answer are returned. Removes the client's signature,
 // and keeps every other x-amz-* header so that it is signed again. A client's Connection header
 // removes nothing: the room http refuses a request in which it names a header meant for the origin.
 // Pure; any thread.

@@ -3,7 +3,7 @@
 // than the request asks for. Pure; any thread; bounded by the struct.
 //
 // It judges keys, common prefixes and the position where the next page begins. It also judges the
-// parameters that the origin repeats, unless they are those of the request. Names may come in any
+// parameters that the origin repeats, unless they equal those of the request. Names may come in any
 // pieces. A name that is not plain text or is too long is bad. A continuation token is judged if it
 // is a plain name, as with some origins; one that looks encoded is taken as opaque.
 #include "s3/s3_private.h"

@@ -62,7 +62,7 @@ static enum err refuse(struct s3_error_detail *detail, const char *name, struct 
     return ERR_INVALID_ARGUMENT;
 }
 
-// The messages are those of S3.
+// S3 uses the same messages.
 static enum err parse_max_keys(struct span text, unsigned *ret_max_keys,
                                struct s3_error_detail *detail)
 {

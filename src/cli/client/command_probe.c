@@ -257,7 +257,7 @@ static void start_all(struct worker *w, struct calls *calls, struct call *all,
         struct call *call = &all[i];
         *call = (struct call){.calls = calls, .ask = asks[i]};
         call->arena = arena_new(ARENA_MAX_BYTES);
-        // Copy the texts, because a call that hangs outlives those of the caller.
+        // Copy the texts, because a call that hangs may outlive the caller's texts.
         call->ask.bucket = arena_cstr(call->arena, span_from_cstr(asks[i].bucket));
         call->ask.key = arena_cstr(call->arena, span_from_cstr(asks[i].key));
         check(call->ask.bucket != NULL && call->ask.key != NULL);

@@ -117,7 +117,7 @@ struct du {
     size_t left_out; // objects in folders beyond FOLDERS_MAX
 };
 
-// Returns the folder of a key. Keys arrive in order, so those of one folder follow each other.
+// Returns the folder of a key. Keys arrive in order, so the keys of one folder follow each other.
 static struct folder *folder_of(struct du *du, const char *key)
 {
     size_t skip = du->prefix_len < strlen(key) ? du->prefix_len : 0;
