@@ -5,7 +5,7 @@
 //
 // A place in the file tree is a device and a path in its file system, because a bind mount shows
 // one directory under two paths. Symbolic links are resolved first. A directory includes what is
-// mounted below it. A path that does not exist yet counts as its nearest ancestor that exists.
+// mounted below it. In a path that does not exist yet, only the part that exists is resolved.
 #include "config/config_private.h"
 
 #include <limits.h>

@@ -139,7 +139,7 @@ bool s3_name_is_of_source(struct span name)
     return has_prefix(name, S3_COPY_SOURCE "-") || has_prefix(name, S3_RENAME_SOURCE "-");
 }
 
-// The x-amz-* headers of S3's API, of its signatures, and those that SDKs add.
+// The x-amz-* headers of S3's API and of its signatures, and the ones that SDKs add.
 bool s3_header_is_of_write(struct span name)
 {
     static const char *const NAMES[] = {"acl",

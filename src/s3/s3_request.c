@@ -664,7 +664,7 @@ static const char *headers_bypass_reason(const struct headers *headers)
         struct span name = headers->items[i].name;
         if (name.len < 6 || !span_equal_nocase((struct span){name.ptr, 6}, SPAN("x-amz-")) ||
             s3_header_is_neutral(name) ||
-            // applies to listings only
+            // This header only changes listings.
             span_equal_nocase(name, SPAN("x-amz-optional-object-attributes"))) {
             continue;
         }

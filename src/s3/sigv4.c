@@ -82,7 +82,7 @@ void sigv4_hmac_sha256(const void *key, size_t key_len, struct span data, uint8_
 
 // --- Canonical path and query --------------------------------------------------------------------
 
-// How the two ambiguous bytes of a path are encoded.
+// The encoding of the two ambiguous bytes of a path.
 struct path_form {
     bool plus_as_space;
     bool keep_escaped_slash;
@@ -195,7 +195,7 @@ enum err sigv4_canonical_query(struct arena *arena, struct span raw_query, bool 
     const struct path_form form = {.plus_as_space = true}; // in a query, '+' is a space
     struct canonical_param params[S3_QUERY_PARAMS_MAX];
     unsigned count = 0;
-    // The encoded pieces first, then the joined text.
+    // Memory for the encoded pieces, and for the joined text.
     char *pieces = arena_alloc(arena, raw_query.len * 3);
     char *text = arena_alloc(arena, raw_query.len * 3 + 2 * S3_QUERY_PARAMS_MAX);
     if (pieces == NULL || text == NULL) {
