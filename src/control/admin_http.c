@@ -4,8 +4,8 @@
 // carries one request and is cut after 10 s of silence. Heads and bodies are bounded. evhttp itself
 // answers malformed requests.
 //
-// At most ADMIN_CONNECTIONS_MAX connections are open. One more cuts the oldest of those that are
-// silent or send slowly, so that idle connections cannot keep a probe waiting. Connections that
+// At most ADMIN_CONNECTIONS_MAX connections are open. A further one ends the oldest of those that
+// are silent or send slowly, so that idle connections cannot keep a probe waiting. Connections that
 // wait for an action or watch events are exempt; their own limits are lower than this one. evhttp
 // does not report when a connection ends. So we hold a reference to each bufferevent. One that
 // evhttp has released has no callbacks any more, and our reference closes its descriptor. If

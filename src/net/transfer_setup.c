@@ -188,7 +188,7 @@ enum err transfer_error_from_curl(const struct transfer *t, CURLcode code)
     case CURLE_USE_SSL_FAILED:
         return ERR_ORIGIN_TLS;
     case CURLE_OPERATION_TIMEDOUT:
-        // Of curl's own limits, we set only the one for connecting.
+        // The connect timeout is the only time limit for a transfer that we set in curl.
         return t->wait == WAIT_CONNECT ? ERR_ORIGIN_CONNECT : ERR_ORIGIN_TIMEOUT;
     case CURLE_PARTIAL_FILE:
     case CURLE_GOT_NOTHING:

@@ -32,7 +32,7 @@ static X509_STORE *parse(const char *path)
         ERR_clear_error();
         return NULL;
     }
-    // The same flags as curl sets.
+    // curl sets the same flags.
     check(X509_STORE_set_flags(store, X509_V_FLAG_TRUSTED_FIRST | X509_V_FLAG_PARTIAL_CHAIN) == 1);
     return store;
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Maps the status of an S3 origin to its meaning for a fetch and for a relay. Pure; any thread.
+// Maps the HTTP status of an S3 origin to errors of a fetch and decisions of a relay. Pure; any
+// thread.
 #include "origin/origin_s3_private.h"
 
 // Returns true for answers whose body is examined before any of it is passed on.
