@@ -10,7 +10,8 @@
 #define TABLE_SECTOR_ROWS 7u
 #define TABLE_PAGE_BYTES 4096u
 #define TABLE_PAGE_ROWS (TABLE_PAGE_BYTES / SECTOR_SIZE * TABLE_SECTOR_ROWS)
-#define TABLE_STEP_PAGES 64u // limit of pages per call of segment_rows_copy_on() and _finish_on()
+// Limit of pages per call of segment_rows_copy_on() and segment_rows_finish_on().
+#define TABLE_STEP_PAGES 64u
 
 // A run as the index stores it, and whether the run is bad.
 struct segment_row {
