@@ -56,7 +56,7 @@ struct bench {
     uint64_t round_ms;                  // of each measurement
     double disk, one, many, cold, warm; // bytes a second
     double small_per_s, first_p50_ms, first_p99_ms;
-    unsigned direct;  // concurrent requests
+    unsigned direct;  // concurrent requests of the measurement straight to the origin
     sigset_t signals; // signals that end the process; run_watch() waits for them
     pthread_t watch;
 };

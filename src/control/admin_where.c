@@ -23,8 +23,9 @@ static const char *const comparisons[] = {"=", "!=", "~", "!~", "^=", "<", "<=",
 
 static const struct field {
     const char *name, *member;
-    double scale;           // unit of a number in the line; 0: a text
-    bool is_time, is_bytes; // units mean seconds, or bytes
+    double scale;  // a number of the line times this is in seconds, bytes or as it is; 0: a text
+    bool is_time;  // a value to compare with may have a unit of time
+    bool is_bytes; // a value to compare with may have a unit of bytes
 } fields[] = {
     {"ts", "ts", 0, false, false},
     {"id", "id", 0, false, false},

@@ -292,7 +292,8 @@ static void on_evict_looked(void *ctx, const struct proxy_object *object)
     proxy_evict(one->all->proxy, one->uri.bucket, one->uri.key, on_evicted, one);
 }
 
-// The caller has counted an item that has not ended, so `all` is still valid.
+// Starts the next item. `all` is valid, because the item that the caller ends still counts in
+// all->left.
 static void evict_next(struct evict_all *all)
 {
     unsigned i = atomic_fetch_add(&all->next, 1);

@@ -23,7 +23,7 @@ void control_buckets(void *ctx, struct admin_call *call);
 // --- control_doctor.c --------------------------------------------------------------------
 
 struct command_doctor_run *control_doctor_new(int argc, char **argv);
-void control_doctor_cancel(struct command_doctor_run *run); // permanently; accepts NULL
+void control_doctor_cancel(struct command_doctor_run *run); // no later run starts; accepts NULL
 void control_doctor_free(struct command_doctor_run *run);   // accepts NULL
 void control_doctor(void *ctx, struct admin_call *call);
 void control_doctor_last(void *ctx,

@@ -5,8 +5,8 @@
 // The limits of HEADs that no client waits for. A hit decides here whether it asks the key's home
 // at all. A refusal costs a few loads:
 //
-//   LEARNING_MAX of them are in flight             asked about when the object is read again
-//   one failed at that origin PAUSE_MS ago         the same, for all objects of that origin
+//   LEARNING_MAX of them are in flight             the next read of the object tries again
+//   one failed there within the last PAUSE_MS      the same, for all objects of that origin
 //   this version is being asked about              its other hits neither ask nor wait
 //
 // All workers share the slots. A slot holds a name of 36 bits and a time. It belongs to that name

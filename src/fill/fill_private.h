@@ -338,8 +338,8 @@ static inline bool fill_same_version(const struct store_object *a, const struct 
     return a->etag.len > 0 && span_equal(a->etag, b->etag);
 }
 
-// Returns true if both are the same version with the same headers, or if one of them names no
-// headers.
+// Returns true if both are the same version, and their headers are the same or one of them names
+// none.
 static inline bool fill_same_headers(const struct store_object *a, const struct store_object *b)
 {
     return fill_same_version(a, b) &&

@@ -242,7 +242,7 @@ void home_settle(struct home_key *h)
 void home_on_floor_ack(struct fill_worker *fw, struct floor_message *m)
 {
     struct home_key *h = home_find(fw, m->base.key->hash);
-    check(h != NULL); // the floor stays until every acknowledgement has come
+    check(h != NULL); // a home with a floor lives until every acknowledgement has come
     check(h->has_floor && m->floor <= h->floor && m->floor > h->acked[m->base.from->index]);
     h->acked[m->base.from->index] = m->floor;
     home_settle(h);

@@ -45,7 +45,7 @@ enum request_head_verdict {
 };
 
 void request_head_init(struct request_head *h);
-// Scans `buffered`, all bytes since the first one, from where the last call ended.
+// Goes on with the scan where the last call ended. `buffered` holds all bytes of the head so far.
 enum request_head_verdict request_head_scan(struct request_head *h, struct span buffered);
 // Call it after REQUEST_HEAD_COMPLETE. `head` is the head's bytes, in memory that lives as long as
 // the request. It leaves the peer and times zero. After any error the connection is answered once

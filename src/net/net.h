@@ -96,7 +96,8 @@ struct transfer_request {
     uint64_t first_byte_timeout_ms; // 0: the pool's
     uint64_t late_timeout_ms;       // longest silence inside the body of a 2xx; 0: idle_timeout_ms
     const char *unix_socket;        // path of the socket to connect to; NULL: use the URL's host
-    enum transfer_reach reach; // the most private reach allowed; ERR_PERMISSION if none is left
+    // The most private kind of address allowed. ERR_PERMISSION if the name has no such address.
+    enum transfer_reach reach;
 };
 // Starts a transfer. No callback runs inside this call; even an immediate failure reports on_end()
 // later. The callbacks get `ctx`.

@@ -72,9 +72,9 @@ struct proxy_settings {
     unsigned bucket_count;
 };
 
-// Most places (an origin and a bucket there) in all settings since the start together. Cached
-// copies may have the name of any of them. A write invalidates its key under each name that means
-// the same place. proxy_set() accepts no more.
+// Limit of places (an origin and a bucket there) in all settings since the start together;
+// proxy_set() refuses more. A place that a reload removed still counts: cached copies may have its
+// name, and a write invalidates its key under each name of the same place.
 #define PROXY_PLACES_MAX 1280u
 
 struct proxy_options {

@@ -42,8 +42,8 @@ unsigned sigv4_cached_keys(void);
 // --- s3_request.c --------------------------------------------------------------------------------
 
 bool s3_bucket_name_is_valid(struct span name);
-// Returns, one by one, the operations that a request could be if its other parameters are ignored.
-// *position starts at 0.
+// Returns, one by one, the operations that the request could be if a server ignored all parameters
+// but the one that names the operation. *position starts at 0. Returns false after the last one.
 bool s3_route_next(const struct s3_request *r, size_t *position, enum s3_operation *ret_operation);
 
 // --- s3_effects.c --------------------------------------------------------------------------------
@@ -54,8 +54,8 @@ bool s3_route_next(const struct s3_request *r, size_t *position, enum s3_operati
 // Returns true if the id of a version or upload, used in a path, would lead a file-based origin out
 // of its key's path.
 bool s3_id_climbs(struct span id);
-// Appends `data` to a tag or text of a listing, in a buffer of `max` bytes. Data that does not fit
-// is left out. *len is above `max` from then on, and nothing more is appended.
+// Appends `data` to the XML tag or text of a listing that is in a buffer of `max` bytes. If it does
+// not fit, it is left out and *len is set above `max`: the mark that nothing more is appended.
 void s3_list_append(char *to, size_t max, size_t *len, struct span data);
 // Counts the headers and parameters with that name, in any case.
 unsigned s3_name_count(const struct s3_request *r, const struct headers *headers, const char *name);

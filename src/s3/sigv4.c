@@ -704,7 +704,8 @@ static bool any_value_holds_tab(const struct headers *headers)
     return false;
 }
 
-// The ambiguous bytes that a request has.
+// Parts of a request that clients sign in different ways: '+', an escaped '/' and a tab. The
+// signature is tried for each way.
 struct forms {
     bool has_plus, has_slash, has_tab;
 };

@@ -462,7 +462,8 @@ void stats_render(struct buf *out)
         [ROW_COUNTER] = "counter", [ROW_GAUGE] = "gauge", [ROW_HISTOGRAM] = "histogram"};
     for (const struct row *row = rows; row < rows + ARRAY_LEN(rows); row++) {
         if (row->kind == ROW_METRIC) {
-            render_head(out, row->name, row->help, types[row[1].kind]); // of its first series
+            render_head(out, row->name, row->help,
+                        types[row[1].kind]); // the next row is its first series
         } else if (row->kind == ROW_HISTOGRAM) {
             render_histogram(out, row);
         } else {

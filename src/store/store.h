@@ -413,7 +413,7 @@ enum store_review {
 void store_review(struct store *store, unsigned reviews);
 
 struct store_pins_figures {
-    bool are_kept; // false: this store keeps no pins (`lru`, few segments, no directory)
+    bool are_kept; // false: cache.policy is lru, or there are too few segments or no directory
     bool in_review;
     uint64_t bytes, bytes_max; // of all pins, including those of rules
 };

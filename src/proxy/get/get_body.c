@@ -350,8 +350,9 @@ static enum body_result body_go(struct request *r, struct http_slice *ret_slice)
     return result;
 }
 
-// Returns true if the reply's checksum must be judged, because the object is fetched in several
-// runs. A single run that is the whole object was judged by its owner.
+// Returns true if this request compares the reply's bytes with the object's checksum: it has asked
+// the origin, and the object is larger than one run. A run that is the whole object was compared by
+// the worker that fetched it.
 static bool needs_judging(const struct request *r)
 {
     const struct get_state *g = r->get;

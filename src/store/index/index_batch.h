@@ -45,8 +45,8 @@ struct index_batch_left index_batch_left(const struct index_batch *batch);
 // continues in the next transaction.
 void index_batch_apply(struct index_batch *batch, struct index *index, struct index_txn *t,
                        uint64_t cpu_us);
-// Called when the transaction is committed. Sets `is_in` of the applied changes. Returns true if
-// the batch is complete.
+// Called when the transaction is committed. Sets `is_in` (committed) in each applied change.
+// Returns true if the batch is complete.
 bool index_batch_committed(struct index_batch *batch) MUST_USE;
 
 #endif

@@ -57,8 +57,9 @@ bool index_proof_object(struct index *index, struct index_env *env, MDB_txn *txn
                         struct hash128 hash) MUST_USE;
 bool index_proof_rows(struct index *index, struct index_env *env, MDB_txn *txn, const char *key,
                       unsigned max) MUST_USE;
-// The part of the index that a change will touch. `generation`: that of the run that the change
-// adds; 0: it adds none. `is_whole`: the run holds the whole object, or the change adds no run.
+// The part of the index that a change will touch. `generation` is that of the run that the change
+// adds, or 0 if it adds none. `is_whole`: the run holds the whole object, or the change adds no
+// run; it then touches rows of places only if the key's old record has some.
 struct index_touch {
     struct hash128 hash;
     uint64_t generation;

@@ -137,7 +137,7 @@ void index_writer_renewals_wait(struct index_writer *writer);
 // of `removals`.
 void index_writer_forget(struct index_writer *writer, struct segment_removal *removals,
                          unsigned count);
-// The cache has become smaller. The writer shrinks the file when it has time.
+// Call it when the cache has become smaller: the writer shrinks the index file when it has time.
 void index_writer_fit(struct index_writer *writer);
 // Drops the index because it was found damaged. Any thread.
 void index_writer_drop_injured(struct index_writer *writer);

@@ -2,8 +2,8 @@
 // Reports the values that decide whether a run is kept or would be stored. Changes nothing.
 #include "store/policy/policy_private.h"
 
-// Returns the lower bound, in bytes, of an interval in this pair of octaves. Pair 0 begins at one
-// tick.
+// Intervals between two uses are counted in eight classes, each of which spans two octaves (a
+// factor of four); class 0 begins at one tick. Returns the lower bound of class `pair` in bytes.
 static uint64_t interval_bytes(const struct policy_clock *clock, unsigned pair)
 {
     check(pair < 8);

@@ -114,7 +114,7 @@ struct policy_run *policy_segments_run(const struct policy_segments *segments,
     return &segments->pages[page].runs[index & (POLICY_PAGE_RUNS - 1)];
 }
 
-// The four roots become children of the first.
+// Adds a level: a new page takes the four roots as its children, and becomes the first root.
 static bool segment_grow(struct policy_segments *segments, struct policy_segment *segment)
 {
     uint32_t page = segment->height < HEIGHT_MAX ? page_take(segments) : 0;

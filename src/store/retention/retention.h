@@ -202,7 +202,8 @@ void retention_wake(struct retention *retention); // wakes its thread; any threa
 
 // Fills in the policy's knowledge of each run, in place. Not on a worker.
 void retention_explain(struct retention *retention, struct store_explain *explain);
-// Notes the time of the policy's present tick. Called regularly, on the retention thread.
+// Notes the wall time of the policy's present tick, so that ages in ticks can be shown in
+// milliseconds. Called regularly, on the retention thread.
 void retention_note_time(struct retention *retention);
 // Counts an evicted run that was last used `age_ticks` ago. Under the retention's lock.
 void retention_note_age_locked(const struct retention *retention, uint32_t age_ticks);
