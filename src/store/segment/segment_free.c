@@ -303,11 +303,10 @@ static void *free_main(void *ctx)
     thread_begin("store-free", THREAD_BEHIND);
     uint64_t tick_us = disk_real_us() + TICK_MS * 1000;
     pthread_mutex_lock(&log->guarded.lock);
-    while (log->guarded.freer_phase == SEGMENT_THREAD_RUNS) {
+    while (!disk_thread_stops(&log->guarded.freer)) {
         int rc = 0;
         struct timespec tick = disk_timespec_of_us(tick_us);
-        while (log->guarded.freer_phase == SEGMENT_THREAD_RUNS && !log->guarded.free_wanted &&
-               rc == 0) {
+        while (!disk_thread_stops(&log->guarded.freer) && !log->guarded.free_wanted && rc == 0) {
             rc = pthread_cond_timedwait(&log->guarded.free_wake, &log->guarded.lock, &tick);
         }
         log->guarded.free_wanted = false;
@@ -323,7 +322,7 @@ static void *free_main(void *ctx)
         }
         pthread_mutex_lock(&log->guarded.lock);
     }
-    check(log->guarded.freer_phase == SEGMENT_THREAD_STOPS);
+    check(log->guarded.freer.phase == DISK_THREAD_STOPS);
     pthread_mutex_unlock(&log->guarded.lock);
     free_all(log);
     return NULL;
@@ -331,19 +330,13 @@ static void *free_main(void *ctx)
 
 void segment_free_start(struct segment_log *log)
 {
-    segment_thread_enter(&log->guarded.freer_phase, SEGMENT_THREAD_RUNS);
-    check(pthread_create(&log->freer, NULL, free_main, log) == 0);
+    disk_thread_start(&log->guarded.freer, free_main, log);
 }
 
 void segment_free_stop(struct segment_log *log)
 {
-    if (log->guarded.freer_phase == SEGMENT_THREAD_NONE) {
-        return;
+    if (log->guarded.freer.phase == DISK_THREAD_NEW) {
+        return; // the log may not even be open, and has no lock then
     }
-    pthread_mutex_lock(&log->guarded.lock);
-    segment_thread_enter(&log->guarded.freer_phase, SEGMENT_THREAD_STOPS);
-    pthread_cond_signal(&log->guarded.free_wake);
-    pthread_mutex_unlock(&log->guarded.lock);
-    check(pthread_join(log->freer, NULL) == 0);
-    segment_thread_enter(&log->guarded.freer_phase, SEGMENT_THREAD_NONE);
+    disk_thread_stop(&log->guarded.freer, &log->guarded.lock, &log->guarded.free_wake);
 }

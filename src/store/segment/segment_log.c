@@ -82,18 +82,6 @@ void segment_enter_state(struct segment *segment, enum segment_state to)
     segment->state = to;
 }
 
-void segment_thread_enter(enum segment_thread_phase *phase, enum segment_thread_phase to)
-{
-    static const unsigned next[] = {
-#define NEXT(name) (1u << SEGMENT_THREAD_##name)
-#define THREAD_PHASE(name, successors, ...) [SEGMENT_THREAD_##name] = (successors),
-#include "store/segment/segment_phases.def"
-#undef NEXT
-    };
-    check_step(next, *phase, to);
-    *phase = to;
-}
-
 // --- the table
 
 void segment_unmark_all(struct segment *segment)

@@ -8,6 +8,7 @@
 #include <pthread.h>
 
 #include "store/disk/disk.h"
+#include "store/disk/disk_thread.h"
 #include "store/segment/segment_pool.h"
 #include "store/segment/segment_scan.h"
 #include "store/segment/segment_table.h"
@@ -20,13 +21,6 @@
 // segment_phases.def explains the states. They change only under the log's lock.
 enum segment_state {
 #define SEGMENT_PHASE(name, ...) SEGMENT_##name,
-#include "store/segment/segment_phases.def"
-};
-
-// The phase of one of the log's threads. It changes under the log's lock, or while the thread does
-// not exist.
-enum segment_thread_phase {
-#define THREAD_PHASE(name, ...) SEGMENT_THREAD_##name,
 #include "store/segment/segment_phases.def"
 };
 
@@ -174,7 +168,6 @@ struct segment_log {
     // Held by a thread that writes tables or marks; blocks. Taken before the log's lock or
     // rows_guard.
     pthread_mutex_t seal_lock;
-    pthread_t supply, freer;
     atomic_uint made;           // segments created since the start
     atomic_bool names_unsynced; // segments were created since the folder was last synced
     atomic_uint segment_count;  // files, including unlinked ones that are still open
@@ -195,7 +188,7 @@ struct segment_log {
         unsigned dying_count;     // number of DYING segments that are not closed
         uint32_t next_number, number_limit;
         enum segment_wish wish;
-        enum segment_thread_phase supply_phase, freer_phase;
+        struct disk_thread supply, freer;
         bool free_wanted; // the freeing thread has something to do before its next tick
     } guarded;
 };
@@ -301,10 +294,9 @@ bool segment_log_is_recovered(struct segment *segment);
 void segment_log_drop(struct segment_log *log, struct segment *segment);
 // Wakes the supply thread because space is wanted. `evict`: the index needs room.
 void segment_log_want(struct segment_log *log, bool evict);
-// Change the phase; abort if segment_phases.def does not allow it. Under the log's lock, or while
+// Changes the state; aborts if segment_phases.def does not allow it. Under the log's lock, or while
 // no other thread can look.
 void segment_enter_state(struct segment *segment, enum segment_state to);
-void segment_thread_enter(enum segment_thread_phase *phase, enum segment_thread_phase to);
 // Scans the runs of a pinned segment; see segment_scan.h.
 enum err segment_log_scan(struct segment *segment, uint64_t salt,
                           bool (*on_run)(void *ctx, const struct run_header *header), void *ctx,

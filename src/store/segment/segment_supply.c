@@ -404,11 +404,11 @@ static void supply_make_room(struct segment_log *log, bool evict)
     struct store_disk *disk = log->disk;
     for (unsigned round = 0; round < SEGMENT_TABLE_MAX; round++) {
         pthread_mutex_lock(&log->guarded.lock);
-        check(log->guarded.supply_phase != SEGMENT_THREAD_NONE);
+        check(log->guarded.supply.phase != DISK_THREAD_NEW);
         unsigned spare = log->guarded.spare_count;
         uint64_t going_bytes = log->guarded.doomed_count * log->segment_cost_bytes;
         unsigned going = log->guarded.doomed_count + log->host.rewrites(log->host.ctx);
-        bool stop = log->guarded.supply_phase == SEGMENT_THREAD_STOPS;
+        bool stop = disk_thread_stops(&log->guarded.supply);
         pthread_mutex_unlock(&log->guarded.lock);
         enum disk_room_answer room = disk_room_look(disk, log->segment_cost_bytes, going_bytes);
         bool gives = room == DISK_ROOM_BELOW || disk_excess(disk) > going_bytes;
@@ -458,7 +458,7 @@ static void *supply_main(void *ctx)
     struct segment_log *log = ctx;
     thread_begin("store-supply", THREAD_HELPS);
     pthread_mutex_lock(&log->guarded.lock);
-    while (log->guarded.supply_phase == SEGMENT_THREAD_RUNS) {
+    while (!disk_thread_stops(&log->guarded.supply)) {
         bool evict = log->guarded.wish == SEGMENT_WISH_EVICT;
         log->guarded.wish = SEGMENT_WISH_NOTHING;
         pthread_mutex_unlock(&log->guarded.lock);
@@ -467,12 +467,12 @@ static void *supply_main(void *ctx)
         supply_make_room(log, evict);
         struct timespec until = disk_timespec_of_us(disk_real_us() + TICK_MS * 1000);
         pthread_mutex_lock(&log->guarded.lock);
-        while (log->guarded.supply_phase == SEGMENT_THREAD_RUNS &&
+        while (!disk_thread_stops(&log->guarded.supply) &&
                log->guarded.wish == SEGMENT_WISH_NOTHING &&
                pthread_cond_timedwait(&log->guarded.wake, &log->guarded.lock, &until) == 0) {
         }
     }
-    check(log->guarded.supply_phase == SEGMENT_THREAD_STOPS);
+    check(log->guarded.supply.phase == DISK_THREAD_STOPS);
     pthread_mutex_unlock(&log->guarded.lock);
     return NULL;
 }
@@ -488,21 +488,15 @@ void segment_supply_start(struct segment_log *log)
         }
         (void)supply_make(log); // if it fails, the thread tries again
     }
-    segment_thread_enter(&log->guarded.supply_phase, SEGMENT_THREAD_RUNS);
-    check(pthread_create(&log->supply, NULL, supply_main, log) == 0);
+    disk_thread_start(&log->guarded.supply, supply_main, log);
 }
 
 void segment_supply_stop(struct segment_log *log)
 {
-    if (log->guarded.supply_phase == SEGMENT_THREAD_NONE) {
-        return;
+    if (log->guarded.supply.phase == DISK_THREAD_NEW) {
+        return; // the log may not even be open, and has no lock then
     }
-    pthread_mutex_lock(&log->guarded.lock);
-    segment_thread_enter(&log->guarded.supply_phase, SEGMENT_THREAD_STOPS);
-    pthread_cond_signal(&log->guarded.wake);
-    pthread_mutex_unlock(&log->guarded.lock);
-    check(pthread_join(log->supply, NULL) == 0);
-    segment_thread_enter(&log->guarded.supply_phase, SEGMENT_THREAD_NONE);
+    disk_thread_stop(&log->guarded.supply, &log->guarded.lock, &log->guarded.wake);
 }
 
 // Records what the next process needs to continue writing the segment. Returns false if it must
@@ -523,8 +517,10 @@ static bool segment_leave(struct segment *segment, struct store_append *ret_appe
 
 void segment_log_close(struct segment_log *log)
 {
-    check(log->guarded.supply_phase == SEGMENT_THREAD_NONE);
-    check(log->guarded.freer_phase == SEGMENT_THREAD_NONE);
+    check(log->guarded.supply.phase == DISK_THREAD_NEW ||
+          log->guarded.supply.phase == DISK_THREAD_ENDED);
+    check(log->guarded.freer.phase == DISK_THREAD_NEW ||
+          log->guarded.freer.phase == DISK_THREAD_ENDED);
     struct store_format *format = &log->disk->dir.format;
     format->append_count = 0;
     if (log->disk->attached) {
