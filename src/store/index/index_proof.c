@@ -161,7 +161,7 @@ static enum index_walked walk_down(struct index_walk *w, unsigned level, const c
 }
 
 enum index_walked index_proof_begin(struct index_walk *walk, const struct index_env *env,
-                                    MDB_txn *txn, enum index_table table, bool anew)
+                                    MDB_txn *txn, enum index_table table, bool from_file)
 {
     static const char *const names[] = {"objects", "places"};
     MDB_val key = {strlen(names[table]), (void *)(uintptr_t)names[table]};
@@ -173,7 +173,8 @@ enum index_walked index_proof_begin(struct index_walk *walk, const struct index_
     walk->fd = -1;
     if (mdb_get(txn, TABLE_OF_TABLES, &key, &value) != 0 ||
         !index_page_tree((struct span){value.mv_data, value.mv_size}, &walk->tree) ||
-        mdb_env_info(env->env, &info) != 0 || (anew && mdb_env_get_fd(env->env, &walk->fd) != 0)) {
+        mdb_env_info(env->env, &info) != 0 ||
+        (from_file && mdb_env_get_fd(env->env, &walk->fd) != 0)) {
         return INDEX_WALK_BAD;
     }
     walk->page_count = min_u64(info.me_last_pgno + 1, env->map_bytes / INDEX_PAGE_BYTES);

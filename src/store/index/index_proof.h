@@ -40,11 +40,11 @@ struct index_walk {
     } step[INDEX_PAGE_DEPTH_MAX];
 };
 enum index_walked { INDEX_WALKED, INDEX_WALK_ENDS, INDEX_WALK_BAD };
-// `anew`: reads each page from the file first, and verifies it whatever its bit says. If the page
-// is unreadable, reading it from the file returns an error, but reading it in the map raises
+// `from_file`: reads each page from the file first, and verifies it whatever its bit says. If the
+// page is unreadable, reading it from the file returns an error, but reading it in the map raises
 // SIGBUS.
 enum index_walked index_proof_begin(struct index_walk *walk, const struct index_env *env,
-                                    MDB_txn *txn, enum index_table table, bool anew) MUST_USE;
+                                    MDB_txn *txn, enum index_table table, bool from_file) MUST_USE;
 // Walks to the leaf where `key` is or would be, and to the first row that is not below it.
 enum index_walked index_proof_seek(struct index_walk *walk, const char *key) MUST_USE;
 enum index_walked index_proof_next_leaf(struct index_walk *walk) MUST_USE;
