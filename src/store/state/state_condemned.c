@@ -7,7 +7,7 @@
 // A row counts in this process at once. A thread of the blocking pool or the index writer,
 // whichever comes first, writes `format`, and one write makes all rows durable that were added
 // before. The index writer tries that before it answers the key's delete. If the disk refuses, the
-// failure is counted, the delete is answered all the same, and each turn of the freeing thread
+// failure is counted, the delete is answered all the same, and each turn of the supply thread
 // tries again. A crash before then loses the rows. The runs that the index knows are
 // marked in their segments by then (index_condemn.c); the others may be found again.
 //
@@ -129,13 +129,18 @@ void state_condemned_add(struct store_condemned *condemned, struct hash128 hash,
 enum err state_condemned_save(struct store_condemned *condemned)
 {
     enum err err = ERR_OK;
+    if (atomic_load(&condemned->saved) == atomic_load(&condemned->added)) {
+        return ERR_OK; // without the lock, which a hung disk may hold
+    }
     pthread_mutex_lock(&condemned->disk->dir.format_lock);
     uint64_t added = atomic_load(&condemned->added);
-    check(condemned->saved <= added);
-    if (condemned->saved != added) {
+    check(atomic_load(&condemned->saved) <= added);
+    if (atomic_load(&condemned->saved) != added) {
         err =
             store_fault_strike(STORE_FAULT_NOTE) != 0 ? ERR_IO : disk_commit_state(condemned->disk);
-        condemned->saved = err == ERR_OK ? added : condemned->saved;
+        if (err == ERR_OK) {
+            atomic_store(&condemned->saved, added);
+        }
     }
     pthread_mutex_unlock(&condemned->disk->dir.format_lock);
     return err;

@@ -11,7 +11,7 @@ struct store_condemned {
     struct store_disk *disk;
     atomic_bool any;        // false: there is no row, and none was pushed out
     _Atomic uint64_t added; // how often a key was added, in this process
-    uint64_t saved;         // how many of them are surely durable; under the lock of `format`
+    _Atomic uint64_t saved; // how many of them are surely durable; set under the lock of `format`
 };
 
 void state_condemned_init(struct store_condemned *condemned, struct store_disk *disk);
