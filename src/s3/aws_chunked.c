@@ -6,14 +6,14 @@
 //              (the last chunk has size 0 and no data)
 //   trailer  = *(name ":" value [CR] LF) ["x-amz-trailer-signature:" 64 hex [CR] LF] CRLF
 //
-// Each signature covers the one before it, so a chunk cannot be left out, repeated or moved:
+// Each signature covers the previous one, so a chunk cannot be left out, repeated or moved:
 //   "AWS4-HMAC-SHA256-PAYLOAD" \n date \n scope \n previous \n hex(SHA256("")) \n hex(SHA256(data))
 //   "AWS4-HMAC-SHA256-TRAILER" \n date \n scope \n previous \n
 //       hex(SHA256(trailer lines, "name:value\n"))
 //
 // The states below follow the grammar; input may be split anywhere. Chunk headers must end in CRLF.
-// One common client ends trailer lines with a bare LF, puts an empty line before the trailer's
-// signature, and sends one more CRLF after the end. These three deviations are accepted.
+// The decoder accepts three deviations of one common client: trailer lines that end with a bare LF,
+// an empty line before the trailer's signature, and one more CRLF after a trailer.
 #define OPENSSL_SUPPRESS_DEPRECATED
 #include "base/date.h"
 #include "s3/s3_private.h"
@@ -31,20 +31,20 @@
 #define SIGNATURE_LEN 64
 
 enum decoder_state {
-    AT_CHUNK_HEADER, // collecting a line up to CRLF
+    AT_CHUNK_HEADER, // collecting a line up to its CRLF
     AT_DATA,
-    AT_DATA_CR, // the CRLF after a chunk's data
+    AT_DATA_CR, // the CR of the CRLF after a chunk's data
     AT_DATA_LF,
-    AT_TRAILER,        // collecting lines up to an empty one
-    AT_SIGNED_TRAILER, // the trailer's signature has arrived; an empty line follows
+    AT_TRAILER,        // collecting lines up to an empty line
+    AT_SIGNED_TRAILER, // the trailer's signature has arrived; an empty line must follow
     AT_END,            // everything has arrived; one more CRLF may follow
     AT_END_LF,
-    AT_CLOSED, // that CRLF has followed
+    AT_CLOSED, // the extra CRLF has arrived too
     AT_FAILED
 };
 
 #define TO(state) (1u << (state))
-// The states that may follow. Each may also fail.
+// The states that may follow a state. AT_FAILED may follow all but AT_FAILED.
 static const unsigned NEXT[] = {
     [AT_CHUNK_HEADER] = TO(AT_DATA) | TO(AT_TRAILER),
     [AT_DATA] = TO(AT_DATA_CR),
@@ -60,27 +60,28 @@ static const unsigned NEXT[] = {
 
 struct aws_chunked_decoder {
     enum decoder_state state;
-    enum err failure; // in AT_FAILED
+    enum err failure; // the error that led to AT_FAILED
     bool has_signatures;
-    bool is_signed; // the framing has signatures, even if they are not verified here
+    bool is_signed; // the body has signatures, even if the decoder does not verify them
     bool has_trailer;
     bool has_decoded_length;
     uint64_t decoded_length;
     uint64_t decoded; // payload bytes passed on
-    uint64_t left;    // bytes left of the current chunk
+    uint64_t left;    // bytes of the current chunk still to come
     uint8_t signing_key[32];
-    char previous_signature[SIGNATURE_LEN + 1]; // of the previous chunk; at first the seed
-    char chunk_signature[SIGNATURE_LEN + 1];    // what this chunk claims
+    // signature of the previous chunk; at first the seed
+    char previous_signature[SIGNATURE_LEN + 1];
+    char chunk_signature[SIGNATURE_LEN + 1]; // signature in the current chunk's header
     char amz_date[DATE_AMZ_LEN + 1];
     char scope[SIGV4_SCOPE_MAX + 1];
     SHA256_CTX data_hash;
     SHA256_CTX trailer_hash;
-    char line[CHUNK_HEADER_MAX + 2]; // of a chunk header
+    char line[CHUNK_HEADER_MAX + 2]; // the chunk header that is being collected
     size_t line_len;
     struct buf trailer_line;
-    size_t trailer_len; // length of all lines together
+    size_t trailer_len; // length of all trailer lines together
     unsigned trailer_lines;
-    struct arena *arena; // trailers
+    struct arena *arena; // memory of `trailers`
     struct headers trailers;
 };
 
@@ -182,7 +183,7 @@ static bool is_signature(struct span s)
     return hex_decode(s, bytes, sizeof(bytes));
 }
 
-// Verifies the claimed signature of a chunk or trailer, and makes it the previous one.
+// Verifies a chunk's or trailer's claimed signature. If it is right, it becomes the previous one.
 static enum err verify_signature(struct aws_chunked_decoder *d, const char *algorithm,
                                  const char *before_hash, SHA256_CTX *hash, const char *claimed)
 {
@@ -217,7 +218,8 @@ static enum err end_chunk(struct aws_chunked_decoder *d)
                             d->chunk_signature);
 }
 
-// Parses "hex-size", followed in the signed form by ";chunk-signature=" and 64 hex digits.
+// Parses the chunk header "hex-size". In the signed form, ";chunk-signature=" and 64 hex digits
+// follow.
 static enum err parse_chunk_header(struct aws_chunked_decoder *d, struct span line)
 {
     struct span size = {line.ptr, span_find(line, ';')};
@@ -295,7 +297,7 @@ static enum err take_trailer_signature(struct aws_chunked_decoder *d, struct spa
         return ERR_BAD_REQUEST;
     }
     enter(d, AT_SIGNED_TRAILER);
-    // If signatures are not verified here, it is enough that there is one.
+    // Without verification, it is enough that there is a signature.
     return d->has_signatures
                ? verify_signature(d, "AWS4-HMAC-SHA256-TRAILER", "", &d->trailer_hash, value.ptr)
                : ERR_OK;
@@ -306,8 +308,8 @@ static enum err take_trailer_line(struct aws_chunked_decoder *d, struct span lin
     bool has_signature = d->state == AT_SIGNED_TRAILER;
     check(has_signature || d->state == AT_TRAILER);
     if (line.len == 0) {
-        // A signed trailer ends after its signature. An empty line between its other lines and the
-        // signature is ignored.
+        // A signed trailer ends with an empty line after its signature. An empty line between the
+        // other lines and the signature is ignored.
         bool waits = d->is_signed && d->trailer_lines > 0 && !has_signature;
         if (!waits) {
             if (d->has_trailer && d->has_signatures && !has_signature) {
@@ -366,7 +368,7 @@ static enum err take_trailer_byte(struct aws_chunked_decoder *d, char c)
     return err;
 }
 
-// Passes on the current chunk's bytes in this input.
+// Passes on the bytes of the current chunk that are in this input.
 static enum err take_data(struct aws_chunked_decoder *d, struct span *input,
                           aws_chunked_data_fn *on_data, void *ctx)
 {
@@ -474,7 +476,7 @@ uint64_t aws_chunked_encoded_length(uint64_t decoded_length, uint64_t chunk_size
     if (rest > 0) {
         total += hex_digits(rest) + rest + 4;
     }
-    total += 3; // the last chunk
+    total += 3; // "0\r\n", the last chunk
     if (trailer_name.len > 0) {
         total += trailer_name.len + 1 + trailer_value_len + 2;
     }

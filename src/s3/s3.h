@@ -22,8 +22,8 @@
 #define S3_QUERY_PARAMS_MAX 64
 #define S3_XML_BODY_MAX (8u << 20)
 
-// operations.def lists S3_OPERATION(name, flags, rights, scope). The names are those of the S3 API
-// ("GetObject").
+// Operations, under the names of the S3 API ("GetObject"). operations.def lists them as
+// S3_OPERATION(name, flags, rights, scope).
 enum s3_operation {
 #define S3_OPERATION(name, flags, rights, scope) S3_##name,
 #include "s3/operations.def"
@@ -33,17 +33,17 @@ enum s3_operation {
 
 enum s3_operation_flags {
     S3_OP_READ = 1,        // GET/HEAD semantics: changes nothing
-    S3_OP_CHANGES_KEY = 2, // may change what its scope names, the key or the bucket
+    S3_OP_CHANGES_KEY = 2, // may change the key or bucket that its scope names
     S3_OP_LISTING = 4,     // ListObjects, ListObjectsV2
     S3_OP_BODY = 8,        // carries object data (PutObject, UploadPart)
-    S3_OP_CACHEABLE = 16   // GetObject or HeadObject, with nothing that changes the answer
+    S3_OP_CACHEABLE = 16   // a GetObject or HeadObject that the cache may answer
 };
 
-// One decoded query parameter.
+// A query parameter, decoded.
 struct s3_param {
     struct span name, value;         // percent-decoded once; a raw '+' becomes a space
     struct span raw_name, raw_value; // as sent
-    bool has_value;                  // there was an "="
+    bool has_value;                  // false for "name" without a '='
 };
 
 enum s3_host_kind { S3_HOST_IP, S3_HOST_LOCALHOST, S3_HOST_DOMAIN, S3_HOST_OTHER };
@@ -52,67 +52,72 @@ struct s3_request {
     enum s3_operation operation;
     unsigned flags;     // flags of the operation
     struct span method; // "GET"
-    struct span bucket; // empty: service level
-    struct span key;    // decoded bytes, never normalised; empty: bucket level
-    bool virtual_host;  // the bucket came from Host
+    struct span bucket; // empty if the request names no bucket, such as ListBuckets
+    struct span key;    // decoded bytes, never normalised; empty if the request names no key
+    bool virtual_host;  // the bucket came from the Host header
     enum s3_host_kind host_kind;
-    struct span raw_path; // as sent, up to '?'; without the bucket in virtual-host style
+    struct span raw_path; // as sent, up to '?'; in virtual-host style it has no bucket
     struct span raw_query;
     struct s3_param params[S3_QUERY_PARAMS_MAX];
     unsigned param_count;
-    bool presigned;         // X-Amz-Signature or AWSAccessKeyId in the query
+    bool presigned;         // the query has X-Amz-Signature or AWSAccessKeyId
     struct span version_id; // present when has_version_id
     bool has_version_id;
     uint64_t part_number; // ?partNumber=N on GET/HEAD
     bool has_part_number;
     bool has_response_overrides; // response-content-type and similar
 
-    // why the cache must not answer a GET/HEAD of a key: "sub-resource", "sse-c",
-    // "expected-owner", "payer", "version", ... NULL: it may answer
+    // Why the cache must not answer this GET or HEAD of a key: "sub-resource", "sse-c",
+    // "expected-owner", "payer", "version", ... NULL if the cache may answer.
     const char *bypass_reason;
 };
 
-// Extra suffixes for virtual-host requests. IP literals (with port) and localhost are built in.
+// The configured domains (s3.domains) of virtual-host requests, whose Host is "BUCKET.DOMAIN". IP
+// addresses and localhost need no entry.
 struct s3_domains {
     const struct span *suffixes;
     unsigned count;
 };
 
-// Parses Host. *ret_bucket is set in virtual-host style: "b.localhost", "b.127.0.0.1",
-// "b.<domain>". The longest configured suffix wins, and a bucket may contain dots. Otherwise
-// *ret_bucket is empty. The port and one trailing dot ("b.localhost.:9000") are ignored.
-// S3_HOST_OTHER: none of our names; open mode refuses it.
+// Parses the Host header and returns its kind. In virtual-host style ("b.localhost", "b.127.0.0.1",
+// "b.<domain>") *ret_bucket becomes the bucket's name, which may contain dots; otherwise it is
+// empty. If several domains fit, the longest one decides. The port and one trailing dot
+// ("b.localhost.:9000") are ignored. S3_HOST_OTHER means that the name is neither an IP address,
+// localhost nor one of `domains`. Without authentication (auth.mode open) such a request is
+// refused.
 enum s3_host_kind s3_host_parse(struct span host, const struct s3_domains *domains,
                                 struct span *ret_bucket);
 
-// Routes a request. `target` is the raw request target in origin form. Headers matter too: copy
-// source, SSE-C, expected owner, payer. An unknown query parameter or method routes to S3_Unknown.
-// Its flags pass the request through and, for methods other than GET and HEAD on a key, invalidate.
+// Routes a request. `target` is the raw request target in origin form. Some headers count too: copy
+// source, SSE-C, expected owner, payer. A request with an unknown method or query parameter becomes
+// S3_Unknown, which is passed through to the origin. Its flag is S3_OP_READ for GET and HEAD. For
+// any other method the flag is S3_OP_CHANGES_KEY, so that the request invalidates.
 // Errors: ERR_INVALID_URI (broken escape), ERR_KEY_TOO_LONG, ERR_INVALID_BUCKET_NAME,
 // ERR_INVALID_ARGUMENT (partNumber), ERR_NO_MEMORY.
 enum err s3_request_parse(struct arena *arena, struct span method, struct span host,
                           struct span target, const struct headers *headers,
                           const struct s3_domains *domains,
                           struct s3_request *ret_request) MUST_USE;
-// Returns true if the header does not change the answer to a read. That holds for headers of the
-// signature, of the client's library and of checksums.
+// Returns true for a header that does not change the answer to a read: a header of the signature,
+// of the client's library or of a checksum.
 bool s3_header_is_neutral(struct span name);
 
 const char *s3_operation_name(enum s3_operation operation);
-// Returns the first parameter with that (decoded) name; NULL if there is none.
+// Returns the first parameter whose decoded name is `name`; NULL if there is none.
 const struct s3_param *s3_param_find(const struct s3_request *r, const char *name);
 
-// Returns true if the value of this name is the client's secret. The name is a header, or a query
-// parameter if the presigner moved the header into the query.
+// Returns true if values under this name are secret, such as a session token or a customer's
+// encryption key. `name` may be the name of a header, or of a query parameter, because presigning
+// moves headers into the query.
 bool s3_name_is_secret(struct span name);
 
-// Decodes the key again with each raw '+' as a space. For a request whose signature matches only
-// that way (sigv4_mismatch.plus_is_space). The cache then never answers it. Errors:
+// Decodes the key again with each raw '+' as a space. Call it if the signature matches only with
+// that reading (sigv4_mismatch.plus_is_space). After it, the request bypasses the cache. Errors:
 // ERR_INVALID_URI, ERR_NO_MEMORY.
 enum err s3_request_plus_is_space(struct arena *arena, struct s3_request *r) MUST_USE;
 // --- s3_effects.c: what a request may read, write, delete and list -------------------------------
 
-// Rights of a principal. ANY covers what the others do not cover, and implies none of them.
+// Rights of a principal. ANY allows what none of the other rights allows. It includes none of them.
 enum s3_allow_ops {
     S3_ALLOW_READ = 1,
     S3_ALLOW_LIST = 2,
@@ -122,81 +127,85 @@ enum s3_allow_ops {
 };
 
 enum s3_scope {
-    S3_SCOPE_SERVICE, // no bucket; LIST in any bucket is enough
+    S3_SCOPE_SERVICE, // no bucket. LIST may be granted on any bucket, each other right only on "*"
     S3_SCOPE_BUCKET,  // the whole bucket
-    S3_SCOPE_PREFIX,  // all keys below `key`
+    S3_SCOPE_PREFIX,  // all keys that begin with `key`
     S3_SCOPE_KEY,     // one key
-    // one of the rights anywhere in the bucket is enough for now; keys in the body are checked
-    // later
+    // Any part of the bucket: one of the rights, for any prefix, is enough here. If the request
+    // names keys in its body, they are checked once the body has been read.
     S3_SCOPE_SOMEWHERE,
 };
 
-// One effect that a request may have at the origin.
+// One effect that a request may have at the origin, and the rights that it needs.
 struct s3_effect {
-    unsigned rights; // all of these are needed; for SOMEWHERE, one of them
+    unsigned rights; // all of these are needed; for S3_SCOPE_SOMEWHERE only one of them
     enum s3_scope scope;
     struct span bucket, key;
-    bool changes; // makes cached data in this scope out of date
+    bool changes; // cached data in this scope becomes out of date
 };
 
-// A second key that a request names, in x-amz-copy-source or x-amz-rename-source. The name may be a
-// header or, in a presigned request, a query parameter.
+// A second key that a request names, in x-amz-copy-source or x-amz-rename-source. That is the name
+// of a header or, in a presigned request, of a query parameter.
 struct s3_source {
     bool is_there;
-    // false for an access point's ARN, which may pass only if no rights are checked
+    // false for the ARN of an access point; such a copy is refused if rights are checked
     bool is_understood;
     bool is_rename;
-    struct span bucket; // empty for a rename whose value is a bare key
+    struct span bucket; // empty for a rename whose value is a key without a bucket
     struct span key;
-    struct span version; // present when has_version
+    struct span version; // set if has_version
     bool has_version;
 };
 
-#define S3_EFFECTS_MAX 5 // the target, a copy's source, and three readings of a rename's source
+// the target, a copy's source, and the possible readings of a rename's source
+#define S3_EFFECTS_MAX 5
 struct s3_effects {
     struct s3_effect items[S3_EFFECTS_MAX];
     unsigned count;
     struct s3_source copy, rename;
-    // the outcome shows what exists, so READ is needed too, also for keys in a body
+    // The outcome reveals whether objects exist, so the request also needs READ. That holds for
+    // keys in its body too.
     bool asks_what_is_there;
 };
 
-// Finds the effects from the method, path, all parameters and all headers of a routed request. It
-// assumes the worst of anything unknown: an unknown read needs the rights of every operation it
-// could be, an unknown write needs ANY. `origin_bucket` is the bucket's name at the origin.
-// ERR_INVALID_ARGUMENT: a source that is repeated, unreadable, or not allowed in this request. Also
-// ERR_KEY_TOO_LONG, ERR_NO_MEMORY.
+// Finds the effects of a routed request from its method, path, parameters and headers. Assumes the
+// worst of what it does not know: an unknown read needs the rights of every operation that it could
+// be, and an unknown write needs ANY. `origin_bucket` is the bucket's name at the origin.
+// Errors: ERR_INVALID_ARGUMENT (a source that is repeated, unreadable, or not allowed in this
+// request), ERR_KEY_TOO_LONG, ERR_NO_MEMORY.
 enum err s3_effects_find(struct arena *arena, const struct s3_request *r,
                          const struct headers *headers, struct span origin_bucket,
                          struct s3_effects *ret_effects) MUST_USE;
-// A key as an origin that stores objects as files would read it. '\\' becomes '/', empty and "."
-// segments are removed, and ".." removes the segment before it. A trailing '/' stays.
+// A key as a file-based origin would read it. Such an origin stores each object as a file. '\\'
+// becomes '/', empty and "." segments are removed, and ".." removes the segment before it. A
+// trailing '/' stays.
 struct s3_path {
     char text[S3_KEY_MAX + 1];
     size_t len;
-    bool differs; // from the key's bytes
-    bool climbs;  // has a ".." segment
-    bool leaves;  // the ".." leads out of the bucket
+    bool differs; // the path's bytes are not those of the key
+    bool climbs;  // the key has a ".." segment
+    bool leaves;  // a ".." segment leads out of the bucket
 };
 void s3_key_as_path(struct span key, struct s3_path *ret_path);
-// Returns true if a versionId or uploadId (name in any case) would lead a file-based origin to
-// another key's path.
+// Returns true if a versionId or uploadId (name in any case) would lead a file-based origin to the
+// path of another key.
 bool s3_ids_climb(const struct s3_request *r);
-// Appends the source as it is sent to the origin, escaped: "/bucket/key?versionId=V" with that
-// bucket. A rename's source has no leading '/', because that would belong to a bare key. A bare key
-// stays a bare key.
+// Appends the source in the form that is sent to the origin, escaped: "/BUCKET/KEY?versionId=V",
+// where BUCKET is `origin_bucket`. A rename's source has no leading '/', because an origin could
+// take it for part of a key. A source without a bucket stays without one.
 void s3_source_render(const struct s3_source *source, struct span origin_bucket, struct buf *out);
-// Returns true if `name`, in any case, is the name of a source.
+// Returns true if `name`, in any case, is x-amz-copy-source or x-amz-rename-source.
 bool s3_name_is_source(struct span name);
-// Returns true for a name that qualifies a source: its range, its conditions, its key.
+// Returns true for a name that qualifies a source, such as its range, its conditions or its
+// encryption key.
 bool s3_name_is_of_source(struct span name);
 
 // --- s3_error.c ----------------------------------------------------------------------------------
 
-// Optional elements. Empty spans are left out.
+// Optional elements of an error document. Empty spans are left out.
 struct s3_error_detail {
-    struct span code, message; // replace those of the error table
-    struct span elements;      // additional elements, already rendered
+    struct span code, message; // used instead of those in the error table
+    struct span elements;      // more elements, already rendered as XML
     struct span resource, request_id, host_id;
     struct span key, bucket_name;
     struct span range_requested;
@@ -208,58 +217,63 @@ struct s3_error_detail {
     struct span argument_name, argument_value;
 };
 
-// Returns true if the client may see this name. `name` is valid during the call.
+// Returns true if the client may see this name. `name` is valid only during the call.
 typedef bool s3_list_names_fn(void *ctx, struct span name);
 
-// Appends the <Error> document, XML declaration first. The status is error_row(err)->status.
+// Appends the <Error> document, including the XML declaration. The HTTP status is not part of it:
+// see error_row(err)->status.
 void s3_error_render(enum err err, const struct s3_error_detail *detail, struct buf *out);
 
-// An origin's error on its way to clients: the status, the headers that belong to it, and the
-// document (empty: none). It can be packed into one string of bytes.
+// An origin's error in a form that can be passed between workers: the status, the headers that
+// belong to it, and the document, which may be empty. s3_error_pack() turns it into one string of
+// bytes.
 struct s3_error_answer {
     unsigned status;
     struct headers headers;
     struct span document;
 };
-// Appends the packed answer. A header whose value could not be unpacked again is left out.
+// Appends the packed answer. Leaves out a header that could not be unpacked again.
 void s3_error_pack(const struct s3_error_answer *answer, struct buf *out);
-// Unpacks an answer. Spans are views into `packed`; the header list is in `arena`. Returns false if
-// `packed` is not a packed answer.
+// Unpacks an answer. Its spans are views into `packed`; its header list is in `arena`. Returns
+// false if `packed` is not a packed answer.
 bool s3_error_unpack(struct arena *arena, struct span packed,
                      struct s3_error_answer *ret_answer) MUST_USE;
-// Copies into `detail`, in `arena`, the parts of an origin's error that the client may get: code,
-// message, and the elements about the client's own request. The origin's own names (resource,
-// bucket, ids) are left out; the renderer puts the client's there. The size is limited. Returns
-// false if it is no S3 error.
+// Copies into `detail` the parts of an origin's error that the client may see: the code, the
+// message, and the elements about the client's own request. Leaves out the origin's own names
+// (resource, bucket, ids), because s3_error_render() writes the client's names instead. The copies
+// are in `arena` and limited in size. *ret_names_key and *ret_names_bucket tell whether the error
+// names a key or a bucket. Returns false if `document` is not an S3 error.
 bool s3_error_adopt(struct arena *arena, struct span document, struct s3_error_detail *detail,
                     bool *ret_names_key, bool *ret_names_bucket) MUST_USE;
-// Appends the <Error> document without the elements that name something the client may not see:
-// another key, prefix or position, or a resource that contains one. Names that are in the request
-// `asked` may stay. Returns false and appends nothing if it is no error document or may be shown
-// whole. Returns true but appends nothing if more than 64 KiB would be left.
+// Appends an <Error> document without the elements that name something the client may not see:
+// another key, prefix or position, or a resource that contains one. Names that the request `asked`
+// contains may stay. Returns false, and appends nothing, if `document` is not an error document or
+// may be shown whole. Returns true, but appends nothing, if more than 64 KiB would remain.
 bool s3_error_hide(struct span document, const struct s3_request *asked, s3_list_names_fn *may_show,
                    void *ctx, struct buf *out) MUST_USE;
-// Returns "Not Found" and so on; "Unknown" for other statuses. 503 is "Slow Down".
+// Returns the reason phrase of a status, such as "Not Found"; "Unknown" for unlisted statuses. For
+// 503 it is S3's "Slow Down".
 const char *s3_status_reason(unsigned status);
 
 // --- s3_xml.c ------------------------------------------------------------------------------------
 
-// Writer: escapes & < > " ' and, as S3 does, control bytes as &#xN;. It writes the default
-// namespace and does no pretty printing.
+// Writer. Escapes & < > " ' and, as S3 does, control bytes as &#xN;. Writes neither namespace
+// prefixes nor white space between elements.
 void s3_xml_escape(struct buf *out, struct span text);
-// Resolves the references in an element's raw text. ret_bytes must have room for text.len bytes.
-// Returns false for a reference that XML does not define.
+// Replaces the references ("&amp;", "&#65;") in an element's raw text. ret_bytes must have room for
+// text.len bytes. Returns false for a reference that XML does not define.
 bool s3_xml_unescape(struct span text, char *ret_bytes, size_t *ret_len);
 void s3_xml_element(struct buf *out, const char *name, struct span text);
 void s3_xml_element_u64(struct buf *out, const char *name, uint64_t value);
 
-// Reader: expat without DTDs or entities; depth <= 16, size <= S3_XML_BODY_MAX. Calls back with the
-// path ("Delete/Object/Key") and text of each leaf element, in order.
+// Reader: expat without DTDs and entities. The depth is at most 16, the size at most
+// S3_XML_BODY_MAX. Calls back for each leaf element, in order, with its path ("Delete/Object/Key")
+// and its text.
 typedef void s3_xml_leaf_fn(void *ctx, const char *path, struct span text);
 enum err s3_xml_read(struct span document, s3_xml_leaf_fn *on_leaf, void *ctx) MUST_USE;
 
-// The fields we use of an <Error> document. They are views into `arena`. s3_error_read() returns
-// false if it is not an error document.
+// The fields of an <Error> document that we use, as views into `arena`. s3_error_read() returns
+// false if `document` is not an error document.
 struct s3_error_body {
     struct span code, message, region, endpoint;
 };
@@ -276,20 +290,21 @@ struct s3_listing_entry {
     struct span etag; // without the quotes
 };
 
-// The request of a client for ListObjects or ListObjectsV2, from its parameters.
+// A client's ListObjects or ListObjectsV2 request, from its query parameters.
 struct s3_listing_query {
     bool v2;
     struct span bucket, prefix, delimiter;
-    // the listing starts after this name: start-after, marker or the decoded token
+    // The listing starts after this name. It comes from start-after, marker or the continuation
+    // token.
     struct span after;
-    struct span start_after, marker, continuation_token; // as sent; echoed in the answer
+    struct span start_after, marker, continuation_token; // as sent; repeated in the answer
     bool has_start_after, has_marker, has_continuation_token;
     unsigned max_keys; // <= 1000
     bool encoding_url, fetch_owner;
 };
-// Parses a listing's parameters, including continuation tokens made by s3_listing_token().
-// ERR_INVALID_ARGUMENT: negative or non-numeric max-keys, unknown encoding-type, bad token.
-// `detail` then gets S3's message and the argument's name and value.
+// Parses a listing's parameters. A continuation token must come from s3_listing_token(). Returns
+// ERR_INVALID_ARGUMENT if max-keys is negative or not a number, encoding-type is unknown, or the
+// token is bad. `detail` then gets S3's message and the argument's name and value.
 enum err s3_listing_parse(struct arena *arena, const struct s3_request *r,
                           struct s3_listing_query *ret_query,
                           struct s3_error_detail *detail) MUST_USE;
@@ -314,7 +329,7 @@ void s3_location_render(struct span region, struct buf *out); // empty for us-ea
 
 // --- s3_xml_strict.c: bodies that say what to do to which keys -----------------------------------
 
-// The fields as they are in the body. A span with a NULL pointer was absent.
+// The fields as they are in the body. The pointer of a span is NULL if the field was absent.
 struct s3_delete_object {
     struct span key, version_id, etag, last_modified_time, size;
 };
@@ -323,8 +338,8 @@ struct s3_delete {
     size_t count; // 1 to 1000
     bool has_quiet, is_quiet;
 };
-// Reads a DeleteObjects body. Anything outside its schema is ERR_MALFORMED_XML. Spans are views
-// into `arena`.
+// Reads the body of DeleteObjects. Returns ERR_MALFORMED_XML for anything outside its schema. Spans
+// are views into `arena`.
 enum err s3_delete_read(struct arena *arena, struct span document,
                         struct s3_delete *ret_delete) MUST_USE;
 void s3_delete_render(const struct s3_delete *delete, struct buf *out);
@@ -332,8 +347,8 @@ void s3_delete_render(const struct s3_delete *delete, struct buf *out);
 struct s3_restore {
     struct span days, tier, description, glacier_tier;
 };
-// The same for RestoreObject. A restore with a select, which writes elsewhere, is ERR_MALFORMED_XML
-// too.
+// Reads the body of RestoreObject in the same way. A restore with a select is ERR_MALFORMED_XML
+// too, because it writes its result elsewhere.
 enum err s3_restore_read(struct arena *arena, struct span document,
                          struct s3_restore *ret_restore) MUST_USE;
 void s3_restore_render(const struct s3_restore *restore, struct buf *out);
@@ -347,126 +362,129 @@ struct sigv4_credentials {
 #define SIGV4_EMPTY_SHA256 "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 #define SIGV4_UNSIGNED_PAYLOAD "UNSIGNED-PAYLOAD"
 
-// The scope of a signature, for any service. `normalize_path` and `double_encode` are false for S3.
+// The scope of a signature, for any AWS service. Both flags are false for S3; other services sign
+// the path in another form.
 struct sigv4_scope {
     struct span region, service; // "s3" for S3
     bool normalize_path, double_encode;
 };
 
-// Signs a request that is about to be sent. The signature covers the canonical query (sorted,
-// encoded) and every header in `headers` that is signed by S3's rules. These are host, x-amz-*,
-// range, content-md5, content-type and if-*; never hop-by-hop headers, expect, user-agent or
-// accept-encoding.
-// The caller has put host and x-amz-content-sha256 into `headers`, but no authorization. This call
-// adds x-amz-date, x-amz-security-token and authorization, in `arena`. `canonical_path` is already
-// encoded by buf_append_uri_encoded(). ret_signature (64 hex digits, the seed of chunk signatures)
-// may be NULL.
+// Signs a request that is about to be sent. The signature covers `canonical_query` (sorted,
+// encoded), and those of `headers` that S3's rules select: host, x-amz-*, range, content-md5,
+// content-type and if-*. It never covers hop-by-hop headers, expect, user-agent or accept-encoding.
+// Before the call, `headers` must have host and x-amz-content-sha256, but no authorization. The
+// call adds x-amz-date, x-amz-security-token and authorization, in `arena`. `canonical_path` must
+// already be encoded by buf_append_uri_encoded(). ret_signature may be NULL. It gets 64 hex digits,
+// the seed of chunk signatures.
 enum err sigv4_sign(struct arena *arena, const struct sigv4_credentials *credentials,
                     const struct sigv4_scope *scope, time_t now, struct span method,
                     struct span canonical_path, struct span canonical_query,
                     struct headers *headers, struct span payload_hash,
                     char *ret_signature) MUST_USE;
 
-// Builds name=value&name=value, sorted by encoded name, then value, from raw query text. A name
-// without a value becomes "name=". A raw '+' is a space, as S3 reads and signs it. `skip_signature`
-// leaves out X-Amz-Signature.
+// Builds "name=value&name=value" from raw query text, sorted by encoded name, then value. A name
+// without a value becomes "name=". A raw '+' counts as a space, because S3 reads and signs it so.
+// `skip_signature` leaves out X-Amz-Signature.
 enum err sigv4_canonical_query(struct arena *arena, struct span raw_query, bool skip_signature,
                                struct span *ret_query) MUST_USE;
 
-// How the signature covers the body, from x-amz-content-sha256 and related headers.
+// How the signature covers the body, according to x-amz-content-sha256.
 enum sigv4_payload {
     SIGV4_PAYLOAD_HASH,      // a SHA-256, to be checked against the body
     SIGV4_PAYLOAD_UNSIGNED,  // UNSIGNED-PAYLOAD or presigned
     SIGV4_PAYLOAD_STREAMING, // STREAMING-AWS4-HMAC-SHA256-PAYLOAD
     SIGV4_PAYLOAD_STREAMING_TRAILER,
     SIGV4_PAYLOAD_UNSIGNED_TRAILER, // STREAMING-UNSIGNED-PAYLOAD-TRAILER
-    SIGV4_PAYLOAD_NONE              // no statement (anonymous)
+    SIGV4_PAYLOAD_NONE // the request says nothing about its body, as without a signature
 };
 
-// The contents of a client's signature, parsed before the secret is known.
+// A client's signature, parsed but not verified. Parsing does not need the secret.
 struct sigv4_claim {
-    bool present;   // has some form of SigV4
+    bool present;   // the request has a SigV4 signature
     bool presigned; // the signature is in the query
-    bool version2;  // SigV2 header or query (present is false)
+    bool version2;  // the request has a SigV2 signature; `present` is false
     struct span access_key, date, region, service, signed_headers, signature, security_token;
-    // "20130524/us-east-1/s3/aws4_request"; seeds chunk verification together with amz_date
+    // "20130524/us-east-1/s3/aws4_request". Verification of chunks begins with it and amz_date.
     struct span scope;
     time_t time;
-    char amz_date[DATE_AMZ_LEN + 1]; // the same time in the signed form
-    uint64_t expires_s;              // presigned
+    char amz_date[DATE_AMZ_LEN + 1]; // `time` in the form that is signed
+    uint64_t expires_s;              // only if presigned
     enum sigv4_payload payload;
     struct span payload_hash; // x-amz-content-sha256 as sent, or UNSIGNED-PAYLOAD
 };
 // Parses the claim. Errors: ERR_AUTHORIZATION_MALFORMED, ERR_AUTHORIZATION_QUERY,
 // ERR_MISSING_SECURITY_HEADER, ERR_ACCESS_DENIED (no date), ERR_NOT_IMPLEMENTED (SigV4a),
-// ERR_INVALID_ARGUMENT (both header and query sign, or not a hash).
+// ERR_INVALID_ARGUMENT (a signature in both header and query, or a payload hash that is none).
 enum err sigv4_claim_parse(const struct s3_request *r, const struct headers *headers,
                            struct sigv4_claim *ret_claim) MUST_USE;
 
-// Parses only the payload part of a claim, for callers that do not need the signature. With
-// `presigned`, a missing statement means UNSIGNED-PAYLOAD. Errors: ERR_INVALID_ARGUMENT (neither a
-// hash nor a known word), ERR_NOT_IMPLEMENTED (SigV4a).
+// Parses only the payload part of a claim, for callers that do not need the signature. If
+// x-amz-content-sha256 is missing, a presigned request counts as UNSIGNED-PAYLOAD. Errors:
+// ERR_INVALID_ARGUMENT (neither a hash nor a known word), ERR_NOT_IMPLEMENTED (SigV4a).
 enum err sigv4_payload_parse(const struct headers *headers, bool presigned,
                              enum sigv4_payload *ret_payload, struct span *ret_hash) MUST_USE;
 
-// On ERR_SIGNATURE_MISMATCH: the texts for the error document, in the arena; empty if the arena has
-// no room. On ERR_OK, plus_is_space may be set: the path has a raw '+' that the signature counts as
-// a space. The caller then calls s3_request_plus_is_space().
+// More about the result of sigv4_verify(). After ERR_SIGNATURE_MISMATCH, it has the texts for the
+// error document, in the arena; they are empty if the arena has no room. After ERR_OK,
+// plus_is_space tells that the path has a raw '+' which the signature counts as a space. The caller
+// must then call s3_request_plus_is_space().
 struct sigv4_mismatch {
     struct span string_to_sign, canonical_request;
     bool plus_is_space;
 };
 
 // Verifies the claim against the raw request: method, path, query and headers. `raw_path` is the
-// path of the target exactly as sent, with the bucket in path style. The comparison takes constant
-// time. For a literal '+' in the path, %2B is tried first, then %20. Checks:
-// - skew <= 15 min (ERR_TIME_SKEWED)
-// - presigned requests: not expired (ERR_EXPIRED), and expires <= 7 days
-// - the date of the scope
+// path of the target exactly as sent, with the bucket in path style. Signatures are compared in
+// constant time. For a literal '+' in the path, %2B is tried first, then %20. Checks that:
+// - the clocks differ by at most 15 min (ERR_TIME_SKEWED)
+// - a presigned request has not expired (ERR_EXPIRED); sigv4_claim_parse() limits it to 7 days
+// - the date of the scope is the day of the request
 // - host and every x-amz-* header are signed (ERR_HEADERS_NOT_SIGNED)
-// ret_signing_key (32 bytes, the key of chunk verification) may be NULL.
+// ret_signing_key may be NULL. It gets 32 bytes, the key for verifying chunks.
 enum err sigv4_verify(struct arena *arena, const struct sigv4_claim *claim, struct span secret_key,
                       time_t now, struct span method, struct span raw_path, struct span raw_query,
                       const struct headers *headers, uint8_t *ret_signing_key,
                       struct sigv4_mismatch *ret_mismatch) MUST_USE;
 
-void sigv4_sha256_hex(struct span data, char *ret_hex); // 65 bytes
+void sigv4_sha256_hex(struct span data, char *ret_hex); // ret_hex must have room for 65 bytes
 
 // --- aws_chunked.c -------------------------------------------------------------------------------
 
-// Returns true if the body is aws-chunked. One of three signs is enough: a streaming value of
-// x-amz-content-sha256, Content-Encoding, or x-amz-decoded-content-length.
+// Returns true if the body is aws-chunked. One of three signs is enough: x-amz-content-sha256
+// begins with STREAMING-, Content-Encoding names aws-chunked, or x-amz-decoded-content-length is
+// present.
 bool aws_chunked_detect(const struct headers *headers);
-// Removes aws-chunked from a Content-Encoding, because it is framing of the upload and not a
-// property of the object. *ret_value is `value` itself if it has no aws-chunked, and empty if it
-// has nothing else. Returns false if out of memory.
+// Removes aws-chunked from a Content-Encoding, because it describes the upload and not the object.
+// *ret_value is `value` itself if it has no aws-chunked, and empty if it has nothing else. Returns
+// false if out of memory.
 bool aws_chunked_strip(struct arena *arena, struct span value, struct span *ret_value) MUST_USE;
 
-// Streaming decoder; pure. Limits: chunk header <= 256 bytes, trailer <= 16 KiB.
+// Streaming decoder; pure. A chunk header has at most 256 bytes, a trailer at most 16 KiB.
 struct aws_chunked_decoder;
 struct aws_chunked_options {
-    bool has_signatures;         // verify the chain
+    bool has_signatures;         // verify the signatures of the chunks
     const uint8_t *signing_key;  // 32 bytes, when has_signatures
     struct span amz_date, scope; // "20130524T000000Z", "20130524/us-east-1/s3/aws4_request"
-    struct span seed_signature;  // 64 hex
+    struct span seed_signature;  // 64 hex digits: the signature of the request's head
     bool has_decoded_length;
     uint64_t decoded_length;
-    bool has_trailer; // trailer lines are expected
+    bool has_trailer; // trailer lines may follow the last chunk
 };
 struct aws_chunked_decoder *aws_chunked_decoder_new(const struct aws_chunked_options *options);
 void aws_chunked_decoder_free(struct aws_chunked_decoder *d);
-// Decodes input and passes payload bytes to `on_data` in order, as views into the input. Errors:
-// ERR_SIGNATURE_MISMATCH, ERR_INCOMPLETE_BODY (wrong length), ERR_BAD_REQUEST (framing). A signed
-// chunk's bytes are passed on before the end of the chunk, when its signature is checked. So the
-// caller must hold back the end of its upload until aws_chunked_finished().
+// Decodes input and passes payload bytes to `on_data` in order, as views into the input. A chunk's
+// bytes are passed on before its signature is checked, which happens at the end of the chunk. So
+// the caller must hold back the end of its upload until aws_chunked_finished().
+// Errors: ERR_SIGNATURE_MISMATCH, ERR_INCOMPLETE_BODY (wrong length), ERR_BAD_REQUEST (framing).
 typedef enum err aws_chunked_data_fn(void *ctx, struct span data);
 enum err aws_chunked_decode(struct aws_chunked_decoder *d, struct span input,
                             aws_chunked_data_fn *on_data, void *ctx) MUST_USE;
-// Returns true if the last chunk and the trailer have arrived and are valid.
+// Returns true once the last chunk and the trailer have arrived and are valid.
 bool aws_chunked_finished(const struct aws_chunked_decoder *d);
 const struct headers *aws_chunked_trailers(const struct aws_chunked_decoder *d);
 
-// Encoder for the unsigned-trailer framing with fixed chunks; the length is known in advance.
+// Encoder for the form with an unsigned trailer. All chunks but the last have the same size. The
+// total length is known before the first byte.
 uint64_t aws_chunked_encoded_length(uint64_t decoded_length, uint64_t chunk_size,
                                     struct span trailer_name, size_t trailer_value_len);
 void aws_chunked_chunk_head(uint64_t chunk_len, struct buf *out); // "hex\r\n"
@@ -474,7 +492,7 @@ void aws_chunked_tail(struct span trailer_name, struct span trailer_value, struc
 
 // --- s3_list_scan.c: sizes that a listing names, while its bytes pass ----------------------------
 
-// `key` is valid during the call.
+// `key` is valid only during the call.
 typedef void s3_list_scan_fn(void *ctx, struct span key, uint64_t size_bytes);
 struct s3_list_scan {
     bool is_encoded; // the client asked for percent-encoded keys
@@ -495,19 +513,19 @@ struct s3_list_names {
     const struct s3_request *asked;
     bool is_encoded, is_bad;
     bool in_tag, in_common;
-    const struct s3_list_element *open; // the element whose text is being read; NULL: none
-    // the last `pending_bytes` bytes that were fed belong to a name that is not judged yet
+    const struct s3_list_element *open; // the element whose text is being read; NULL if none
+    // How many of the last bytes fed belong to a name that has not been judged yet.
     uint64_t pending_bytes;
     size_t tag_len, text_len;
-    // one byte is at most a reference of 6 bytes
+    // XML may write one byte of a name as a reference of up to 6 bytes
     char tag[128], text[6 * S3_KEY_MAX], name[6 * S3_KEY_MAX];
 };
 // Starts a scan. The listing may repeat names that the request `asked` contains, for example its
-// prefix. `asked` must outlive the scan; NULL: no such request. `is_encoded`: the request asked for
+// prefix. `asked` must outlive the scan, or may be NULL. `is_encoded`: the request asked for
 // percent-encoded names.
 void s3_list_names_begin(struct s3_list_names *names, const struct s3_request *asked,
                          bool is_encoded);
-// Returns false if this piece or an earlier one has a name that may not be shown.
+// Returns false if this piece or an earlier one has a name that the client may not see.
 bool s3_list_names_feed(struct s3_list_names *names, struct span data, s3_list_names_fn *may_show,
                         void *ctx);
 
@@ -523,43 +541,45 @@ enum s3_checksum {
     S3_CHECKSUM_MD5
 };
 struct s3_checksum_state;
-// Returns the kind for a header or trailer name ("x-amz-checksum-crc32"); NONE if we cannot compute
-// it.
+// Returns the algorithm for a header or trailer name ("x-amz-checksum-crc32"); S3_CHECKSUM_NONE if
+// we cannot compute it.
 enum s3_checksum s3_checksum_from_name(struct span header_name);
 // Starts a checksum. ISA-L computes CRC32 and CRC32C, our code CRC64NVME, OpenSSL the others.
 struct s3_checksum_state *s3_checksum_new(enum s3_checksum kind);
 void s3_checksum_free(struct s3_checksum_state *s);
 void s3_checksum_update(struct s3_checksum_state *s, struct span data);
-// Returns true if the checksum of a whole can be combined from those of its pieces. That holds for
-// CRCs.
+// Returns true if the checksum of an object can be computed from the checksums of its pieces. That
+// holds for the CRCs.
 bool s3_checksum_combines(enum s3_checksum kind);
-// Makes `s` the checksum of its own bytes followed by the `next_len` bytes of `next`. Both must be
-// of the same kind, one that combines.
+// Makes `s` the checksum of its own bytes followed by the `next_len` bytes of `next`. Both must
+// have the same kind, and it must be one that combines.
 void s3_checksum_append(struct s3_checksum_state *s, const struct s3_checksum_state *next,
                         uint64_t next_len);
-// s3_checksum_crc() returns the value so far, for a kind that combines. s3_checksum_of_crc() makes
-// a state with that value.
+// Converts between a state and the value of its CRC. s3_checksum_crc() returns the value of all
+// bytes so far. s3_checksum_of_crc() makes a state that continues from `crc`. Only for kinds that
+// combine.
 uint64_t s3_checksum_crc(const struct s3_checksum_state *s);
 struct s3_checksum_state *s3_checksum_of_crc(enum s3_checksum kind, uint64_t crc);
-// Writes the value in Base64 to a buffer of at least 64 bytes. May be called once.
+// Writes the checksum in Base64 to a buffer of at least 64 bytes. May be called once.
 void s3_checksum_final(struct s3_checksum_state *s, char *ret_base64);
 
 // --- s3_sums.c: the checksum headers of an object in few bytes -----------------------------------
 
 #define S3_SUMS_MAX 71u
 #define S3_SUMS_TEXT_MAX 2560u // largest text that packed sums expand to
-// Packs lines "x-amz-checksum-NAME: VALUE\r\n". A line of another form is left out. Returns the
-// number of bytes, 0 for no lines. Lines that do not fit together become S3_SUMS_TOO_LONG.
+// Packs lines "x-amz-checksum-NAME: VALUE\r\n". Leaves out a line of another form. Returns the
+// number of bytes; 0 if `lines` is empty. If the lines do not fit, the result is S3_SUMS_TOO_LONG.
 size_t s3_sums_pack(struct span lines, uint8_t ret_bytes[S3_SUMS_MAX]);
-// A packed form of one byte: the checksums are known and kept elsewhere.
+// A packed form of one byte: the checksums are known, but kept with the object's headers instead of
+// here.
 #define S3_SUMS_ELSEWHERE 0x05u
-// A packed form of one byte: only the store can supply the checksums. They are too long to keep, or
-// the store's answers about the object contradict each other.
+// A packed form of one byte: only the origin can supply the checksums. They are too long to keep,
+// or the origin's answers about the object contradict each other.
 #define S3_SUMS_TOO_LONG 0x06u
-// Unpacks the lines into `ret_text`. Empty if they are elsewhere or too long, or if `packed` was
-// not made by s3_sums_pack().
+// Unpacks the lines into `ret_text`. Returns an empty span if the checksums are elsewhere or too
+// long, or if `packed` was not made by s3_sums_pack().
 struct span s3_sums_render(struct span packed, char ret_text[S3_SUMS_TEXT_MAX]);
-// Returns true if they say that the object has no checksum.
+// Returns true if the origin has said that the object has no checksum.
 bool s3_sums_has_none(struct span packed);
 bool s3_sums_are_too_long(struct span packed);
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The checksums that S3 clients send and ask for, computed while bytes pass. ISA-L computes CRC32
-// and CRC32C, and OpenSSL computes SHA and MD5. CRC64NVME (polynomial AD93D23594C93659, reflected,
-// all ones in and out) is computed here, because older versions of ISA-L lack it. If the CPU has
-// carry-less multiplication, it takes 64 bytes at a time; otherwise eight at a time from tables.
-// Any thread; a state belongs to one thread.
+// and CRC32C, and OpenSSL computes SHA and MD5. This file computes CRC64NVME (polynomial
+// AD93D23594C93659, reflected, all ones in and out), because older versions of ISA-L lack it. With
+// carry-less multiplication in the CPU it takes 64 bytes at a time, otherwise eight bytes at a time
+// from tables. Any thread; a state belongs to one thread.
 #include "s3/s3.h"
 
 #include <isa-l/crc.h>
@@ -79,9 +79,9 @@ static uint64_t crc64_power(unsigned n)
     return power;
 }
 
-// The factors that move a lane forward by 128 or 512 bits: [0] for its low half, which holds the
-// higher terms, [1] for its high half. The exponents are one lower, because a product of reflected
-// numbers is shifted by one place.
+// The factors that move a lane forward by 128 bits or by 512 bits. [0] is for the lane's low half,
+// which has the higher terms, [1] for the high half. The exponents are one lower than the distance,
+// because the product of two reflected numbers is shifted by one place.
 static uint64_t fold_by_1[2], fold_by_4[2];
 
 static void crc64_folds_init(void)
@@ -119,7 +119,7 @@ crc64_fold(uint64_t crc, const uint8_t *bytes, size_t len)
     for (unsigned i = 1; i < FOLD_LANES; i++) {
         lanes[i] = fold(lanes[i - 1], by_1, lanes[i]);
     }
-    uint8_t rest[sizeof(__m128i)]; // has the same remainder as everything folded so far
+    uint8_t rest[sizeof(__m128i)]; // its CRC is that of all bytes folded so far
     _mm_storeu_si128((__m128i *)(void *)rest, lanes[FOLD_LANES - 1]);
     return crc64_table_update(0, rest, sizeof(rest));
 }
@@ -221,7 +221,8 @@ void s3_checksum_free(struct s3_checksum_state *s)
 
 void s3_checksum_update(struct s3_checksum_state *s, struct span data)
 {
-    // One of ISA-L's two calls takes the length as int and a pointer without const.
+    // Work in steps, because crc32_iscsi() takes the length as int. It also takes a pointer without
+    // const, though it only reads.
     while (data.len > 0) {
         size_t step = data.len < 1u << 30 ? data.len : 1u << 30;
         switch (s->kind) {
@@ -252,12 +253,12 @@ void s3_checksum_update(struct s3_checksum_state *s, struct span data)
 
 // --- CRCs of pieces ------------------------------------------------------------------------------
 
-// A reflected CRC with all ones in and out (or inverted by the caller). Its value is a polynomial
-// over GF(2) with x^0 in the highest bit. Appending n bytes multiplies it by x^(8n) modulo the
-// CRC's polynomial.
+// A CRC with reflected bits that starts with all ones and is inverted at the end. Without that
+// inversion, its value is a polynomial over GF(2), with x^0 in the highest bit. Appending n bytes
+// multiplies it by x^(8n) modulo the CRC's polynomial.
 struct crc_field {
     unsigned width;
-    uint64_t modulus; // reflected, without the highest term
+    uint64_t modulus; // the CRC's polynomial, reflected, without the highest term
 };
 
 static uint64_t field_multiply(const struct crc_field *field, uint64_t a, uint64_t b)
@@ -297,7 +298,7 @@ void s3_checksum_append(struct s3_checksum_state *s, const struct s3_checksum_st
     case S3_CHECKSUM_CRC32:
         s->crc32 = (uint32_t)crc_behind(&CRC32, s->crc32, next_len) ^ next->crc32;
         break;
-    case S3_CHECKSUM_CRC32C: // kept inverted
+    case S3_CHECKSUM_CRC32C: // the state has the inverted value
         s->crc32 = ~((uint32_t)crc_behind(&CRC32C, ~s->crc32, next_len) ^ ~next->crc32);
         break;
     default:
@@ -355,7 +356,8 @@ void s3_checksum_final(struct s3_checksum_state *s, char *ret_base64)
     case S3_CHECKSUM_NONE:
         break;
     }
-    check(len <= 45); // 60 characters and a NUL in the caller's 64
+    // Base64 then has at most 60 characters and a NUL, and the caller provides 64 bytes.
+    check(len <= 45);
     ret_base64[0] = '\0';
     if (len > 0) {
         (void)EVP_EncodeBlock((unsigned char *)ret_base64, value, (int)len); // cannot fail

@@ -1,25 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds what a request may read, write, delete and list at an origin. Both rights and invalidation
-// follow from this one answer. Pure; any thread.
+// Finds out which keys and buckets a request may read, write, delete or list at an origin. The
+// rights check and invalidation both use this one answer. Pure; any thread.
 //
-// A request that the route table knows has the effect in its row of operations.def. For other
-// requests the worst case is assumed:
+// A request that the route table knows has its effect in a row of operations.def. For any other
+// request the worst case is assumed:
 //   - A read needs the rights of every operation that it could be without its unknown parameters,
 //     and at least the right to read the key or to list the bucket.
 //   - A write needs ANY and may change the key. Without a key, or if its body may name keys that
 //     are not read here, it may change the whole bucket.
 //
-// A key also counts as the path that a file-based origin would make of it (s3_key_as_path). The
-// principal must be allowed both (access_keys_allowed), and a write changes both.
+// A file-based origin turns a key into a path (s3_key_as_path). So the principal must be allowed
+// both the key and that path (access_keys_allowed), and a write changes both.
 //
-// A version or upload id that leads out of its key's path is refused.
+// A version id or upload id that leads a file-based origin to another key's path is refused.
 //
-// The outcome of a conditional write shows what exists, so it needs the right to read it too.
+// The outcome of a conditional write reveals what exists, so such a write also needs the right to
+// read.
 //
-// Sources (x-amz-copy-source, x-amz-rename-source) are read only here. A source counts whatever the
-// operation is, and whether it is a header or a query parameter, into which presigning moves it. It
-// is sent to the origin as it was read here (s3_source_render). Two sources, or one where S3 takes
-// none, are refused.
+// Only this file reads sources (x-amz-copy-source, x-amz-rename-source). A source counts for every
+// operation. It may be a header, or a query parameter, because presigning moves headers into the
+// query. s3_source_render() writes it for the origin from what was read here, so that the origin
+// cannot read something else. A request with two sources, or with one that S3 does not accept in
+// this operation, is refused.
 #include "s3/s3_private.h"
 
 #include <assert.h>
@@ -57,7 +59,7 @@ void s3_key_as_path(struct span key, struct s3_path *ret_path)
     struct s3_path *path = ret_path;
     path->len = 0;
     path->climbs = path->leaves = false;
-    bool names_folder = false; // the last segment names a folder, so no '/' is appended
+    bool names_folder = false; // the last segment was "." or "..", so a trailing '/' is dropped
     for (size_t at = 0; at < key.len;) {
         struct span rest = {key.ptr + at, key.len - at};
         struct span segment = {rest.ptr, min_u64(span_find(rest, '/'), span_find(rest, '\\'))};
@@ -74,7 +76,8 @@ void s3_key_as_path(struct span key, struct s3_path *ret_path)
             }
         } else if (segment.len > 0 && !names_folder) {
             if (path->len + segment.len + 1 > sizeof(path->text)) {
-                path->leaves = true; // longer than any key
+                // The path is too long to be a key, so it counts as leaving the bucket.
+                path->leaves = true;
                 continue;
             }
             memcpy(path->text + path->len, segment.ptr, segment.len);
@@ -88,8 +91,8 @@ void s3_key_as_path(struct span key, struct s3_path *ret_path)
     path->differs = !span_equal(key, (struct span){path->text, path->len});
 }
 
-// Returns true if an id leads to another key. A file-based origin may use the id as the name of a
-// file or folder next to its key, so "../" in it leads to other keys.
+// Returns true if an id has a ".." segment. A file-based origin may use the id as the name of a
+// file next to the key, and ".." then leads to another key.
 bool s3_id_climbs(struct span id)
 {
     struct s3_path path;
@@ -139,7 +142,7 @@ bool s3_name_is_of_source(struct span name)
     return has_prefix(name, S3_COPY_SOURCE "-") || has_prefix(name, S3_RENAME_SOURCE "-");
 }
 
-// The x-amz-* headers of S3's API and of its signatures, and the ones that SDKs add.
+// Accepts the x-amz-* headers of S3's API, those of its signatures, and those that SDKs add.
 bool s3_header_is_of_write(struct span name)
 {
     static const char *const NAMES[] = {"acl",
@@ -195,7 +198,7 @@ bool s3_header_is_of_write(struct span name)
     return false;
 }
 
-// Returns true if `fits` accepts a header or a parameter, by its name and value.
+// Returns true if `fits` accepts one of the headers or query parameters of the request.
 static bool has_name(const struct s3_request *r, const struct headers *headers,
                      bool (*fits)(struct span name, struct span value))
 {
@@ -212,9 +215,9 @@ static bool has_name(const struct s3_request *r, const struct headers *headers,
     return false;
 }
 
-// Returns true for a condition that reveals more than any write does. "If-None-Match: *" (only if
-// no object exists) reveals no more. Every other condition asks about the existing bytes, and so
-// does the offset of an append.
+// Returns true for a condition whose outcome reveals more than that of any write. "If-None-Match:
+// *" (write only if no object exists) reveals no more. Every other condition depends on the
+// existing bytes, and so does the offset of an append.
 static bool asks_what_is_there(struct span name, struct span value)
 {
     if (span_equal_nocase(name, SPAN("if-none-match"))) {
@@ -225,8 +228,8 @@ static bool asks_what_is_there(struct span name, struct span value)
            span_equal_nocase(name, SPAN(AMZ "write-offset-bytes"));
 }
 
-// Returns true for a header that sets permissions. The bucket may already exist, because an origin
-// may apply the request to it too.
+// Returns true for a header that sets permissions. CreateBucket with such a header needs ANY,
+// because an origin may apply the header to a bucket that exists already.
 static bool says_who_may(struct span name, struct span value)
 {
     (void)value;
@@ -247,12 +250,12 @@ bool s3_headers_are_of_write(const struct headers *headers)
 
 bool s3_request_unpacks(const struct s3_request *r, const struct headers *headers)
 {
-    // A header of Snowball, and of MinIO, which stores each member of the archive under its own
-    // key.
+    // Snowball and MinIO know this header. With it, MinIO stores each member of the archive under
+    // its own key.
     return s3_name_count(r, headers, "x-amz-meta-snowball-auto-extract") > 0;
 }
 
-// Finds the only value of a name. Two values are ERR_INVALID_ARGUMENT.
+// Finds the value of a name that may occur once. Two values are ERR_INVALID_ARGUMENT.
 static enum err find_value(const struct s3_request *r, const struct headers *headers,
                            const char *name, bool *ret_found, struct span *ret_value)
 {
@@ -305,8 +308,8 @@ static struct span without_slash(struct span text)
     return text.len > 0 && text.ptr[0] == '/' ? (struct span){text.ptr + 1, text.len - 1} : text;
 }
 
-// Parses an escaped "bucket/key?versionId=V" with an optional leading '/' and no other query. Only
-// a raw '?' starts the query; an escaped one belongs to the key.
+// Parses an escaped "bucket/key?versionId=V". A leading '/' is optional, and no other query is
+// allowed. Only a raw '?' starts the query; an escaped one belongs to the key.
 static enum err read_copy_source(struct arena *arena, struct span value, struct s3_source *source)
 {
     static const char VERSION[] = "versionId=";
@@ -333,7 +336,7 @@ static enum err read_copy_source(struct arena *arena, struct span value, struct 
         return err;
     }
     if (span_starts_with(without_slash(decoded), SPAN("arn:"))) {
-        return ERR_OK; // an access point's ARN
+        return ERR_OK; // an access point's ARN; is_understood stays false
     }
     if (!cut_bucket(without_slash(decoded), &source->bucket, &source->key)) {
         return ERR_INVALID_ARGUMENT;
@@ -342,7 +345,7 @@ static enum err read_copy_source(struct arena *arena, struct span value, struct 
     return source->key.len > S3_KEY_MAX ? ERR_KEY_TOO_LONG : ERR_OK;
 }
 
-// Parses "bucket/key". The specification demands that form, but clients send a bare key as well.
+// Parses "bucket/key". S3 demands that form, but clients also send a key without a bucket.
 static enum err read_rename_source(struct arena *arena, const struct s3_request *r,
                                    struct span value, struct s3_source *source)
 {
@@ -374,7 +377,8 @@ void s3_source_render(const struct s3_source *source, struct span origin_bucket,
         buf_append_span(out, origin_bucket);
         buf_append_char(out, '/');
     } else if (span_starts_with(source->key, SPAN("/"))) {
-        buf_append_char(out, '/'); // the reader removes one leading '/', so add one
+        // The origin removes one leading '/', so a key that begins with '/' gets a second one.
+        buf_append_char(out, '/');
     }
     buf_append_uri_encoded(out, source->key, true);
     if (source->has_version) {
@@ -392,7 +396,7 @@ static void add(struct s3_effects *e, unsigned rights, enum s3_scope scope, stru
     e->items[e->count++] = (struct s3_effect){rights, scope, bucket, key, changes};
 }
 
-// Returns the rights of every operation that the read could be.
+// Returns the rights of every operation that the unknown read could be.
 static unsigned rights_of_unknown_read(const struct s3_request *r)
 {
     unsigned rights = r->key.len > 0 ? S3_ALLOW_READ : S3_ALLOW_LIST;
@@ -421,7 +425,7 @@ static void add_unknown(struct s3_effects *e, const struct s3_request *r,
     }
     bool is_wide =
         r->key.len == 0 || span_equal(r->method, SPAN("POST")) || s3_request_unpacks(r, headers);
-    // A browser's preflight changes nothing.
+    // OPTIONS, a browser's preflight, changes nothing.
     add(e, S3_ALLOW_ANY, is_wide ? S3_SCOPE_BUCKET : S3_SCOPE_KEY, r->bucket,
         is_wide ? nothing : r->key, !span_equal(r->method, SPAN("OPTIONS")));
 }
@@ -451,7 +455,8 @@ static bool takes_rename(const struct s3_request *r)
 }
 
 // A rename makes the old key's content readable under the new key, so it needs the right to read
-// too. An origin may take the value for "bucket/key" or for a bare key, so every reading counts.
+// too. An origin may read the value as "bucket/key" or as a key without a bucket, so an effect is
+// added for each reading.
 static enum err add_rename(struct arena *arena, struct s3_effects *e, const struct s3_request *r,
                            struct span origin_bucket)
 {
@@ -527,7 +532,8 @@ enum err s3_effects_find(struct arena *arena, const struct s3_request *r,
     if (e->asks_what_is_there && e->items[0].scope != S3_SCOPE_SOMEWHERE) {
         e->items[0].rights |= S3_ALLOW_READ;
     }
-    // A header that names a source makes a read uncacheable.
+    // A cacheable read has no source, because a header or parameter that names one makes it
+    // uncacheable.
     return (r->flags & S3_OP_CACHEABLE) != 0 ? ERR_OK
                                              : add_sources(arena, e, r, headers, origin_bucket);
 }

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Error documents. Renders one of our errors as the XML that an S3 client reads; base/errors.def
-// holds status and code. It also packs an origin's error for the way between workers, and selects
+// has its status and code. Also packs an origin's error for sending between workers, and selects
 // the parts of it that a client may read. Pure; any thread.
 //
-// Packed form: the status in decimal, a line for each header, an empty line, then the document up
-// to the end. Each line ends with a line feed.
+// Packed form: the status in decimal, one line for each header, an empty line, and then the
+// document. A line feed ends each line.
 #include "s3/s3.h"
 
 #include <string.h>
 
-#define ELEMENTS_MAX 16384u // most bytes of an origin's details that are passed on
+#define ELEMENTS_MAX 16384u // most bytes of elements that are copied from an origin's error
 
-// Returns true for valid UTF-8 (no overlong forms, no surrogates). An error document must stay
-// well-formed whatever bytes a client puts into its key.
+// Returns true for valid UTF-8 (no overlong forms, no surrogates). Other bytes would make the
+// document ill-formed, and a client may put any bytes into its key.
 static bool utf8_is_valid(struct span s)
 {
     size_t i = 0;
@@ -109,7 +109,7 @@ bool s3_error_unpack(struct arena *arena, struct span packed, struct s3_error_an
         return false;
     }
     answer.status = (unsigned)status;
-    while (end < packed.len) { // each line is shorter than the rest
+    while (end < packed.len) { // each turn makes `packed` shorter, so the loop ends
         packed = (struct span){packed.ptr + end + 1, packed.len - end - 1};
         end = span_find(packed, '\n');
         if (end == packed.len) {
@@ -138,8 +138,8 @@ struct adopting {
     bool has_code, names_key, names_bucket;
 };
 
-// Elements about the origin, or about the requests that Forebay signs for it, and not about the
-// client's request.
+// Returns true for an element about the origin, or about a request that Forebay signed. The
+// client's own request has nothing to do with it.
 static bool is_origins_own(const char *name)
 {
     static const char *const names[] = {"RequestId",
@@ -162,7 +162,8 @@ static bool is_origins_own(const char *name)
     return false;
 }
 
-// The XML reader has removed only one prefix of the name, so check the rest here.
+// Accepts a name of letters, digits and "-_.". s3_xml_read() removes only one namespace prefix, so
+// a colon may be left.
 static bool is_plain_name(const char *name)
 {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
@@ -199,7 +200,7 @@ bool s3_error_adopt(struct arena *arena, struct span document, struct s3_error_d
     buf_init(&a.elements, ELEMENTS_MAX);
     bool ok = s3_xml_read(document, on_adopted_leaf, &a) == ERR_OK && a.has_code;
     if (ok && buf_ok(&a.elements) && a.elements.len > 0) {
-        found.elements = arena_copy(arena, buf_span(&a.elements)); // none if memory is short
+        found.elements = arena_copy(arena, buf_span(&a.elements)); // left empty if memory is short
     }
     buf_done(&a.elements);
     if (ok) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Removes from an origin's error document the elements that name anything outside the part of the
-// bucket that an access key has rights on. Pure; any thread.
+// Removes from an origin's error document the elements that name something outside the client's
+// rights. Pure; any thread.
 #include <string.h>
 
 #include "s3/s3_private.h"
@@ -15,7 +15,8 @@ struct hiding {
     bool is_error, has_hidden;
 };
 
-// Elements that hold a name, and the request parameter whose value each may repeat.
+// Elements whose text is a name. A name may also be shown if it equals that parameter of the
+// request.
 static const struct {
     const char *element, *param;
 } NAMING[] = {
@@ -37,7 +38,8 @@ static bool may_name(const struct hiding *h, struct span name, const char *param
            (said != NULL && span_equal(name, said->value)) || h->may_show(h->ctx, name);
 }
 
-// Returns true for "/KEY" or "/BUCKET/KEY" that may be shown, or the path of the request itself.
+// Returns true if `resource` is the path of the request itself, its bucket, or a "/KEY" or
+// "/BUCKET/KEY" whose key may be shown.
 static bool may_name_resource(const struct hiding *h, struct span resource)
 {
     if (span_equal(resource, h->asked->raw_path)) {
@@ -74,7 +76,7 @@ static void on_leaf(void *ctx, const char *path, struct span text)
     const char *last = strrchr(path, '/') + 1;
     if (!may_show_leaf(h, last, text)) {
         h->has_hidden = true;
-    } else if (last == element) { // nested elements are dropped, because no known one matters
+    } else if (last == element) { // a nested element is dropped: no known error needs it
         s3_xml_element(h->out, element, text);
     }
 }

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Judges each name in a listing before its bytes are passed on, because an origin may list more
-// than the request asks for. Pure; any thread; bounded by the struct.
+// Judges each name in an origin's listing before the name's bytes reach the client, because an
+// origin may list more than the request asked for. Pure; any thread; memory is limited to the
+// struct.
 //
-// It judges keys, common prefixes and the position where the next page begins. It also judges the
-// parameters that the origin repeats, unless they equal those of the request. Names may come in any
-// pieces. A name that is not plain text or is too long is bad. A continuation token is judged if it
-// is a plain name, as with some origins; one that looks encoded is taken as opaque.
+// The names are keys, common prefixes, and the position where the next page begins. Parameters that
+// the origin repeats are judged too, unless they equal those of the request. A name may arrive in
+// pieces of any size. A name that cannot be decoded or is too long counts as bad. Some origins use
+// a plain name as continuation token, which is then judged. A token that looks encoded is accepted
+// without a look inside.
 #include "s3/s3_private.h"
 
 enum name_kind {
-    NAME_LISTED,   // never empty
-    NAME_POSITION, // this kind and the following ones may be empty
+    NAME_LISTED,   // a key or common prefix, never empty
+    NAME_POSITION, // where the next page begins; this kind and those below may be empty
     NAME_TOKEN,
     NAME_ECHO // repeats a parameter of the request
 };
@@ -18,7 +20,7 @@ enum name_kind {
 struct s3_list_element {
     const char *tag;
     enum name_kind kind;
-    const char *param; // the parameter that it repeats
+    const char *param; // the parameter that the element repeats; NULL: none
 };
 
 static const struct s3_list_element ELEMENTS[] = {
@@ -53,8 +55,8 @@ static const struct s3_list_element *element_find(const struct s3_list_names *na
     return NULL;
 }
 
-// Returns true if the token looks like base64 or a number, as opaque tokens do. With a slash, it
-// must also have padding, or digits and letters of both cases.
+// Returns true if the token looks like base64 or a number, as opaque tokens do. A token with a
+// slash must also end in padding, or have digits and letters of both cases.
 static bool is_opaque(struct span token)
 {
     bool has_lower = false, has_upper = false, has_digit = false, has_slash = false;
@@ -85,8 +87,8 @@ static bool is_allowed(const struct s3_list_names *names, struct span name,
            (open->kind == NAME_TOKEN && is_opaque(name)) || may_show(ctx, name);
 }
 
-// Judges the name as it is, and then percent-decoded if the request asked for encoding. Both are
-// needed, because not every origin obeys that request.
+// Judges the name as it is. If that fails and the request asked for encoding, judges the
+// percent-decoded name too, because not every origin encodes.
 static bool judge(struct s3_list_names *names, s3_list_names_fn *may_show, void *ctx)
 {
     size_t len;
@@ -108,8 +110,8 @@ static bool judge(struct s3_list_names *names, s3_list_names_fn *may_show, void 
            is_allowed(names, (struct span){names->name, len}, may_show, ctx);
 }
 
-// Returns the tag's name without attributes and namespace prefix. A self-closing element has no
-// text.
+// Returns the tag's name without attributes and namespace prefix. *ret_is_closed is true for a
+// self-closing element, which has no text.
 static struct span tag_name(struct span tag, bool *ret_is_end, bool *ret_is_closed)
 {
     *ret_is_end = span_starts_with(tag, SPAN("/"));

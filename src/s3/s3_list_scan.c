@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads the sizes of objects from a listing (ListObjects and ListObjectsV2) while its bytes pass.
-// The bytes may come in pieces of any size. The result is a hint: the scan takes whatever looks
-// like an entry, and skips the rest. Pure; any thread; memory is limited to the struct.
+// Reads the sizes of objects from a listing (ListObjects and ListObjectsV2) while the relay passes
+// its bytes on, in pieces of any size. The sizes are only a hint: the scan accepts everything that
+// looks like an entry, and skips the rest. Pure; any thread; memory is limited to the struct.
 #include <string.h>
 
 #include "s3/s3_private.h"

@@ -2,8 +2,9 @@
 // ListObjects, ListObjectsV2, ListBuckets and GetBucketLocation for origins without S3: parses the
 // request and renders the answer. Pure; any thread.
 //
-// A continuation token made here is "1" and the last name of the page in hexadecimal. Clients send
-// it back unchanged. It holds no secret, and a listing may continue after any name.
+// A continuation token made here is "1" followed by the last name of the page in hexadecimal.
+// Clients send it back unchanged. A client may make up a token, which does no harm: the token holds
+// no secret, and a listing may start after any name.
 #include "base/date.h"
 #include "s3/s3_private.h"
 
@@ -62,7 +63,7 @@ static enum err refuse(struct s3_error_detail *detail, const char *name, struct 
     return ERR_INVALID_ARGUMENT;
 }
 
-// S3 uses the same messages.
+// Parses max-keys. The error messages are those of S3.
 static enum err parse_max_keys(struct span text, unsigned *ret_max_keys,
                                struct s3_error_detail *detail)
 {
@@ -108,7 +109,7 @@ enum err s3_listing_parse(struct arena *arena, const struct s3_request *r,
     }
     q.fetch_owner = span_equal_nocase(param_value(r, "fetch-owner", NULL), SPAN("true"));
     q.start_after = param_value(r, "start-after", &q.has_start_after);
-    q.has_start_after = q.start_after.len > 0; // an empty one counts as absent
+    q.has_start_after = q.start_after.len > 0; // an empty value counts as absent
     q.continuation_token = param_value(r, "continuation-token", &q.has_continuation_token);
     q.after = q.start_after;
     if (q.continuation_token.len > 0) {
@@ -150,7 +151,7 @@ static void render_position(const struct s3_listing_query *q, const struct s3_li
 {
     if (!q->v2) {
         name_element(out, q, "Marker", q->marker);
-        // Without a delimiter, a client continues after the last key.
+        // Without a delimiter, S3 sends no NextMarker: a client continues after the last key.
         if (page->truncated && q->delimiter.len > 0) {
             name_element(out, q, "NextMarker", page->last_name);
         }

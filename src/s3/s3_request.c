@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds the S3 operation, bucket and key from method, Host and raw target. Pure; any thread.
+// Finds the S3 operation, the bucket and the key of a request from its method, Host, raw target and
+// headers. Pure; any thread.
 //
-// The raw path is split first. In path style the first segment is the bucket and everything after
-// it is the key, slashes included. In virtual-host style the whole path after its first '/' is the
-// key. Then each piece is percent-decoded exactly once and never normalised: "//", "..", a trailing
-// '/' and %2F are bytes of the key.
+// The raw path is split first. In path style the first segment is the bucket, and the rest is the
+// key, slashes included. In virtual-host style the whole path after its first '/' is the key. Then
+// each piece is percent-decoded exactly once and never normalised: "//", "..", a trailing '/' and a
+// decoded %2F are bytes of the key.
 //
 // Routing is a table of rows; the first match wins. A row names the parameter that selects the
-// operation and the other parameters that are allowed with it. At the origin, something else may be
-// selected by a parameter that is not listed, is repeated, or has a value that does not fit, or by
-// an x-amz-* header of a write that S3 does not have. Such a request is Unknown: passed through
-// complete, never answered from the cache, and checked for everything it could be (s3_effects.c).
+// operation, and the other parameters that may come with it. The origin may see another operation
+// in a request that has
+// - a parameter that the row does not list, a repeated parameter, or one with an unfit value
+// - an x-amz-* header that is unknown in S3's writes
+// Such a request becomes Unknown: it is passed through whole, never answered from the cache, and
+// checked for everything that it could be (s3_effects.c).
 //
 // Everything in the result is a view into the target or into the arena.
 #include "s3/s3_private.h"
@@ -27,7 +30,7 @@ struct route {
     const char *method;
     enum level level;
     const char *selector; // required parameter; NULL: none
-    const char *also;     // a second required parameter
+    const char *also;     // another required parameter; NULL: none
     const char *allowed;  // other allowed parameters, separated by spaces
     enum s3_operation operation;
 };
@@ -43,7 +46,7 @@ struct route {
     }
 #define SUB_RESOURCE(method, name, operation) SUB_RESOURCE_WITH(method, name, "", operation)
 
-// Sub-resource rows come before the plain row of the same method and level.
+// Within a method and level, rows with a selector come before the row without one.
 static const struct route ROUTES[] = {
     {"GET", LEVEL_OBJECT, "uploadId", NULL, "max-parts part-number-marker encoding-type",
      S3_ListParts},
@@ -213,7 +216,7 @@ const struct s3_param *s3_param_find(const struct s3_request *r, const char *nam
 
 // --- Host ----------------------------------------------------------------------------------------
 
-// Removes ":port". Returns false if the text after the colon is not a port.
+// Removes ":port" from a host. Returns false if the text after the colon is not a port.
 static bool host_cut_port(struct span *host)
 {
     size_t colon = span_find(*host, ':');
@@ -236,7 +239,7 @@ static bool label_is_octet(struct span label)
            (label.len == 1 || label.ptr[0] != '0');
 }
 
-// Returns the length of the dotted IPv4 address at the end of the host; 0 if there is none.
+// Returns the length of the IPv4 address at the end of the host; 0 if there is none.
 static size_t host_ipv4_suffix_len(struct span host)
 {
     size_t end = host.len;
@@ -259,8 +262,8 @@ static size_t host_ipv4_suffix_len(struct span host)
     return host.len - begin;
 }
 
-// Accepts "[::1]" and "[::1]:9000". It checks only the characters, because Forebay never connects
-// to this address.
+// Accepts "[::1]" and "[::1]:9000". Checks only which characters are used, because Forebay never
+// connects to this address.
 static bool host_is_ipv6(struct span host)
 {
     size_t close = span_find(host, ']');
@@ -352,8 +355,8 @@ enum s3_host_kind s3_host_parse(struct span host, const struct s3_domains *domai
 
 // --- Path ----------------------------------------------------------------------------------------
 
-// Decodes once. The result is a view of `raw` itself if nothing is escaped. In a query, S3 reads a
-// raw '+' as a space.
+// Percent-decodes a piece once. The result is `raw` itself if nothing is escaped. `plus_is_blank`
+// is for a query, in which S3 reads a raw '+' as a space.
 static enum err decode_piece(struct arena *arena, struct span raw, bool plus_is_blank,
                              struct span *ret_decoded)
 {
@@ -398,7 +401,7 @@ static enum err parse_path(struct arena *arena, struct s3_request *r)
             return err;
         }
         if (r->bucket.len == 0 && rest.len > 0) {
-            return ERR_INVALID_BUCKET_NAME; // "//key"
+            return ERR_INVALID_BUCKET_NAME; // such as "//key"
         }
         if (r->bucket.len > 0 && !s3_bucket_name_is_valid(r->bucket)) {
             return ERR_INVALID_BUCKET_NAME;
@@ -479,9 +482,10 @@ static bool name_in(struct span name, const char *const *names, size_t count)
     return false;
 }
 
-// Returns true for a parameter that selects no operation: those of a signature, and headers that
-// signers move into the query (one that names another object is a source). x-id selects nothing
-// either, but must name this operation.
+// Returns true for a parameter that selects no operation: one of a signature, or a header that
+// signers move into the query. In a write, the name of a source is neutral too, because
+// s3_effects.c checks sources. x-id selects nothing, but must name the operation: see
+// s3_request_parse().
 static bool param_is_neutral(struct span name, bool is_read)
 {
     static const char *const EXACT[] = {
@@ -515,8 +519,8 @@ static bool word_in(struct span word, const char *words)
     return false;
 }
 
-// Returns false if a parameter's value cannot select a part of an upload. An origin may take such a
-// request for one without the parameter.
+// Returns false if the value of uploadId or partNumber cannot select a part of an upload. An origin
+// may then ignore the parameter.
 static bool param_value_fits(const struct s3_param *param, bool is_read)
 {
     if (span_equal_cstr(param->name, "uploadId")) {
@@ -527,7 +531,7 @@ static bool param_value_fits(const struct s3_param *param, bool is_read)
            (span_to_u64(param->value, &number) && number >= 1 && number <= PART_NUMBER_MAX);
 }
 
-// Returns true if each parameter occurs once and the row knows it.
+// Returns true if the row allows every parameter, and each occurs once with a value that fits.
 static bool route_knows_params(const struct route *route, const struct s3_request *r)
 {
     bool is_read = method_is_read(r->method);
@@ -550,7 +554,7 @@ static bool route_knows_params(const struct route *route, const struct s3_reques
 
 static bool route_matches(const struct route *route, const struct s3_request *r, enum level level)
 {
-    // The cheapest tests come first: most requests have no parameters.
+    // The cheapest tests come first, because most requests have no parameters.
     if (route->level != level || (route->selector != NULL && r->param_count == 0) ||
         !span_equal_cstr(r->method, route->method) ||
         (route->selector != NULL && s3_param_find(r, route->selector) == NULL)) {
@@ -588,8 +592,8 @@ static enum s3_operation route_find(const struct s3_request *r, enum level level
     return S3_Unknown;
 }
 
-// Returns true if the body may be a form, which names its key in the body. With two content types,
-// the origin may read either one.
+// Returns true if the body may be a form, which names its key itself. With two Content-Type
+// headers, the origin may use either.
 static bool may_be_form(const struct headers *headers)
 {
     const struct span form = SPAN("multipart/form-data");
@@ -603,8 +607,9 @@ static bool may_be_form(const struct headers *headers)
     return false;
 }
 
-// Headers distinguish operations that share method and parameters. An origin may check for a form
-// before it checks the parameters.
+// Uses headers to tell apart operations that share method and parameters. A POST whose body may be
+// a form must be PostObject, and a PostObject must be a form; otherwise the operation is Unknown,
+// because an origin may look for a form before it looks at parameters.
 static enum s3_operation refine_by_headers(enum s3_operation operation, const struct s3_request *r,
                                            const struct headers *headers)
 {
@@ -642,7 +647,7 @@ bool s3_header_is_neutral(struct span name)
                                           "x-amz-user-agent",
                                           "x-amz-api-version",
                                           "x-amz-te"};
-    // The checksum mode, and the checksum of a body; a read has no body.
+    // x-amz-checksum-mode, or the checksum of a body, which a read does not have.
     const struct span checksum = SPAN("x-amz-checksum-");
     if (name.len > checksum.len &&
         span_equal_nocase((struct span){name.ptr, checksum.len}, checksum)) {
@@ -656,7 +661,7 @@ bool s3_header_is_neutral(struct span name)
     return false;
 }
 
-// Returns why these headers make the answer differ from the plain object; NULL if they do not.
+// Returns why these headers may change the answer to a plain read; NULL if they do not.
 static const char *headers_bypass_reason(const struct headers *headers)
 {
     const struct span customer_key = SPAN("x-amz-server-side-encryption-customer-");
@@ -698,7 +703,7 @@ static const char *find_bypass_reason(const struct s3_request *r, const struct h
     return reason == NULL && r->has_part_number && r->part_number != 1 ? "part-number" : reason;
 }
 
-// Reads the values that operations served here depend on. The origin checks all others itself.
+// Parses the parameters that Forebay itself needs. The origin checks all others.
 static enum err read_params(struct s3_request *r)
 {
     const struct s3_param *p;
@@ -732,7 +737,7 @@ enum err s3_request_parse(struct arena *arena, struct span method, struct span h
         return ERR_INVALID_URI;
     }
     struct s3_request *r = ret_request;
-    // Clear everything but the large array, of which only the first param_count items are valid.
+    // Clear everything except the large array, in which only the first param_count items are used.
     size_t behind_params = offsetof(struct s3_request, param_count);
     memset(r, 0, offsetof(struct s3_request, params));
     memset((char *)r + behind_params, 0, sizeof(*r) - behind_params);
@@ -743,7 +748,8 @@ enum err s3_request_parse(struct arena *arena, struct span method, struct span h
     if (question < target.len) {
         r->raw_query = span_after(target, question + 1);
     }
-    r->host_kind = s3_host_parse(host, domains, &r->bucket); // the gate decides about it
+    // the gate decides what to do with each kind
+    r->host_kind = s3_host_parse(host, domains, &r->bucket);
     r->virtual_host = r->bucket.len > 0;
 
     enum err err = parse_path(arena, r);

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Packs an object's checksum headers into few bytes, so that an index can keep them for many
-// objects. The lines go in and come out as text. Each line becomes one item:
+// objects. Input and output are text lines. Each line becomes one item:
 //
-//   none      the store has said that the object has no checksum; never sent to a client
+//   none      the origin has said that the object has no checksum; never sent to a client
 //   type      x-amz-checksum-type: FULL_OBJECT or COMPOSITE
 //   digest    a known algorithm, the raw digest, and the number of parts if the value ends in "-N"
 //   text      any other line
-//   too long  the object has checksums that do not fit; only the store can supply them
+//   too long  the object has checksums that do not fit; only the origin can supply them
 //
-// Items keep their order. Lines without a digest are packed as none, because a type alone says
-// nothing. If one line does not fit, none is kept, because a client would take the rest for all.
-// Pure; any thread.
+// Items keep their order. If no line has a digest, the result is "none", because a type alone says
+// nothing. If one line does not fit, the result is "too long" and no line is kept, because a client
+// would take the others for all there are. Pure; any thread.
 #include "s3/s3.h"
 
 #include <assert.h>
@@ -21,17 +21,18 @@
 #define ITEM_NONE 0x01u
 #define ITEM_FULL_OBJECT 0x02u
 #define ITEM_COMPOSITE 0x03u
-#define ITEM_TEXT 0x04u // then a length of one byte, and "name: value"
+#define ITEM_TEXT 0x04u // followed by a length of one byte and by "name: value"
 static_assert(S3_SUMS_ELSEWHERE == 0x05u && S3_SUMS_TOO_LONG == 0x06u, "the next ones");
-#define ITEM_DIGEST 0x10u // plus the index in `algorithms`; then the digest
-#define ITEM_PARTS 0x80u  // flag of a digest: the number of parts follows, little endian
+#define ITEM_DIGEST 0x10u // plus the index in `algorithms`; followed by the digest
+// flag of a digest item: the number of parts follows in two bytes, little endian
+#define ITEM_PARTS 0x80u
 #define PARTS_MAX 0xffffu
 #define DIGEST_MAX 64u
-#define BASE64_MAX 89u // of a digest, with a NUL
+#define BASE64_MAX 89u // Base64 of the longest digest, and a NUL
 
 #define PREFIX "x-amz-checksum-"
 
-// These numbers are in the index on disk, so add rows only at the end.
+// The index of a row is part of items on disk, so add rows only at the end.
 static const struct {
     const char *name;
     uint8_t len;
@@ -58,7 +59,7 @@ static bool pack_item(struct packing *p, unsigned item, struct span bytes, struc
     return true;
 }
 
-// Decodes Base64 of exactly `len` bytes, and only in the form that encoders write.
+// Decodes Base64 of exactly `len` bytes. Rejects text that an encoder would write in another way.
 static bool digest_parse(struct span text, size_t len, uint8_t ret_digest[DIGEST_MAX + 2])
 {
     char again[BASE64_MAX];
@@ -95,7 +96,7 @@ static bool pack_digest(struct packing *p, struct span name, struct span value)
     return false;
 }
 
-// Packs one line, given without its prefix and end.
+// Packs one line, without the prefix "x-amz-checksum-" and the line's end.
 static void pack_line(struct packing *p, struct span line)
 {
     size_t colon = span_find(line, ':');
@@ -187,7 +188,7 @@ static bool render_text(struct span *packed, struct span_writer *w)
     }
     for (size_t i = 0; i < text.len; i++) {
         if ((uint8_t)text.ptr[i] < ' ' || text.ptr[i] == 0x7f) {
-            return false; // it would end the line
+            return false; // a control byte would end or spoil the header's line
         }
     }
     span_writer_put(w, text);

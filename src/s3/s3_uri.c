@@ -4,7 +4,7 @@
 #include "s3/s3.h"
 
 #define BUCKET_MAX 255u
-// largest position in a range, so that arithmetic on it cannot overflow
+// Largest byte position in a range, so that arithmetic with positions cannot overflow.
 #define BYTE_MAX ((uint64_t)INT64_MAX)
 
 static bool parse_names(struct span text, struct s3_uri *ret_uri, const char **ret_why)

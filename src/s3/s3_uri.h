@@ -9,17 +9,19 @@
 #include "base/bytes.h"
 
 struct s3_uri {
-    struct span bucket, key; // views; an empty key means the bucket
-    bool is_prefix;          // names a bucket, or ended in '/' or '*'; the '*' is not in `key`
+    struct span bucket, key; // views into the parsed text; an empty key stands for the whole bucket
+    bool is_prefix; // the URI names a bucket, or ends in '/' or '*'; `key` is without the '*'
 };
-// Returns false if the text is no such URI. *ret_why is then the reason in a few words.
+// Returns false, with the reason in *ret_why in a few words, if the text is not such a URI.
 bool s3_uri_parse(struct span text, struct s3_uri *ret_uri, const char **ret_why);
-// Returns true if the key has a '*' that is not at its end. Such a '*' is part of the key, which
-// may not be what the user meant. *ret_prefix is then the text up to and including the first one.
+// Returns true if the parsed key has a '*', which s3_uri_parse() removes only at the end. That '*'
+// is part of the key, but the user may have meant a pattern. *ret_prefix becomes the text up to and
+// including the first '*'.
 bool s3_uri_has_star(struct span text, const struct s3_uri *uri, struct span *ret_prefix);
 // Parses the URI of one object. The key is taken literally, even if it ends in '/' or '*'.
 bool s3_uri_parse_object(struct span text, struct s3_uri *ret_uri, const char **ret_why);
-// Parses "A-B", inclusive as in HTTP, or "A-". *ret_end is exclusive; it is UINT64_MAX for "A-".
+// Parses "A-B" (B included, as in HTTP) or "A-". *ret_end is the position after the last byte;
+// UINT64_MAX for "A-".
 bool s3_uri_parse_range(struct span text, uint64_t *ret_first, uint64_t *ret_end);
 
 #endif

@@ -2,9 +2,9 @@
 // The small part of XML that we write and read. Pure; any thread.
 //
 // The writer only escapes and appends. The reader is expat, which decodes the encodings that XML
-// declares. A document type declaration stops the reader at once, so only XML's own five entities
-// exist and nothing is ever fetched. Depth, size and the length of a path are limited. The text of
-// an element is kept only until its end, and only leaf elements are reported.
+// allows. A document type declaration stops it at once, so only XML's own five entities exist and
+// nothing is ever fetched. Depth, size and the length of a path are limited. The reader reports
+// only leaf elements, and keeps the text of an element only until its end.
 #include "s3/s3.h"
 
 #include <expat.h>
@@ -17,7 +17,7 @@
 
 void s3_xml_escape(struct buf *out, struct span text)
 {
-    size_t plain = 0; // start of the bytes not appended yet
+    size_t plain = 0; // start of the bytes that are still to be appended
     for (size_t i = 0; i < text.len; i++) {
         unsigned char c = (unsigned char)text.ptr[i];
         const char *entity = c == '&'    ? "&amp;"
@@ -43,8 +43,8 @@ void s3_xml_escape(struct buf *out, struct span text)
     }
 }
 
-// Writes a character as UTF-8, which is never longer than the reference to it. Returns its length;
-// 0 if there is no such character.
+// Writes a character as UTF-8, which is never longer than the reference to it. Returns the number
+// of bytes; 0 if there is no such character.
 static size_t utf8_put(uint32_t c, char *to)
 {
     if (c > 0x10ffff) {
@@ -59,7 +59,8 @@ static size_t utf8_put(uint32_t c, char *to)
     return len;
 }
 
-// Reads a reference such as "&#65;" or "&#x41;". Returns its length; 0 if it is not one.
+// Decodes a numeric reference such as "&#65;" or "&#x41;" at the start of `text`. Appends its
+// character to `to` and adds to *len. Returns the length of the reference; 0 if there is none.
 static size_t number_read(struct span text, char *to, size_t *len)
 {
     size_t end = span_find(text, ';');
@@ -77,7 +78,8 @@ static size_t number_read(struct span text, char *to, size_t *len)
         if (digit < 0) {
             return 0;
         }
-        c = c * (is_hex ? 16 : 10) + (uint32_t)digit; // at most seven digits
+        // no overflow, because there are at most seven digits
+        c = c * (is_hex ? 16 : 10) + (uint32_t)digit;
     }
     size_t put = utf8_put(c, to + *len);
     *len += put;
@@ -138,9 +140,9 @@ struct leaf_reader {
     struct buf text;
     char path[PATH_MAX_BYTES];
     size_t path_len;
-    size_t path_len_at[DEPTH_MAX]; // length of the path before the element of that depth
+    size_t path_len_at[DEPTH_MAX]; // length of the path before the element of that depth began
     unsigned depth;
-    bool leaf; // no child element since the last start tag
+    bool leaf; // the last tag was a start tag, so the open element may be a leaf
     enum err err;
 };
 
@@ -215,7 +217,8 @@ static void on_doctype(void *ctx, const XML_Char *name, const XML_Char *system_i
     reader_stop(ctx, ERR_MALFORMED_XML);
 }
 
-// Servers that begin an answer before they know the outcome send spaces before the document.
+// Skips white space before the document. Servers that begin an answer before they know the outcome
+// send it to keep the connection alive.
 static struct span skip_leading_blanks(struct span s)
 {
     while (s.len > 0 &&
@@ -236,13 +239,13 @@ enum err s3_xml_read(struct span document, s3_xml_leaf_fn *on_leaf, void *ctx)
     if (reader.parser == NULL) {
         return ERR_NO_MEMORY;
     }
-    buf_init(&reader.text, S3_XML_BODY_MAX * 2); // decoding may widen a byte to two
+    buf_init(&reader.text, S3_XML_BODY_MAX * 2); // decoding to UTF-8 may turn one byte into two
     XML_SetUserData(reader.parser, &reader);
     XML_SetElementHandler(reader.parser, on_start, on_end);
     XML_SetCharacterDataHandler(reader.parser, on_text);
     XML_SetStartDoctypeDeclHandler(reader.parser, on_doctype);
 
-    // Parse in steps, so that a handler's stop takes effect soon and no length exceeds an int.
+    // Parse in steps, so that a stop by a handler takes effect soon, and no length exceeds an int.
     struct span rest = skip_leading_blanks(document);
     bool last = false;
     while (!last && reader.err == ERR_OK) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Strict reader for bodies that list keys and what to do to them. The bodies are written again for
-// the origin. Pure; any thread.
+// Strict reader for request bodies that list keys and say what to do to them. Forebay writes the
+// body again for the origin, from what was read here. Pure; any thread.
 //
-// Something that this reader ignores, but another reader takes for a key, must never reach the
-// origin. Examples are an element inside a key, one more level, a second key, an attribute, or
-// another namespace. So a schema names every element by its path, with the number of times it may
+// The origin must never see something that this reader ignores but another reader takes for a key.
+// Examples are an element inside a key, one more level, a second key, an attribute, or another
+// namespace. So a schema names every element by its path, with the number of times that it may
 // occur in its parent. Everything else is refused:
 // - other elements, and attributes other than xmlns
 // - prefixes, and namespaces other than S3's or none
@@ -12,8 +12,8 @@
 //   five)
 // - encodings other than UTF-8
 // - text between elements, except white space
-// Text is taken literally, white space included. It is written with references where an XML reader
-// would change it.
+// Text is taken literally, white space included. On writing, a character that an XML reader would
+// change becomes a reference.
 #include "s3/s3_private.h"
 
 #include <expat.h>
@@ -22,15 +22,16 @@
 #define NAMESPACE "http://s3.amazonaws.com/doc/2006-03-01/"
 #define DEPTH_MAX 4u
 #define RULES_MAX 16u
-#define TEXT_MAX 8192u // of one element; keys have their own limit
+#define TEXT_MAX 8192u // of one element; the limit of a key is checked elsewhere
 #define READ_STEP_BYTES (64u << 10)
 #define DELETE_OBJECTS_MAX 1000u
 
 // --- the reader ----------------------------------------------------------------------------------
 
 struct rule {
-    const char *path; // "Delete/Object/Key"; the root comes first
-    unsigned max;     // most occurrences in one parent
+    // path of the element, such as "Delete/Object/Key"; the first rule is for the root
+    const char *path;
+    unsigned max; // how often it may occur in one parent
     bool is_leaf;
 };
 
@@ -40,7 +41,7 @@ typedef enum err leaf_fn(void *ctx, const struct rule *rule, struct span text);
 struct schema {
     const struct rule *rules;
     unsigned rule_count;
-    begin_fn *on_begin; // an element with child elements
+    begin_fn *on_begin; // called for an element that may have child elements
     leaf_fn *on_leaf;
 };
 
@@ -51,7 +52,7 @@ struct schema_reader {
     bool has_namespace;
     const struct rule *open[DEPTH_MAX];
     unsigned depth;
-    unsigned seen[RULES_MAX]; // occurrences of each rule in its open parent
+    unsigned seen[RULES_MAX]; // by rule: how often it has occurred in its open parent
     struct buf text;          // text of the open leaf
     enum err err;
 };
@@ -64,7 +65,8 @@ static void stop(struct schema_reader *reader, enum err err)
     }
 }
 
-// Returns the local name of "uri|name" or "name"; NULL if it is not in the document's namespace.
+// Returns the local name of "uri|name" or "name". Returns NULL if its namespace is not that of the
+// root.
 static const char *local_name(struct schema_reader *reader, const char *name)
 {
     static const char PREFIX[] = NAMESPACE "|";
@@ -205,8 +207,8 @@ static void on_cdata(void *ctx)
     stop(ctx, ERR_MALFORMED_XML);
 }
 
-// Rejects bytes of UTF-16 and byte order marks, because expat obeys a mark whatever encoding it was
-// given.
+// Rejects UTF-16 and byte order marks, because expat obeys a byte order mark even if it has been
+// given another encoding.
 static bool may_be_utf8(struct span document)
 {
     return document.len > 0 && memchr(document.ptr, '\0', document.len) == NULL &&
@@ -251,7 +253,7 @@ static enum err read_strictly(struct span document, const struct schema *schema,
     return reader.err;
 }
 
-// Copies text. The copy is not NULL even if the text is empty.
+// Copies text into `arena`. The copy's pointer is not NULL, even if the text is empty.
 static enum err keep_text(struct arena *arena, struct span text, struct span *ret_copy)
 {
     const char *copy = arena_cstr(arena, text);
@@ -374,8 +376,8 @@ void s3_delete_render(const struct s3_delete *delete, struct buf *out)
 
 // --- RestoreObject -------------------------------------------------------------------------------
 
-// Leaves out Type, SelectParameters and OutputLocation, because such a restore writes to a bucket
-// that its body names.
+// Type, SelectParameters and OutputLocation are missing, because a restore with them writes to a
+// bucket that its body names.
 static const struct rule RESTORE_RULES[] = {
     {"RestoreRequest", 1, false},
     {"RestoreRequest/Days", 1, true},

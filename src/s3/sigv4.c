@@ -1,25 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// Signature version 4: signs requests to an origin and verifies those of clients. Both use one
-// canonical request: a method, a path, a query, the headers named by a list, and a payload hash.
-// Any thread.
+// Signature version 4: signs requests to an origin and verifies those of clients. Both build the
+// same canonical request from a method, a path, a query, a list of signed headers, and a payload
+// hash. Any thread.
 //
 //   StringToSign = "AWS4-HMAC-SHA256" \n date-time \n scope \n hex(SHA256(CanonicalRequest))
 //   key          = HMAC(HMAC(HMAC(HMAC("AWS4" secret, date), region), service), "aws4_request")
 //
-// The verifier must check what was sent, so it uses the raw target and the raw headers, in the
-// order of the client's SignedHeaders. S3's form of the path is decoded once, encoded once, and not
-// normalised. Signers disagree on three bytes, and the verifier tries each form:
+// The verifier uses the raw target and the raw headers, because it must check exactly what was
+// sent. Headers come in the order of the client's SignedHeaders. S3's form of the path is decoded
+// once, encoded once, and not normalised. Signers disagree on three bytes, so the verifier tries
+// each form:
 //   a raw '+' in the path       signed as %2B or %20
 //   an escaped slash            signed as %2F or '/'
 //   a tab in a header's value   folded with the white space around it into one space (botocore, the
 //                               SDKs for Java and JavaScript, MinIO, SeaweedFS), or kept (the SDK
 //                               for Go)
-// No form gives access to another key, because the key is what the request's path decodes to. Our
+// None of these forms opens another key: an escaped slash and a tab do not change the key, and
+// after a match with '+' as %20 the key is decoded again to fit (s3_request_plus_is_space). Our
 // signer folds tabs.
 //
 // The canonical request is hashed in pieces of a few hundred bytes. It is written out as text only
-// for an error document. Signing keys are cached (sigv4_keys.c). The low-level SHA-256 calls are
-// used because fetching an EVP digest costs more than hashing these few bytes.
+// for an error document. Signing keys are cached (sigv4_keys.c). This file uses OpenSSL's low-level
+// SHA-256 calls, because fetching an EVP digest costs more than hashing so few bytes.
 #define OPENSSL_SUPPRESS_DEPRECATED
 #include "s3/s3.h"
 
@@ -82,7 +84,7 @@ void sigv4_hmac_sha256(const void *key, size_t key_len, struct span data, uint8_
 
 // --- Canonical path and query --------------------------------------------------------------------
 
-// The encoding of the two ambiguous bytes of a path.
+// How to encode the two bytes of a path on which signers disagree.
 struct path_form {
     bool plus_as_space;
     bool keep_escaped_slash;
@@ -168,8 +170,8 @@ struct canonical_param {
     struct span name, value;
 };
 
-// Inserts a parameter, sorted by encoded name, then value. There are at most S3_QUERY_PARAMS_MAX,
-// so insertion is fast enough.
+// Inserts a parameter into the array, which is sorted by encoded name, then value. It has at most
+// S3_QUERY_PARAMS_MAX entries, so insertion sort is fast enough.
 static void insert_param(struct canonical_param *params, unsigned count,
                          struct canonical_param added)
 {
@@ -195,7 +197,7 @@ enum err sigv4_canonical_query(struct arena *arena, struct span raw_query, bool 
     const struct path_form form = {.plus_as_space = true}; // in a query, '+' is a space
     struct canonical_param params[S3_QUERY_PARAMS_MAX];
     unsigned count = 0;
-    // Memory for the encoded pieces, and for the joined text.
+    // `pieces` receives the encoded names and values, `text` the joined query.
     char *pieces = arena_alloc(arena, raw_query.len * 3);
     char *text = arena_alloc(arena, raw_query.len * 3 + 2 * S3_QUERY_PARAMS_MAX);
     if (pieces == NULL || text == NULL) {
@@ -245,17 +247,18 @@ enum err sigv4_canonical_query(struct arena *arena, struct span raw_query, bool 
 struct canonical_request {
     struct span method, path, query;
     const struct headers_index *headers;
-    struct span signed_headers; // "a;b;c", lower case, as the signer wrote it
+    struct span signed_headers; // "a;b;c", lower case, in the signer's order
     struct span payload_hash;
-    bool keeps_tabs; // only spaces are folded, tabs are kept
+    bool keeps_tabs; // tabs in header values are kept; only spaces are folded
 };
 
 #define SINK_BYTES 1024
 
-// The destination of a canonical request: a text buffer, or a hash. Bytes for the hash are
-// collected in `bytes` first, because passing a few bytes to SHA-256 costs as much as hashing them.
+// The destination of a canonical request: a text buffer or a SHA-256 hash. For the hash, small
+// pieces are first collected in `bytes`, because a call of SHA-256 with a few bytes costs as much
+// as hashing them.
 struct sink {
-    struct buf *text; // NULL: the hash is used
+    struct buf *text; // if NULL, the bytes go to the hash
     SHA256_CTX sha;
     size_t len;
     char bytes[SINK_BYTES];
@@ -295,8 +298,8 @@ static inline bool is_folded(char c, bool keeps_tabs)
     return c == ' ' || (c == '\t' && !keeps_tabs);
 }
 
-// The specification's Trimall: trims the value and folds each inner run of white space into one
-// space.
+// Writes a header's value in the specification's Trimall form: trimmed, with each inner run of
+// white space folded into one space.
 static void put_header_value(struct sink *sink, struct span value, bool keeps_tabs)
 {
     value = span_trim(value);
@@ -318,7 +321,7 @@ static void put_header_value(struct sink *sink, struct span value, bool keeps_ta
     put(sink, (struct span){value.ptr + begin, value.len - begin});
 }
 
-// Returns false if a header of the list is missing.
+// Writes the canonical request. Returns false if the request lacks a header of the list.
 static bool put_canonical_request(struct sink *sink, const struct canonical_request *c)
 {
     put(sink, c->method);
@@ -350,7 +353,7 @@ static bool put_canonical_request(struct sink *sink, const struct canonical_requ
 }
 
 // Builds the string to sign. `ret_text` must have room for STRING_TO_SIGN_MAX bytes. Returns false
-// if a listed header is missing.
+// if the request lacks a header of the list.
 static bool string_to_sign(const struct canonical_request *c, const char *amz_date,
                            const struct sigv4_scope *scope, char *ret_text, size_t *ret_len)
 {
@@ -395,7 +398,7 @@ static bool starts_with_nocase(struct span s, struct span prefix)
     return s.len >= prefix.len && span_equal_nocase((struct span){s.ptr, prefix.len}, prefix);
 }
 
-// Headers that botocore never signs, because an intermediary may change them.
+// Returns true for a header that botocore never signs, because an intermediary may change it.
 static bool header_is_never_signed(struct span name)
 {
     static const char *const NEVER[] = {"authorization", "expect", "user-agent", "accept-encoding",
@@ -424,7 +427,7 @@ static int compare_names(const void *a, const void *b)
     return span_compare(*(const struct span *)a, *(const struct span *)b);
 }
 
-// Builds the list "a;b;c": lower case, sorted, each name once.
+// Builds the list of signed headers "a;b;c": lower case, sorted, each name once.
 static enum err list_signed_headers(struct arena *arena, const struct headers *headers, bool is_s3,
                                     struct span *ret_list)
 {
@@ -455,7 +458,7 @@ static enum err list_signed_headers(struct arena *arena, const struct headers *h
     size_t len = 0;
     for (unsigned i = 0; i < count; i++) {
         if (i > 0 && span_equal(names[i], names[i - 1])) {
-            continue; // a repeated header; its values are joined under one name
+            continue; // a repeated header: the name is listed once, for all its values
         }
         if (i > 0) {
             list[len++] = ';';
@@ -467,8 +470,8 @@ static enum err list_signed_headers(struct arena *arena, const struct headers *h
     return ERR_OK;
 }
 
-// Normalises a path as services other than S3 do: removes empty segments, and resolves "." and ".."
-// (RFC 3986 section 5.2.4). Segments are appended to the result, and ".." removes the last one.
+// Normalises a path as AWS services other than S3 do: removes empty segments and resolves "." and
+// ".." (RFC 3986 section 5.2.4).
 static enum err normalize_path(struct arena *arena, struct span path, struct span *ret_path)
 {
     char *out = arena_alloc(arena, path.len + 2);
@@ -609,7 +612,8 @@ enum err sigv4_sign(struct arena *arena, const struct sigv4_credentials *credent
 
 static enum err verify_time(const struct sigv4_claim *claim, time_t now)
 {
-    // The key is valid for the day of the scope, so the request's date must be that day.
+    // A signing key is valid only for the day in the scope, so the request must be dated on that
+    // day.
     if (!span_equal(claim->date, (struct span){claim->amz_date, 8})) {
         return claim->presigned ? ERR_AUTHORIZATION_QUERY : ERR_AUTHORIZATION_MALFORMED;
     }
@@ -623,10 +627,9 @@ static enum err verify_time(const struct sigv4_claim *claim, time_t now)
     return skew > SKEW_MAX_S ? ERR_TIME_SKEWED : ERR_OK;
 }
 
-// Checks the list of signed headers; this limits the work of everything after it. Each name must
-// occur once, host must be listed, and so must every x-amz-* header that could change what the
-// request does. A request that lacks a listed header is always refused later, so a repeated name of
-// a missing header does no harm.
+// Checks the list of signed headers, which also bounds all later work on it. Each name must occur
+// once. Host must be listed, and so must every x-amz-* header of the request. A name that the
+// request lacks may be repeated here; the request is refused later for lacking it.
 static enum err verify_signed_headers(struct span list, const struct headers_index *index)
 {
     const struct headers *headers = index->headers;
@@ -675,7 +678,8 @@ static void fill_mismatch(struct arena *arena, const struct canonical_request *c
     buf_init(&canonical, CANONICAL_TEXT_MAX);
     struct sink sink;
     sink.text = &canonical;
-    (void)put_canonical_request(&sink, c); // an absent header is shown as an empty one
+    // a header that the request lacks is shown as an empty one
+    (void)put_canonical_request(&sink, c);
     ret_mismatch->string_to_sign = arena_copy(arena, (struct span){text, text_len});
     if (buf_ok(&canonical)) {
         ret_mismatch->canonical_request = arena_copy(arena, buf_span(&canonical));
@@ -704,8 +708,8 @@ static bool any_value_holds_tab(const struct headers *headers)
     return false;
 }
 
-// Parts of a request that clients sign in different ways: '+', an escaped '/' and a tab. The
-// signature is tried for each way.
+// Parts of a request that signers encode in two ways: a '+' and an escaped '/' in the path, and a
+// tab in a header's value. A signature is tried with each combination.
 struct forms {
     bool has_plus, has_slash, has_tab;
 };
@@ -715,15 +719,16 @@ static unsigned forms_count(struct forms forms)
     return 1u << (forms.has_plus + forms.has_slash + forms.has_tab);
 }
 
-// Picks form number `i`. Its bits mean plus, slash and tab, in this order. A bit is present only if
-// the request has such a byte.
+// Returns combination `i`, counted from 0. From the lowest bit up, its bits are for plus, slash and
+// tab; a part that the request lacks has no bit.
 static struct path_form forms_pick(struct forms forms, unsigned i, bool *ret_keeps_tabs)
 {
     bool plus_as_space = forms.has_plus && (i & 1u) != 0;
     i >>= forms.has_plus;
     bool decodes_slash = forms.has_slash && (i & 1u) != 0;
     i >>= forms.has_slash;
-    *ret_keeps_tabs = i != 0 || !forms.has_tab; // without a tab, only spaces must be looked for
+    // without a tab both forms are equal, and keeping tabs is cheaper
+    *ret_keeps_tabs = i != 0 || !forms.has_tab;
     return (struct path_form){plus_as_space, !decodes_slash};
 }
 

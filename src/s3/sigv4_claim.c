@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parses a request's claim about its signer and how the signature covers its body, before any
-// secret is known. Nothing is verified here; a claim is only well-formed or not. Pure; any thread;
-// the results are views into headers and query.
+// Parses a request's claim: who signed it, and how the signature covers the body. This file
+// verifies nothing and needs no secret. Pure; any thread; the results are views into headers and
+// query.
 #include "base/date.h"
 #include "s3/s3_private.h"
 
@@ -27,7 +27,7 @@ static enum err payload_from_value(struct span value, enum sigv4_payload *ret_pa
         enum sigv4_payload payload;
     } WORDS[] = {
 #define WORD(text, payload) {{text, sizeof(text) - 1}, payload}
-        WORD(SIGV4_EMPTY_SHA256, SIGV4_PAYLOAD_HASH), // sent with nearly every GET
+        WORD(SIGV4_EMPTY_SHA256, SIGV4_PAYLOAD_HASH), // nearly every GET has this value
         WORD(SIGV4_UNSIGNED_PAYLOAD, SIGV4_PAYLOAD_UNSIGNED),
         WORD("STREAMING-AWS4-HMAC-SHA256-PAYLOAD", SIGV4_PAYLOAD_STREAMING),
         WORD("STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER", SIGV4_PAYLOAD_STREAMING_TRAILER),
@@ -74,8 +74,8 @@ enum err sigv4_payload_parse(const struct headers *headers, bool presigned,
 
 // --- Pieces of a claim ---------------------------------------------------------------------------
 
-// Parses "AK/20130524/us-east-1/s3/aws4_request", from the right because an access key may hold
-// slashes.
+// Parses "AK/20130524/us-east-1/s3/aws4_request". Starts at the right end, because an access key
+// may contain slashes.
 static bool parse_credential(struct span credential, struct sigv4_claim *claim)
 {
     const char *end = credential.ptr + credential.len;
@@ -144,8 +144,8 @@ static enum err parse_header_date(const struct headers *headers, struct sigv4_cl
 
 // --- Header form ---------------------------------------------------------------------------------
 
-// Parses "Credential=..., SignedHeaders=..., Signature=...", in any order; spaces after commas are
-// optional.
+// Parses "Credential=..., SignedHeaders=..., Signature=...". The three parts may come in any order;
+// spaces after commas are optional.
 static bool parse_authorization(struct span rest, struct sigv4_claim *claim)
 {
     struct span credential = {NULL, 0};
@@ -208,7 +208,7 @@ static enum err parse_header_claim(struct span authorization, const struct heade
 
 // --- Query form ----------------------------------------------------------------------------------
 
-// Finds the only value of a name. Returns false if the name is absent or repeated.
+// Finds the value of a query parameter. Returns false if the parameter is absent or repeated.
 static bool query_value(const struct s3_request *r, const char *name, struct span *ret_value)
 {
     unsigned found = 0;
@@ -224,7 +224,7 @@ static bool query_value(const struct s3_request *r, const char *name, struct spa
 static enum err query_payload(const struct s3_request *r, const struct headers *headers,
                               struct sigv4_claim *claim)
 {
-    // If the header is present, it covers the body; verification demands that it is signed.
+    // If the header is present, it decides. sigv4_verify() makes sure that it is signed.
     enum err err = sigv4_payload_parse(headers, true, &claim->payload, &claim->payload_hash);
     struct span value;
     if (err != ERR_OK || headers_get(headers, SPAN("x-amz-content-sha256"), &value)) {

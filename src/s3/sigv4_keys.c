@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cache of signing keys. A key is derived once a day for each secret, region and service, and
-// cached by the thread that asked. The cache also keeps the SHA-256 states after HMAC's two pads,
-// which are the same for everything that a key signs.
+// Cache of signing keys. A thread derives a key once a day for each secret, region and service, and
+// keeps it in its own cache. The cache also keeps the SHA-256 states after HMAC's two pads, because
+// they are the same for everything that the key signs.
 //
-// A cached key is found by all its inputs, including the secret, so that a rotated secret never
-// finds an old key. A key is valid for one day. When a key for another day is made, the old ones
-// are wiped; when the thread ends, all are wiped.
+// The look-up compares all inputs of a key, including the secret, so a rotated secret never finds
+// the old key. A key is valid for one day. A thread that adds a key wipes its keys of other days.
+// When a thread ends, it wipes all its keys.
 #define OPENSSL_SUPPRESS_DEPRECATED // as in sigv4.c
 #include "s3/s3_private.h"
 
@@ -16,12 +16,12 @@
 #include "base/hash.h"
 
 #define KEY_CACHE_SIZE 64u
-#define KEY_ID_MAX 256u // keys with longer ids are not cached
+#define KEY_ID_MAX 256u // longer ids are not cached
 
 static void derive_signing_key(struct span secret, struct span date, struct span region,
                                struct span service, uint8_t *ret_key)
 {
-    // As HMAC demands, a key longer than a block is hashed first.
+    // HMAC demands that a key longer than a block is hashed first.
     uint8_t start[SHA256_CBLOCK] = {'A', 'W', 'S', '4'};
     size_t start_len = secret.len + 4;
     if (start_len > sizeof(start)) {
@@ -68,7 +68,7 @@ void sigv4_key_mac(const struct sigv4_key *key, struct span data, uint8_t *ret_m
 }
 
 struct cached_key {
-    size_t id_len; // 0: unused
+    size_t id_len; // 0: the entry is unused
     char date[8];
     char id[KEY_ID_MAX];
     struct sigv4_key key;
@@ -117,7 +117,8 @@ unsigned sigv4_cached_keys(void)
 }
 #endif
 
-// Joins the pieces, each after its length. Returns the length; 0 if it is too long.
+// Joins the pieces, each with its length before it. Returns the length of the id; 0 if it would be
+// too long.
 static size_t key_id(const struct span *pieces, unsigned count, char *ret_id)
 {
     size_t len = 0;
@@ -134,7 +135,7 @@ static size_t key_id(const struct span *pieces, unsigned count, char *ret_id)
     return len;
 }
 
-// Removes the next piece of an id. Returns false if it is not `piece`.
+// Removes the first piece of an id. Returns false if that is not `piece`.
 static bool id_takes(struct span *id, struct span piece)
 {
     if (piece.len + 1 > id->len || id->ptr[0] != (char)piece.len) {
@@ -152,7 +153,7 @@ const struct sigv4_key *sigv4_signing_key(struct span access_key, struct span se
 {
     const struct span pieces[] = {access_key, date, region, service, secret};
     uint64_t hash = hash64(access_key.ptr, access_key.len, 0);
-    if (region.len > 0) { // one access key signs for several regions
+    if (region.len > 0) { // one access key may sign for several regions
         hash = hash64(region.ptr, region.len, hash);
     }
     struct cached_key *cached = &key_cache[hash % KEY_CACHE_SIZE];
