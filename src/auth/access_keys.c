@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The access keys: clients that may sign requests, their secrets, and their rights. The table is
-// read from a YAML file once, never changes after that, has a reference count, and is replaced as a
-// whole on reload. access_keys_load() may block and must not run on a worker. Everything else is
-// safe on any thread.
+// read from a YAML file once and never changes after that. It has a reference count, and a reload
+// replaces it as a whole. access_keys_load() may block, so it must not run on a worker. All other
+// functions are safe on any thread.
 //
 //   - id: trainer
 //     secret: ...
@@ -13,7 +13,8 @@
 //     origin_session_token_file: /secrets/token
 //     realm: team-a                          # optional: shares cached bytes with this realm only
 //
-// Rows are sorted by id, which is no secret. Secrets are wiped with the last reference.
+// The table is sorted by id, which is not secret. Secrets are wiped when the last reference is
+// dropped.
 #include "auth/auth.h"
 
 #include <openssl/crypto.h>
@@ -36,7 +37,8 @@
 #define ERRORS_MAX 20u
 #define ID_MAX 256u
 #define PRINCIPALS_MAX 10000u
-#define FORBIDDEN_MODE 037 // group may read (projected Kubernetes volumes), others nothing
+// the group may read, for projected Kubernetes volumes; others may do nothing
+#define FORBIDDEN_MODE 037
 
 struct access_keys {
     atomic_uint refs;
@@ -53,7 +55,7 @@ struct access_keys *access_keys_ref(struct access_keys *table)
     return table;
 }
 
-// Wipes a secret. It is the arena's own copy, so it may be written.
+// Wipes a secret. It is the arena's own copy, so it may be overwritten.
 static void wipe(struct span secret)
 {
     char *bytes;
@@ -172,7 +174,8 @@ static struct span scalar_text(const yaml_node_t *node)
     return (struct span){(const char *)node->data.scalar.value, node->data.scalar.length};
 }
 
-// Returns a text value. If it is not text, reports an error and returns an empty span.
+// Returns the text of a YAML value. If the value is not text, reports an error and returns an empty
+// span.
 static struct span read_text(struct keys_reader *reader, const yaml_node_t *node)
 {
     if (node->type != YAML_SCALAR_NODE) {
@@ -220,8 +223,8 @@ static unsigned read_ops(struct keys_reader *reader, const yaml_node_t *node)
     return ops;
 }
 
-// Returns the index of a mapping's key in `names`. Returns -1, after it has reported an error, if
-// the key is unknown or repeated.
+// Returns the index in `names` of a mapping's key. If the key is unknown or repeated, reports an
+// error and returns -1.
 static int mapping_key(struct keys_reader *reader, const yaml_node_t *key, const char *const *names,
                        unsigned name_count, unsigned *seen)
 {
@@ -311,8 +314,8 @@ static struct span without_white_space(struct span text)
     return text;
 }
 
-// Returns the text of a file without surrounding white space. On failure, reports an error and
-// returns an empty span.
+// Returns the text of a secret's file without surrounding white space. On failure, reports an error
+// and returns an empty span.
 static struct span read_secret_file(struct keys_reader *reader, const yaml_node_t *node)
 {
     struct span copy = NO_SUBJECT;
@@ -344,8 +347,8 @@ static struct span read_secret_file(struct keys_reader *reader, const yaml_node_
     return copy;
 }
 
-// A realm's name has only letters, digits and "._-", so it never equals the name of a principal's
-// own realm.
+// Reads a realm's name. It has only letters, digits and "._-", so it never equals the realm that a
+// principal gets for itself, which has a space.
 static struct span read_realm(struct keys_reader *reader, const yaml_node_t *node)
 {
     struct span realm = read_text(reader, node);
@@ -670,7 +673,8 @@ bool access_keys_allowed(const struct access_keys_principal *p, const struct s3_
     if (!is_allowed(p, effect)) {
         return false;
     }
-    // A path without ".." stays below the prefix that the key is below.
+    // Without ".." the path has the segments of the key, so it stays below the folder of an allowed
+    // prefix.
     struct s3_path path;
     s3_key_as_path(effect->key, &path);
     if (!path.climbs) {

@@ -11,8 +11,8 @@ static enum err refuse_with(struct arena *arena, struct s3_error_detail *ret_det
     return err;
 }
 
-// Requires a right for every effect of the request. Keys that a request lists in its body are
-// checked later, once the body has been read (gate_allows()).
+// Checks the right for every effect of the request. If the body names keys, gate_allows() checks
+// them once the body has been read.
 enum err auth_rights_judge(struct arena *arena, const struct access_keys_principal *p,
                            enum s3_operation operation, const struct s3_effects *effects,
                            struct s3_error_detail *ret_detail)

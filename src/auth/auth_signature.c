@@ -2,8 +2,8 @@
 // Verifies the signature of a request. Pure; any thread.
 #include "auth/auth.h"
 
-// Appends the name in `piece` and its value from `separator` on. If the value is a secret, appends
-// "***" instead.
+// Appends `piece`, which is a name, `separator` and a value. If the value is a secret, appends
+// "***" in its place.
 static void append_without_secret(struct buf *out, struct span piece, char separator)
 {
     struct span name = {piece.ptr, span_find(piece, separator)};
@@ -12,8 +12,8 @@ static void append_without_secret(struct buf *out, struct span piece, char separ
     buf_append_cstr(out, hides ? "***" : "");
 }
 
-// The canonical request goes back to the client, and from there into logs. Therefore it leaves out
-// values that are the client's secrets. Its third line is the query, and headers follow.
+// Returns the canonical request with "***" in place of the client's secrets, because the client may
+// log the error document. The third line is the query; lines of headers follow.
 static struct span without_secrets(struct arena *arena, struct span canonical)
 {
     struct buf out;
