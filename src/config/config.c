@@ -21,7 +21,8 @@ extern char **environ;
 
 // --- Gather: flags and environment ---------------------------------------------------------------
 
-// Outside the file, lists are comma-separated.
+// Records the text of a setting from a flag, a variable or the defaults. In such a text, commas
+// separate the items of a list.
 static void set_raw(struct loader *l, unsigned id, const char *text, const char *where)
 {
     const char **items = config_loader_alloc(l, CONFIG_LIST_MAX * sizeof(*items));
@@ -54,8 +55,8 @@ static void unknown_flag(struct loader *l, const char *argument, struct span key
     }
 }
 
-// Reads one argument, and the next one as its value if it has none of its own. Returns how many
-// were read.
+// Reads a flag, and the next argument as its value unless the flag is "--KEY=VALUE". Returns how
+// many arguments were read.
 static int take_flag(struct loader *l, int left, char **argv, const char **ret_file)
 {
     const char *argument = argv[0];
@@ -91,7 +92,7 @@ static int take_flag(struct loader *l, int left, char **argv, const char **ret_f
     return equals != NULL ? 1 : 2;
 }
 
-// Returns true if `name` is a variable that Kubernetes injects for a Service named forebay or
+// Returns true if `name` is a variable that Kubernetes sets for a Service with the name forebay or
 // forebay-...
 static bool is_service_link(struct span name)
 {
@@ -111,8 +112,8 @@ static bool is_service_link(struct span name)
     return false;
 }
 
-// Returns true if `name` is a variable of Forebay that is no setting: the server's address for
-// commands, or a switch of test builds.
+// Returns true if `name` is a variable of Forebay that is not a setting: for commands, the server's
+// address and token; or a switch of tests.
 static bool is_other_variable(struct span name)
 {
     static const char *const names[] = {"FOREBAY_CONFIG", "FOREBAY_ADMIN", "FOREBAY_ADMIN_TOKEN"};
@@ -162,7 +163,7 @@ static void unknown_variable(struct loader *l, struct span name)
     }
 }
 
-// An empty variable counts as not set, because manifests have optional values.
+// An empty variable counts as not set, because manifests set optional values to an empty text.
 static void gather_environment(struct loader *l)
 {
     for (char **at = environ; *at != NULL; at++) {
@@ -198,7 +199,8 @@ static void gather_file(struct loader *l, const char *from_flag)
     }
 }
 
-// Reads the weakest source first. Each source overrides those before it.
+// Collects the texts of all sources. Flags are parsed first, because -c names the file. They
+// override the environment, which overrides the file.
 static void gather(struct loader *l, int argc, char **argv)
 {
     const char *file = NULL;
@@ -273,7 +275,7 @@ static void parse_setting(struct loader *l, unsigned id)
 
 // --- Finish --------------------------------------------------------------------------------------
 
-// Records the value that replaces auto.
+// Records the value that replaces auto, and notes "auto" in its source.
 static void resolved(struct loader *l, unsigned id, const char *text)
 {
     struct config_private *p = l->config->private_;
@@ -336,7 +338,8 @@ static void finish_admin_socket(struct loader *l)
             folder = getenv("XDG_RUNTIME_DIR");
         }
         bool ours = folder != NULL && folder[0] == '/' && access(folder, W_OK) == 0;
-        // Several servers of one user share the runtime directory, but not the cache directory.
+        // The runtime directory is the same for all servers of a user, so only one server gets this
+        // socket. For the others its failure is no error (admin_socket_auto).
         c->admin_socket = ours ? arena_printf(l->arena, "%s/forebay.sock", folder)
                                : arena_printf(l->arena, "%s/admin.sock",
                                               c->cache_dir != NULL ? c->cache_dir : "");
@@ -480,8 +483,8 @@ static void finish_listeners(struct loader *l)
     }
 }
 
-// With addressing `virtual`, the bucket precedes the host, but no resolver knows a bucket name
-// before an IP address.
+// Refuses addressing `virtual` for an endpoint with an IP address: "BUCKET.ADDRESS" is no name that
+// DNS could resolve.
 static void judge_addressing(struct loader *l, const char *where, enum config_addressing addressing,
                              const char *endpoint)
 {
@@ -501,7 +504,8 @@ static void finish_origin(struct loader *l)
     char why[WHY_MAX];
     const char *where = l->raws[SETTING_origin_endpoint].where;
     if (!config_value_is_endpoint(span_from_cstr(c->origin_endpoint), why)) {
-        bool is_named = !l->raws[SETTING_origin_endpoint].from_file; // by its flag or its variable
+        // a flag or a variable, which WHERE names already
+        bool is_named = !l->raws[SETTING_origin_endpoint].from_file;
         config_loader_error(l, where, "%s%s", is_named ? "" : "origin.endpoint: ", why);
     } else {
         judge_addressing(l, l->raws[SETTING_origin_addressing].where, c->origin_addressing,

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The configuration. Flags, environment, file and defaults (in this order) become one immutable
-// struct. settings.def is the table of keys. Only the file can have buckets[] and rules[].
+// The configuration. config_load() merges flags, environment, file and defaults into one immutable
+// struct; in this list, each source overrides those after it. settings.def is the table of keys.
+// Only the file can have buckets[] and rules[].
 //
-// Everything that a struct config points at lives as long as it does. It never changes after
-// config_load(), so any thread may read it. Only src/commands, src/cli and src/server read it;
+// Everything that a struct config points at lives as long as the struct. It never changes after
+// config_load(), so any thread may read it. Only src/commands, src/cli and src/server read it; the
 // other folders of src have option structs of their own.
 //
-// An error is a line `WHERE: error: TEXT` (WHERE is FILE:LINE:COL, `env NAME` or `--KEY`). There
-// are at most 20. Lines with `warning:` do not make config_load() fail.
+// An error is a line `WHERE: error: TEXT`, where WHERE is FILE:LINE:COL, `env NAME` or `--KEY`. At
+// most 20 errors are listed. A line with `warning:` does not make config_load() fail.
 #ifndef FOREBAY_CONFIG_CONFIG_H
 #define FOREBAY_CONFIG_CONFIG_H
 
@@ -19,7 +20,8 @@
 
 // --- Types of values -----------------------------------------------------------------------------
 
-// A size in bytes, or a share: `bytes` is valid if percent is 0, else percent is 1..100.
+// A size in bytes, or a share in percent. If `percent` is 0, `bytes` is valid; otherwise `percent`
+// is 1 to 100.
 struct config_size {
     uint64_t bytes;
     unsigned percent;
@@ -42,11 +44,11 @@ struct config_listen {
     const char *text; // as written
     const char
         *host; // numeric address without brackets ("127.0.0.1", "::1"); NULL for unix and off
-    const char *path; // only of a unix socket
+    const char *path; // only for a unix socket; otherwise NULL
     uint16_t port;    // 0: the kernel chooses one
     bool loopback;    // also true for a unix socket
     bool inherited;   // `fd` is a listening socket inherited by LISTEN_FDS
-    bool owns_name;   // inherited unix socket whose name this process removes at its end
+    bool owns_name;   // an inherited unix socket whose file this process removes when it ends
     int fd;
 };
 #define CONFIG_INHERITED_MAX 16
@@ -56,7 +58,7 @@ struct config_listens {
     unsigned count; // at least 1
 };
 
-// Values of the CHOICE rows, in the order of settings.def.
+// Enums for the settings of kind CHOICE. Their order is that of the words in settings.def.
 enum config_listen_plaintext { CONFIG_PLAINTEXT_LOOPBACK, CONFIG_PLAINTEXT_NETWORK };
 enum config_unix_mode { CONFIG_UNIX_0600, CONFIG_UNIX_0660, CONFIG_UNIX_0666 };
 enum config_addressing {
@@ -74,7 +76,7 @@ enum config_credentials_source {
     CONFIG_CREDENTIALS_IMDS,
     CONFIG_CREDENTIALS_ANONYMOUS
 };
-// config_load() turns auto into open or verify.
+// config_load() replaces AUTO by OPEN or VERIFY.
 enum config_auth_mode { CONFIG_AUTH_AUTO, CONFIG_AUTH_OPEN, CONFIG_AUTH_VERIFY };
 enum config_sts_relay { CONFIG_STS_OFF, CONFIG_STS_LOOPBACK, CONFIG_STS_ON };
 enum config_policy { CONFIG_POLICY_EPOCH, CONFIG_POLICY_LRU };
@@ -87,9 +89,9 @@ enum config_client_directives {
 enum config_disk_failure { CONFIG_DISK_FAILURE_PASS, CONFIG_DISK_FAILURE_FAIL };
 enum config_io_engine { CONFIG_IO_AUTO, CONFIG_IO_URING, CONFIG_IO_THREADS };
 // log.level is enum log_level of base/log.h.
-// config_load() turns auto into text or json.
+// config_load() replaces AUTO by TEXT or JSON.
 enum config_log_format { CONFIG_LOG_AUTO, CONFIG_LOG_TEXT, CONFIG_LOG_JSON };
-// config_load() turns auto into text or json; the others in the order of enum
+// config_load() replaces AUTO by TEXT or JSON. After AUTO, the order is that of enum
 // proxy_access_log_format.
 enum config_access_log_format {
     CONFIG_ACCESS_LOG_AUTO,
@@ -100,33 +102,34 @@ enum config_access_log_format {
 // log.keys is enum log_keys of base/log.h.
 enum config_freshness { CONFIG_FRESHNESS_TTL, CONFIG_FRESHNESS_IMMUTABLE, CONFIG_FRESHNESS_STRICT };
 
-// The origin of one bucket: an entry of `buckets:` in the file. For members that are NULL or not
-// set, origin.* and credentials.* apply.
+// The origin of one bucket: an entry of `buckets:` in the file. Where a member is NULL or not set,
+// origin.* or credentials.* applies.
 enum config_bucket_kind { CONFIG_BUCKET_S3, CONFIG_BUCKET_DIRECTORY };
 
 struct config_bucket {
     const char *name;
     enum config_bucket_kind kind;
-    const char *origin_bucket; // S3: the bucket's name at the origin; default: `name`
-    const char *directory;     // DIRECTORY: absolute path
-    const char *endpoint;      // S3; NULL = origin.endpoint
-    const char *region;        // NULL = origin.region
+    // S3: the bucket's name at the origin; `name` unless the file says otherwise
+    const char *origin_bucket;
+    const char *directory; // DIRECTORY: absolute path
+    const char *endpoint;  // S3; NULL = origin.endpoint
+    const char *region;    // NULL = origin.region
     bool has_addressing;
     enum config_addressing addressing;
     bool anonymous;              // `credentials: anonymous`
-    const char *access_key_file; // if all three are NULL, credentials.* apply
+    const char *access_key_file; // if all three files are NULL, credentials.* applies
     const char *secret_key_file;
     const char *session_token_file;
-    const char *source; // "FILE:LINE:COL"
+    const char *source; // place of the entry, "FILE:LINE:COL"
 };
 
-#define CONFIG_LIMITED_RULES_MAX 21u // rules with a pin or a share
+#define CONFIG_LIMITED_RULES_MAX 21u // how many rules may have a pin or a share
 #define CONFIG_PRIORITY_NORMAL 5u
 
-// The first rule whose `match` fits bucket/key wins. Syntax of `match` (this room checks it, proxy
-// matches it): `*` any bytes except '/', `**` any bytes, `?` one byte except '/', `{a,b}`
-// alternatives (not nested), `\` quotes the next byte. A value that a rule in the file lacks is the
-// value of the setting with the same name.
+// A rule. The first rule whose `match` fits BUCKET/KEY applies. This room checks the syntax of
+// `match`, and the proxy room matches it: `*` any bytes except '/', `**` any bytes, `?` one byte
+// except '/', `{a,b}` alternatives (not nested), `\` quotes the next byte. If a rule in the file
+// lacks a value, it gets that of the setting with the same name.
 struct config_rule {
     const char *match;
     bool cache;
@@ -145,7 +148,7 @@ struct config_rule {
 
 // --- The result ----------------------------------------------------------------------------------
 
-// The C type of a field, by the KIND of its row.
+// The C type of a setting's field, by the KIND in its row.
 #define CONFIG_TYPE_TEXT const char * // NULL if empty; auto is resolved unless noted below
 // Path of a file that exists, is readable and is private; NULL if empty.
 #define CONFIG_TYPE_SECRET_FILE const char *
@@ -162,15 +165,15 @@ struct config_rule {
 #define CONFIG_TYPE_RATE uint64_t
 #define CONFIG_TYPE_PERCENT unsigned
 #define CONFIG_TYPE_COUNT unsigned
-#define CONFIG_TYPE_COUNT_AUTO unsigned // auto is resolved for workers; io.threads 0: auto
+#define CONFIG_TYPE_COUNT_AUTO unsigned // auto is resolved for workers; io.threads keeps 0 for auto
 #define CONFIG_TYPE_RATIO double
 
 #define CONFIG_WORKERS_MAX 64u // the maximum in the row of `workers`
 
-// When config_load() returns, these are resolved: auth_mode, log_format and access_log_format
-// (never auto), workers (>= 1), limits_max_buffer_bytes, cache_dir (absolute path, not created),
-// admin_socket (path, NULL = off). origin_region may still be the text "auto". access_log_path is
-// "stdout", "off" or a path.
+// When config_load() returns, these fields have final values: auth_mode, log_format and
+// access_log_format (never AUTO), workers (at least 1), limits_max_buffer_bytes, cache_dir (an
+// absolute path, which may not exist yet), admin_socket (a path; NULL: off). origin_region may
+// still be the text "auto". access_log_path is "stdout", "off" or a path.
 struct config {
 #define SETTING(field, kind, key, default_text, accepts, live, help) CONFIG_TYPE_##kind field;
 #include "config/settings.def"
@@ -181,17 +184,18 @@ struct config {
     unsigned rule_count;
     struct config_rule default_rule; // for keys that no rule matches
     const char *file;                // the file that was read; NULL: none
-    uint64_t memory_limit_bytes;     // the cgroup's limit; 0: none below the machine's memory
-    int admin_inherited_fd;          // inherited listener that replaces admin.listen; 0: none
-    bool admin_socket_auto;          // admin.socket is not set, so it is no error if it fails
+    uint64_t memory_limit_bytes; // the cgroup's limit; 0 if it is not below the machine's memory
+    // listening socket that was passed in and replaces admin.listen; 0: none
+    int admin_inherited_fd;
+    bool admin_socket_auto; // admin.socket is auto, so it is no error if opening the socket fails
     struct config_private *private_;
 };
 
-// Reads flags, the environment and the file. The flags are `-c FILE`, `--KEY VALUE` and
-// `--KEY=VALUE` in argv[0] .. argv[argc - 1], without the names of program and subcommand. The file
-// is that of -c, else of FOREBAY_CONFIG, else /etc/forebay/forebay.yaml if it exists. On ERR_OK the
-// caller frees *ret_config by config_free(), and `ret_errors` may hold warnings. On ERR_INVALID
-// `ret_errors` holds all errors and *ret_config is untouched.
+// Reads flags, environment and file. The flags are `-c FILE`, `--KEY VALUE` and `--KEY=VALUE` in
+// argv[0] to argv[argc - 1], without the names of program and subcommand. The file is that of -c,
+// else that of FOREBAY_CONFIG, else /etc/forebay/forebay.yaml if it exists.
+// On ERR_OK, the caller must release *ret_config with config_free(), and `ret_errors` may have
+// warnings. On ERR_INVALID, `ret_errors` has the errors and *ret_config is unchanged.
 enum err config_load(int argc, char **argv, struct config **ret_config,
                      struct buf *ret_errors) MUST_USE;
 void config_free(struct config *config); // accepts NULL
@@ -207,25 +211,27 @@ struct config_setting {
 
 unsigned config_setting_count(void);
 const struct config_setting *config_setting(unsigned i);
-// Returns the word of `candidates` nearest to `word`, or the key nearest to `key`; NULL if none is
-// near.
+// settings_suggest() returns the word of `candidates` that is most like `word`.
+// settings_suggest_key() returns the key or section that is most like `key`. Both return NULL if
+// nothing is similar.
 const char *settings_suggest(struct span word, const char *const *candidates, unsigned count);
 const char *settings_suggest_key(struct span key);
 // Writes "FOREBAY_CACHE_SIZE" for "cache.size"; `ret_name` has room for CONFIG_NAME_MAX bytes.
 #define CONFIG_NAME_MAX 64
 void config_environment_name(const char *key, char *ret_name);
-// Returns the effective value of row i as the file would spell it, and its source: "default",
-// "FILE:LINE:COL", "env NAME" or "--KEY".
+// config_value_text() returns the value in force of row i, spelt as in the file.
+// config_source_text() returns its source: "default", "FILE:LINE:COL", "env NAME" or "--KEY".
 const char *config_value_text(const struct config *config, unsigned i);
 const char *config_source_text(const struct config *config, unsigned i);
 
-// Calls on_changed() with the key of each setting that differs between two loads, and with `rules`
-// or `buckets`, which are live, if those differ.
+// Calls on_changed() with the key of each setting that differs between two loads, and with "rules"
+// or "buckets" if that list differs. `live` is true if a reload applies the new value, as it does
+// for both lists.
 void config_compare(const struct config *was, const struct config *now,
                     void (*on_changed)(void *ctx, const char *key, bool live), void *ctx);
 
-// Parses "64MiB", "2GB" or a number of bytes. If it returns false, *ret_why (CONFIG_WHY_MAX bytes)
-// holds the reason.
+// Parses "64MiB", "2GB" or a number of bytes. If it returns false, ret_why (CONFIG_WHY_MAX bytes)
+// has the reason.
 #define CONFIG_WHY_MAX 512
 bool config_value_parse_bytes(struct span s, uint64_t *ret_bytes, char *ret_why);
 
@@ -234,8 +240,8 @@ void config_render_sample(struct buf *out);
 void config_render_schema(struct buf *out);
 void config_render_docs(struct buf *out);
 
-// Parse a duration, and a rate such as "200MiB/s", as settings do. If they return false, ret_why
-// (CONFIG_WHY_MAX bytes) describes the expected form.
+// Parse a duration, or a rate such as "200MiB/s", in the form that settings have. If they return
+// false, ret_why (CONFIG_WHY_MAX bytes) describes the expected form.
 bool config_value_parse_ms(struct span s, uint64_t *ret_ms, char *ret_why); // "250ms" "30s" "12h"
 bool config_value_parse_rate(struct span s, uint64_t *ret_bytes_per_s, char *ret_why);
 

@@ -188,14 +188,14 @@ void config_bucket_parse(struct loader *l, const char *where, const struct bucke
 
 // --- rules ---------------------------------------------------------------------------------------
 
-#define INHERITED (UINT64_MAX) // until config_rules_inherit()
+#define INHERITED (UINT64_MAX) // mark of a field without a value, until config_rules_inherit()
 
-// A field of a rule. Where a rule does not have it, the value of a setting applies.
+// A field of a rule. If the rule lacks it, the value of `setting` applies.
 struct rule_field {
     const char *name;
     enum setting_kind kind;
-    const char *accepts; // NULL: what the setting accepts
-    unsigned setting;    // SETTING_COUNT_: none, the default is that of rule_init()
+    const char *accepts; // NULL: the same as the setting accepts
+    unsigned setting;    // SETTING_COUNT_: none, so rule_init() sets the default
     size_t offset;       // in struct config_rule
 };
 

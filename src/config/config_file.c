@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads the YAML file into raw texts with their lines and columns. It parses the file twice. The
-// first pass reads events and refuses features that a parsed document no longer shows: aliases,
-// anchors, tags, further documents, depth. The second reads a document, whose nodes know line and
-// column. The file's size is checked before it is parsed. One thread.
+// Reads the YAML file into raw texts with their lines and columns. The file is parsed twice. The
+// first pass reads events and refuses what a parsed document no longer shows: aliases, anchors,
+// tags, a second document, too much depth. The second pass loads a document, whose nodes have line
+// and column. A file above FILE_MAX_BYTES is refused before that. One thread.
 #include "config/config_private.h"
 
 #include "base/hash.h"
@@ -76,7 +76,7 @@ static void parser_start(struct yaml_reader *r, yaml_parser_t *parser)
 static void report_parser(struct yaml_reader *r, const yaml_parser_t *parser)
 {
     yaml_mark_t mark = parser->problem_mark;
-    if (parser->error == YAML_READER_ERROR) { // has only an offset
+    if (parser->error == YAML_READER_ERROR) { // such an error has only an offset
         mark = (yaml_mark_t){0};
         for (size_t i = 0; i < parser->problem_offset && i < r->text.len; i++) {
             mark.column = r->text.ptr[i] == '\n' ? 0 : mark.column + 1;
@@ -90,7 +90,7 @@ static void report_parser(struct yaml_reader *r, const yaml_parser_t *parser)
                         is_tab ? "a tab stands here: YAML is indented with blanks only" : problem);
 }
 
-// Returns why one event is refused, or NULL.
+// Returns the reason for refusing an event, or NULL.
 static const char *event_fault(const yaml_event_t *event, unsigned documents, unsigned depth)
 {
     const yaml_char_t *tag = NULL, *anchor = NULL;
@@ -182,7 +182,8 @@ static bool is_null(const yaml_node_t *node)
            (s.len == 0 || span_equal(s, SPAN("~")) || span_equal(s, SPAN("null")));
 }
 
-// Returns the text of a scalar that may be a value; reports any other node and returns NULL.
+// Returns the text of a scalar. Any other node, an empty value or a control character is reported,
+// and NULL returned.
 static const char *take_scalar(struct yaml_reader *r, const yaml_node_t *node, const char *key)
 {
     if (node->type != YAML_SCALAR_NODE) {
@@ -201,8 +202,8 @@ static const char *take_scalar(struct yaml_reader *r, const yaml_node_t *node, c
     return config_loader_cstr(r->l, s);
 }
 
-// Returns the key of a pair of `mapping` as text. Reports a key that is no text or occurs twice,
-// and returns NULL.
+// Returns the key of a pair of `mapping` as text. If the key is no text, or occurs twice, reports
+// an error and returns NULL.
 static const char *take_key(struct yaml_reader *r, const yaml_node_t *mapping,
                             const yaml_node_pair_t *pair)
 {
@@ -369,7 +370,7 @@ static void take_fields(struct yaml_reader *r, const yaml_node_t *entry, struct 
     }
 }
 
-// Two loads of the list are compared by this digest.
+// Adds an entry to the digest of its list, by which config_compare() compares two loads.
 static void digest_fields(uint64_t *digest, size_t entry, const struct fields *fields)
 {
     *digest = hash64(&entry, sizeof(entry), *digest);
@@ -380,8 +381,8 @@ static void digest_fields(uint64_t *digest, size_t entry, const struct fields *f
     }
 }
 
-// Each rule with a pin or a share needs a number of its own in the store's records, and these are
-// few.
+// Checks how many rules have a pin or a share. Each needs a number in the store's records, which
+// has few of them.
 static void limited_rules_check(struct yaml_reader *r, const yaml_node_t *node)
 {
     unsigned limited = 0;

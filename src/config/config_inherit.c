@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sockets that systemd or a former process passes in (sd_listen_fds(3)) replace `listen`. They are
-// judged by their real addresses, as if the setting had named them. LISTEN_FDNAMES (in a systemd
-// unit: FileDescriptorName=) describes each. "tls" speaks TLS. "admin" replaces `admin.listen`.
-// "s3-unlink" is a unix socket whose name this process removes at its end; a server that is being
-// upgraded uses it. Any other name means plain HTTP.
+// Sockets that systemd or an earlier process passes in (sd_listen_fds(3)) replace `listen`. Later
+// checks use their real addresses, as if the setting had named them. LISTEN_FDNAMES
+// (FileDescriptorName= in a systemd unit) names the use of each socket. "tls" is for TLS. "admin"
+// replaces `admin.listen`. "s3-unlink" is a unix socket whose file this process removes when it
+// ends; a server passes it on when it is upgraded. Any other name means plain HTTP.
 #include "config/config_private.h"
 
 #include <arpa/inet.h>
@@ -18,8 +18,8 @@
 #define LISTEN_FDS_FIRST 3
 #define WHERE "env LISTEN_FDS"
 
-// Writes "127.0.0.1:9000", "[::1]:9000" or "unix:/path"; a unix socket without a path is
-// "unix:@name" or "unix:".
+// Writes the socket's address: "127.0.0.1:9000", "[::1]:9000" or "unix:/path". A unix socket
+// without a path becomes "unix:@name" or "unix:".
 static bool describe(struct loader *l, const struct sockaddr_storage *addr, socklen_t len,
                      bool is_tls, struct config_listen *ret_listen)
 {
@@ -96,7 +96,7 @@ void config_inherit(struct loader *l)
     uint64_t number = 0, count = 0;
     if (pid == NULL || fds == NULL || !span_to_u64(span_from_cstr(pid), &number) ||
         number != (uint64_t)getpid()) {
-        return; // meant for another process
+        return; // the sockets are for another process
     }
     if (!span_to_u64(span_from_cstr(fds), &count) || count > CONFIG_INHERITED_MAX) {
         config_loader_error(l, WHERE, "\"%.40s\" is not a number of at most %d sockets", fds,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every part of a load reports errors and warnings here, and allocates from the arena of
-// the result. One thread.
+// Errors and warnings of a load, and allocations from the arena of its result. All files of the
+// room use these functions. One thread.
 #include "config/config_private.h"
 
 #include <stdio.h>

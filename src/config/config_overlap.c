@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds directories that Forebay writes to and that are inside a `dir:` origin, or contain one. The
-// cache's files would be listed and served as objects, with other tenants' bytes in them. So such a
-// cache.dir is refused. A log, socket or secret in such a place causes a warning.
+// Finds files of Forebay inside the directory of a `dir:` origin. A cache.dir inside is refused,
+// because the cache's files would be listed and served as objects, with other tenants' bytes in
+// them. A cache.dir that contains such a directory is refused too. A log, socket or secret inside
+// such a directory causes a warning.
 //
-// A place in the file tree is a device and a path in its file system, because a bind mount shows
-// one directory under two paths. Symbolic links are resolved first. A directory includes what is
-// mounted below it. In a path that does not exist yet, only the part that exists is resolved.
+// Two paths are compared as a device and a path in its file system, because a bind mount shows one
+// directory under two paths. Symbolic links are resolved first. A directory includes what is
+// mounted below it. If a path does not exist yet, only the part of it that exists is resolved.
 #include "config/config_private.h"
 
 #include <limits.h>
@@ -15,18 +16,18 @@
 
 // One line of /proc/self/mountinfo.
 struct mount {
-    const char *device, *root, *at; // "259:1"; path in its file system; path here
+    const char *device, *root, *at; // "259:1"; path in its file system; path where it is mounted
 };
 
 struct place {
     char path[PATH_MAX];   // real path, as far as it exists
-    const char *device;    // "": unknown
+    const char *device;    // "" if unknown
     char inside[PATH_MAX]; // path in the file system of that device
 };
 
 struct overlap {
     struct loader *loader;
-    char *text; // of mountinfo, which `mounts` points into
+    char *text; // contents of mountinfo; `mounts` points into it
     struct mount *mounts;
     size_t mount_count;
     struct place cache;
@@ -41,8 +42,8 @@ static bool is_within(const char *path, const char *dir)
     return strncmp(path, dir, len) == 0 && (path[len] == '\0' || path[len] == '/');
 }
 
-// Resolves each component that exists. A path that is too long is cut, because no system call
-// accepts it.
+// Resolves symbolic links in each component that exists. A path that is too long for any system
+// call is cut.
 static void path_resolve(const char *path, char ret_real[PATH_MAX])
 {
     struct span rest = span_from_cstr(path), name;
@@ -69,7 +70,7 @@ static void path_resolve(const char *path, char ret_real[PATH_MAX])
     memcpy(ret_real, real, PATH_MAX);
 }
 
-// Decodes escapes such as "\040" for a blank.
+// Decodes the octal escapes of mountinfo, such as "\040" for a space.
 static void unescape(char *text)
 {
     char *to = text;
@@ -81,7 +82,8 @@ static void unescape(char *text)
     *to = '\0';
 }
 
-// Lines are "36 35 98:0 /root /mount/point ...". If mountinfo cannot be read, only paths decide.
+// Reads the mounts. A line is "36 35 98:0 /root /mount/point ...". Without mountinfo, only paths
+// are compared.
 static void mounts_read(struct overlap *o)
 {
     size_t size = 0;
@@ -116,7 +118,7 @@ static void place_find(const struct overlap *o, const char *path, struct place *
         const struct mount *m = &o->mounts[i];
         size_t len = strlen(m->at);
         if (!is_within(ret_place->path, m->at) || len < best) {
-            continue; // of two mounts at one path the later one is on top
+            continue; // of two mounts at one path, the later one hides the earlier
         }
         const char *root = strcmp(m->root, "/") == 0 ? "" : m->root;
         const char *below = ret_place->path + (len > 1 ? len : 0); // len is 1 for "/"
@@ -128,7 +130,7 @@ static void place_find(const struct overlap *o, const char *path, struct place *
     }
 }
 
-// Returns true if `place` is inside `dir`, or inside a file system that is mounted below `dir`.
+// Returns true if `place` is inside `dir`, or on a file system that is mounted below `dir`.
 static bool is_seen_from(const struct overlap *o, const struct place *place,
                          const struct place *dir)
 {

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shared by the files of the config room.
 //
-// A load has three phases, and each reports as many errors as it finds. One thread; all memory is
+// A load has three phases. Each phase reports as many errors as it finds. One thread; all memory is
 // in the arena of the result.
 //
-// - Gather: collects the raw texts of file, environment and flags; the source with the highest
-//   precedence wins.
+// - Gather: collects the raw texts of file, environment and flags; the highest precedence wins.
 // - Parse: turns the text of each row into the value of its field.
-// - Finish: makes the checks that involve several rows, and resolves auto.
+// - Finish: checks what involves several rows, and resolves auto.
 #ifndef FOREBAY_CONFIG_PRIVATE_H
 #define FOREBAY_CONFIG_PRIVATE_H
 
@@ -44,7 +43,7 @@ enum setting_kind {
 struct setting {
     struct config_setting public_;
     enum setting_kind kind;
-    size_t offset; // of the field in struct config, or in struct config_rule
+    size_t offset; // of the field in struct config or, for a field of a rule, in struct config_rule
 };
 
 // settings.c
@@ -53,7 +52,8 @@ const struct setting *settings_row(unsigned id);
 unsigned settings_find(struct span key);
 bool settings_is_list(enum setting_kind kind);
 
-// The value of one row from the winning source. where == NULL: there is none.
+// The text of one setting, from the source with the highest precedence. `where` is NULL if no
+// source has the setting.
 struct raw {
     const char *const *items; // one text, or several if the row is a list
     unsigned count;
@@ -65,7 +65,8 @@ struct config_private {
     struct arena *arena;
     const char *texts[SETTING_COUNT_];
     const char *sources[SETTING_COUNT_];
-    uint64_t lists[2]; // digests of rules and of buckets, which config_compare() compares
+    // digests of the lists rules and buckets, in this order, for config_compare()
+    uint64_t lists[2];
 };
 
 #define CONFIG_ERRORS_MAX 20
@@ -80,7 +81,7 @@ struct loader {
     struct buf warnings; // appended after the errors
     unsigned error_count;
     struct raw raws[SETTING_COUNT_];
-    struct config_rule *rules; // the same as config->rules, but not const
+    struct config_rule *rules; // config->rules, but writable
 };
 
 // config_loader.c
@@ -89,31 +90,33 @@ void config_loader_error(struct loader *l, const char *where, const char *format
 // Reports a warning; the load continues.
 void config_loader_warning(struct loader *l, const char *where, const char *format, ...)
     PRINTF_LIKE(3, 4);
-// Allocates from the arena. Aborts if the arena is full, because it is large enough for any
-// accepted file.
+// Allocates from the arena. Aborts if the arena is full, because its size is meant to be enough for
+// any accepted file.
 void *config_loader_alloc(struct loader *l, size_t size);
 char *config_loader_cstr(struct loader *l, struct span s);
 
-// config_file.c: reads `path` into raw texts, buckets and rules.
+// config_file.c: reads the file at `path` into raw texts, buckets and rules.
 void config_file_read(struct loader *l, const char *path);
 
-// config_bucket.c: the two lists that only the file has. Called once per field found there.
+// config_bucket.c: the lists buckets[] and rules[], which only the file has. Both functions parse
+// one entry, given as a list of its fields.
 struct bucket_field {
     const char *name; // "region", "credentials.access_key_file"
     const char *value;
-    const char *where, *key_where; // of the value, of the name
+    const char *where, *key_where; // where the value and where the name is in the file
 };
 void config_bucket_parse(struct loader *l, const char *where, const struct bucket_field *fields,
                          unsigned count, struct config_bucket *bucket);
-// Fields that are not given keep a value that config_rules_inherit() replaces, or their default.
+// A field that the entry lacks gets its default, or a mark that config_rules_inherit() replaces by
+// the value of a setting.
 void config_rule_parse(struct loader *l, const char *where, const struct bucket_field *fields,
                        unsigned count, struct config_rule *rule);
-// Gives each rule the settings that it does not have itself, and makes the default rule. Call it
-// when the settings are parsed.
+// Replaces those marks in all rules, and makes the default rule. Call it after the settings are
+// parsed.
 void config_rules_inherit(struct loader *l);
 
-// config_value.c: pure parsers. If one returns false, *ret_why (WHY_MAX bytes) holds the reason,
-// which begins with the quoted text.
+// config_value.c: pure parsers. If one returns false, ret_why (WHY_MAX bytes) has the reason, which
+// begins with the quoted text.
 #define WHY_MAX CONFIG_WHY_MAX
 bool config_value_parse_block_size(struct span s, uint64_t *ret_bytes, char *ret_why);
 bool config_value_parse_size(struct span s, struct config_size *ret_size, char *ret_why);
@@ -122,25 +125,26 @@ bool config_value_parse_count(struct span s, uint64_t *ret_count, char *ret_why)
 bool config_value_parse_ratio(struct span s, double *ret_ratio, char *ret_why);
 bool config_value_parse_choice(struct span s, const char *choices, unsigned *ret_choice,
                                char *ret_why);
-// Parses a value that is no list as the row says, and writes it to `field`.
+// Parses a value by the kind of its row, and writes it to `field`. Not for rows that are lists.
 bool config_value_parse(struct loader *l, const struct setting *row, struct span s, void *field,
                         char *why);
 bool config_value_parse_listen(struct loader *l, struct span s, struct config_listen *ret_listen,
                                char *ret_why);
 bool config_value_is_secret_file(const char *path, char *ret_why);
 bool config_value_is_endpoint(struct span s, char *ret_why);
-bool config_value_is_address(struct span endpoint); // is it http or https, at an IP address?
+// Returns true if the host of an http or https endpoint is an IP address.
+bool config_value_is_address(struct span endpoint);
 bool config_value_is_glob(struct span s, char *ret_why);
 void config_value_format_bytes(uint64_t bytes, char *ret_text); // "4MiB"; WHY_MAX bytes
 
-// config_inherit.c: sockets of LISTEN_FDS that replace `listen`.
+// config_inherit.c: replaces `listen` by the sockets that LISTEN_FDS passes in.
 void config_inherit(struct loader *l);
 
 // config_rules.c: warns of rules that no object can match.
 void config_rules_judge(struct loader *l);
 
-// config_overlap.c: refuses a cache.dir that is among the objects of a `dir:` origin, or contains
-// them. Warns of logs, sockets and secrets there.
+// config_overlap.c: refuses a cache.dir that is inside the directory of a `dir:` origin, or
+// contains it. Warns of logs, sockets and secrets inside such a directory.
 void config_overlap_judge(struct loader *l);
 
 #endif

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-// Returns the section of a key: "cache" for "cache.size", empty without a dot.
+// Returns the section of a key: "cache" for "cache.size". Empty if the key has no dot.
 static struct span section_of(const char *key)
 {
     struct span s = span_from_cstr(key);
@@ -77,7 +77,8 @@ static void render_sample_row(struct buf *out, const struct setting *row)
     }
 }
 
-// Keys without a section stay where the table has them, between sections.
+// Sections follow the order of the table. A key without a section is between them, where the table
+// has it.
 void config_render_sample(struct buf *out)
 {
     struct span section = {"", 0};
@@ -122,7 +123,7 @@ static void render_enum(struct buf *out, const char *choices)
         buf_printf(out, "%s\"%.*s\"", comma, (int)piece.len, piece.ptr);
         comma = ", ";
     }
-    // YAML reads 1.1 and on/off as other types than text.
+    // YAML reads 1.1 as a number, and on or off as a boolean.
     if (strcmp(choices, "1.1") == 0) {
         buf_append_cstr(out, ", 1.1");
     } else if (strstr(choices, "off") != NULL) {

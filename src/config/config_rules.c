@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds rules that are valid but never apply: no BUCKET/KEY can match them, or an earlier rule
-// matches everything that they match. They cause warnings only, because they do no harm. One
-// thread, at the end of a load.
+// Warns of rules that never apply: no BUCKET/KEY can match them, or an earlier rule matches
+// everything that they match. They are no errors, because they do no harm. One thread, at the end
+// of a load.
 #include "config/config_private.h"
 
 #include <stdio.h>
@@ -13,7 +13,8 @@ static size_t literal_len(const char *match)
     return strcspn(match, "*?{\\");
 }
 
-// Returns why the pattern can match no object; NULL: it may match one.
+// Returns why the pattern can match no object; NULL if it may match one. ret_better becomes a
+// suggestion, or empty.
 static const char *why_never(const char *match, char *ret_better, size_t size)
 {
     const char *double_star = strstr(match, "**");
@@ -39,8 +40,8 @@ static const char *why_never(const char *match, char *ret_better, size_t size)
     return NULL;
 }
 
-// Returns true if `earlier` matches everything that `later` can match. Compares only plain
-// prefixes.
+// Returns true if `earlier` matches everything that `later` can match. Finds only equal patterns,
+// and an `earlier` that is plain text followed by "**".
 static bool takes_all(const char *earlier, const char *later)
 {
     size_t len = literal_len(earlier);

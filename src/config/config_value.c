@@ -32,7 +32,7 @@ static const struct unit size_units[] = {{"B", 1},
                                          {"TB", 1000000000000ull},
                                          {"PB", 1000000000000000ull}};
 
-// Values in messages are truncated, so that a message always fits WHY_MAX.
+// Truncates values in messages, so that every message fits into WHY_MAX bytes.
 #define SHOWN(s) (int)((s).len < 80 ? (s).len : 80), (s).ptr
 
 static bool refuse(char *ret_why, const char *format, ...) PRINTF_LIKE(2, 3);
@@ -45,7 +45,7 @@ static bool refuse(char *ret_why, const char *format, ...)
     return false;
 }
 
-// Splits "64MiB" into its number and the rest. Returns false without a number, or if it is too
+// Splits "64MiB" into its number and the rest. Returns false if there is no number or it is too
 // large.
 static bool split_number(struct span s, uint64_t *ret_number, struct span *ret_unit)
 {
@@ -57,8 +57,8 @@ static bool split_number(struct span s, uint64_t *ret_number, struct span *ret_u
     return span_to_u64((struct span){s.ptr, digits}, ret_number);
 }
 
-// Returns the unit that was probably meant: another case, or a short form of Kubernetes and others
-// ("Gi", "G", "sec").
+// Returns the unit that the user probably meant, or NULL. `unit` may differ in case, or be a short
+// form as in Kubernetes ("Gi", "G", "sec").
 static const char *nearest_unit(struct span unit, const struct unit *units, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
@@ -265,7 +265,7 @@ bool config_value_parse_choice(struct span s, const char *choices, unsigned *ret
     for (unsigned i = 0; i < count; i++) {
         at += (size_t)snprintf(listed + at, sizeof(listed) - at, "%s%s", i > 0 ? ", " : "",
                                candidates[i]);
-        check(at < sizeof(listed)); // this text is from the table, so it fits
+        check(at < sizeof(listed)); // the words come from settings.def, so they fit
     }
     if (near != NULL) {
         return refuse(ret_why, "\"%.*s\" is not one of %s (did you mean \"%s\"?)", SHOWN(s), listed,
@@ -304,11 +304,12 @@ static uint64_t range_end(enum setting_kind kind, struct span s)
 {
     char why[WHY_MAX];
     uint64_t value = 0;
-    check(number_of(kind, s, &value, why)); // this text is from the table, so it parses
+    check(number_of(kind, s, &value, why)); // the limits come from settings.def, so they parse
     return value;
 }
 
-// Checks a number against "LOW..HIGH", which the parser of the row's kind reads.
+// Checks a number against the row's range "LOW..HIGH". Both limits are written like values of the
+// row.
 static bool in_range(enum setting_kind kind, const char *accepts, struct span s, uint64_t value,
                      char *ret_why)
 {
@@ -406,8 +407,8 @@ bool config_value_parse_listen(struct loader *l, struct span s, struct config_li
 
 // --- Files, endpoints, globs ---------------------------------------------------------------------
 
-// A group may be allowed to read the file only if we need that group ourselves, because projected
-// volumes belong to root.
+// A file that we own must be closed to group and others. A file of another owner may be readable
+// for its group, because projected volumes belong to root.
 bool config_value_is_secret_file(const char *path, char *ret_why)
 {
     struct stat st;
@@ -425,8 +426,8 @@ bool config_value_is_secret_file(const char *path, char *ret_why)
     return true;
 }
 
-// Returns the host of an http or https endpoint without its port; an IPv6 address keeps its
-// brackets.
+// Returns the host of an http or https endpoint without its port. An IPv6 address keeps its
+// brackets. *ret_path becomes the path after host and port.
 static struct span endpoint_host(struct span s, struct span *ret_path)
 {
     size_t scheme = span_starts_with(s, SPAN("https://")) ? 8 : 7;
@@ -438,8 +439,8 @@ static struct span endpoint_host(struct span s, struct span *ret_path)
     return host;
 }
 
-// Endpoints of AWS name no bucket and have no path. The host of a private link may begin with the
-// word "bucket".
+// Refuses an endpoint of AWS that names a bucket or has a path. Endpoints of private links are
+// accepted unchecked, because their host may begin with the word "bucket".
 static bool is_place_of_aws(struct span s, char *ret_why)
 {
     struct span path, host = endpoint_host(s, &path), place = host;
@@ -468,7 +469,7 @@ bool config_value_is_address(struct span endpoint)
     return is_v4 || (host.len > 0 && host.ptr[0] == '[');
 }
 
-// Refuses an endpoint and suggests what may have been meant.
+// Refuses an endpoint, and suggests another that the user may have meant.
 static bool refuse_endpoint(struct span s, char *ret_why)
 {
     static const char kinds[] = "is neither http://..., https://... nor dir:/PATH";
@@ -617,7 +618,8 @@ bool config_value_parse(struct loader *l, const struct setting *row, struct span
         return config_value_parse_ratio(s, (double *)field, why);
     case KIND_BYTES_AUTO:
     case KIND_COUNT_AUTO:
-        return is_auto(s) || parse_number(row, s, field, why); // 0 until resolved
+        // auto leaves 0 in the field, until config_load() resolves it
+        return is_auto(s) || parse_number(row, s, field, why);
     default:
         return parse_number(row, s, field, why);
     }

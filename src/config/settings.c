@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of settings in memory, look-up by key, and the nearest key for a misspelt one.
-// Immutable; any thread.
+// The table of settings in memory, look-up by key, and suggestions for misspelt keys. Immutable;
+// any thread.
 #include "config/config_private.h"
 
 #include <string.h>
@@ -63,7 +63,7 @@ void config_environment_name(const char *key, char *ret_name)
 }
 
 // Returns how many insertions, deletions, replacements and swaps of neighbours turn `a` into `b`.
-// Both are short.
+// Both have at most WORD_MAX bytes.
 static unsigned edit_distance(struct span a, struct span b)
 {
     unsigned rows[3][WORD_MAX + 1];
@@ -110,7 +110,7 @@ const char *settings_suggest(struct span word, const char *const *candidates, un
     return nearest;
 }
 
-// Returns the full key of which `key` is the last part, as `cache.ttl` for `ttl`.
+// Returns the full key that ends in `key`, such as "cache.ttl" for "ttl"; NULL if there is none.
 static const char *full_key_of(struct span key)
 {
     for (unsigned id = 0; id < SETTING_COUNT_; id++) {
@@ -122,7 +122,8 @@ static const char *full_key_of(struct span key)
     return NULL;
 }
 
-// A key in a misspelt section is near to no key, so sections are compared by themselves.
+// Returns the section that is most like `name`. Sections are compared alone, because a misspelt
+// section is unlike every full key.
 static const char *suggest_section(struct span name)
 {
     static const char *const sections[] = {"access_log",  "admin", "auth",   "buckets",    "cache",
