@@ -57,7 +57,7 @@ struct arena *arena_new_counted(size_t max_bytes, enum chunk_budget_kind kind)
     return arena;
 }
 
-// Frees all pages. With `keep_first`, the oldest one stays if it has the standard size.
+// Frees all pages. With `keep_first`, the oldest page stays if it has FIRST_PAGE_BYTES.
 static void free_pages(struct arena *arena, bool keep_first)
 {
     struct page *page = arena->pages;

@@ -11,10 +11,10 @@
 
 struct arena;
 
-// `max_bytes` bounds what a peer can make us allocate: beyond it arena_alloc() returns NULL.
+// `max_bytes` limits what a peer can make us allocate. Beyond it, arena_alloc() returns NULL.
 struct arena *arena_new(size_t max_bytes);
-// The same, for data that a peer can make large. Pages after the first one of 8 KiB are charged to
-// the budget until they are freed.
+// Like arena_new(), for data that a peer can make large. All pages except a first one of 8 KiB are
+// charged to the budget (chunk_budget_charge()) until they are freed.
 struct arena *arena_new_counted(size_t max_bytes, enum chunk_budget_kind kind);
 void arena_free(struct arena *arena); // accepts NULL
 // Empties the arena for the next request and keeps the first page.
@@ -25,7 +25,7 @@ size_t arena_page_bytes(const struct arena *arena);
 
 // Returns zeroed memory, aligned to 16 bytes, or NULL beyond the maximum.
 void *arena_alloc(struct arena *arena, size_t size);
-// The same without zeroing, for memory that is written before it is read.
+// Like arena_alloc(), but without zeroing. For memory that is written before it is read.
 void *arena_take(struct arena *arena, size_t size);
 // Returns a copy with a NUL after it. Its ptr is NULL beyond the maximum.
 struct span arena_copy(struct arena *arena, struct span s);

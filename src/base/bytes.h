@@ -23,8 +23,8 @@ struct span {
 
 #define SPAN(literal) ((struct span){(literal), sizeof(literal) - 1})
 
-// NULL gives an empty span. This function and the comparisons are inline, because the compiler then
-// knows the length of a literal, and most comparisons end at the length.
+// Returns an empty span for NULL. This function and the comparisons are inline, because the
+// compiler then knows the length of a literal, and most comparisons end with the lengths.
 static inline struct span span_from_cstr(const char *s)
 {
     return (struct span){s, s != NULL ? strlen(s) : 0};
@@ -55,8 +55,9 @@ bool span_bytes_equal_nocase(const char *a, const char *b, size_t len); // ASCII
 static inline bool span_equal_nocase(struct span a, struct span b)
 {
     return a.len == b.len &&
-           (a.len == 0 || (((a.ptr[0] ^ b.ptr[0]) & ~0x20) == 0 && // most pairs differ here
-                           span_bytes_equal_nocase(a.ptr, b.ptr, a.len)));
+           // the first bytes of most pairs differ
+           (a.len == 0 ||
+            (((a.ptr[0] ^ b.ptr[0]) & ~0x20) == 0 && span_bytes_equal_nocase(a.ptr, b.ptr, a.len)));
 }
 
 static inline bool span_starts_with(struct span s, struct span prefix)
@@ -73,34 +74,37 @@ bool span_ends_with(struct span s, struct span suffix);
 struct span span_trim(struct span s); // spaces and tabs at both ends
 // Removes the final dot of a domain name: "a.example." and "a.example" are the same name.
 struct span span_without_root_dot(struct span name);
-// Compares in memcmp order; a prefix sorts first. Returns < 0, 0 or > 0.
+// Compares in the order of memcmp(). A span comes before a longer one that begins with it. Returns
+// < 0, 0 or > 0.
 int span_compare(struct span a, struct span b);
-// Returns the first offset of `c`, or s.len if there is none.
+// Returns the offset of the first `c`; s.len if there is none.
 size_t span_find(struct span s, char c);
-// Returns the first offset of `what`, which is not empty, or s.len if there is none.
+// Returns the offset of the first `what`, which must not be empty; s.len if there is none.
 size_t span_find_text(struct span s, struct span what);
-// Moves everything before the first `separator` from *rest to *ret_piece and skips the separator.
-// Returns false if *rest was used up already (ptr NULL).
+// Moves everything before the first `separator` from *rest to *ret_piece, and removes the
+// separator. Without a separator, the piece is all of *rest, and rest->ptr becomes NULL. Returns
+// false if it is NULL already.
 bool span_split(struct span *rest, char separator, struct span *ret_piece);
 
 // Parses decimal digits without sign or blanks. Returns false for an empty span, other bytes or
 // overflow.
 bool span_to_u64(struct span s, uint64_t *ret_value) MUST_USE;
-// Formats a number. The returned span is inside ret_digits, not always at its beginning.
+// Formats a number. The returned span is somewhere inside ret_digits, not always at its beginning.
 #define U64_DIGITS_MAX 20
 struct span span_of_u64(uint64_t value, char ret_digits[U64_DIGITS_MAX]);
-// Decodes %XX once; '+' stays '+'. Returns false for a broken escape. *ret_len <= s.len; may decode
-// in place.
+// Decodes %XX once; '+' stays '+'. Returns false for a broken escape. The result is not longer than
+// `s`, and `ret_bytes` may be the memory of `s`.
 bool span_uri_decode(struct span s, char *ret_bytes, size_t *ret_len) MUST_USE;
 
 // --- Text of a known size ------------------------------------------------------------------------
 
-// Writes to memory without checks. The caller provides enough memory.
+// Writes into memory of a known size. The caller must provide enough, because a write that does not
+// fit aborts.
 struct span_writer {
     char *at, *end;
 };
 
-// Inline, so that a literal becomes a few stores.
+// Inline, so that writing a literal becomes a few store instructions.
 static inline void span_writer_put(struct span_writer *w, struct span s)
 {
     check((size_t)(w->end - w->at) >= s.len);
@@ -119,14 +123,15 @@ static inline void span_writer_put_u64(struct span_writer *w, uint64_t value)
 // --- hex.c ---------------------------------------------------------------------------------------
 
 int hex_digit(char c); // returns the value; -1 if `c` is no hex digit
-bool hex_decode(struct span s, uint8_t *ret_bytes, size_t bytes_len) MUST_USE; // exact length
+// `s` must have exactly 2 * bytes_len digits
+bool hex_decode(struct span s, uint8_t *ret_bytes, size_t bytes_len) MUST_USE;
 bool hex_is_lower(struct span s); // only 0-9 and a-f; true for an empty span
 // Writes 2 * len lower-case digits and a NUL.
 void hex_encode(const void *bytes, size_t len, char *ret_hex);
 
 // --- Arithmetic ----------------------------------------------------------------------------------
 
-// Checked addition for numbers from outside. On overflow it returns false and leaves *ret
+// Adds with a check, for numbers from outside. On overflow, returns false and leaves *ret
 // untouched.
 static inline bool MUST_USE add_u64(uint64_t a, uint64_t b, uint64_t *ret)
 {
@@ -165,8 +170,8 @@ static inline uint64_t align_up_u64(uint64_t value, uint64_t power_of_two)
 
 // --- buf.c ---------------------------------------------------------------------------------------
 
-// A growable buffer with a maximum that is set at init. After a failed append the buffer is
-// `failed`: its contents stay and later appends fail too, so that a builder checks only once, with
+// A growable buffer with a maximum that is set at init. After an append has failed, the contents
+// stay, and all later appends fail too. So a caller that appends many pieces checks only once, with
 // buf_ok().
 struct buf {
     char *ptr;
@@ -184,7 +189,8 @@ void buf_append_cstr(struct buf *b, const char *s);
 void buf_append_char(struct buf *b, char c);
 void buf_printf(struct buf *b, const char *format, ...) PRINTF_LIKE(2, 3);
 struct span buf_span(const struct buf *b);
-// Terminates with NUL (not counted in len) and returns ptr; returns "" if failed or empty.
+// Adds a NUL, which does not count in len, and returns ptr. Returns "" if the buffer has failed or
+// is empty.
 const char *buf_cstr(struct buf *b);
 
 // Percent-encodes as S3 signatures do: everything except A-Za-z0-9-._~ (and '/' with keep_slash)

@@ -8,14 +8,14 @@
 
 void check_failed(const char *file, int line, const char *condition)
 {
-    // One write, without stdio's buffers or locks: the failing thread may hold them.
+    // Writes once and without stdio, because the failing thread may hold stdio's locks.
     char text[512];
     int len = snprintf(text, sizeof(text), "event=check_failed at=%s:%d condition=\"%s\"\n", file,
                        line, condition);
     if (len > 0) {
         size_t size = (size_t)len < sizeof(text) ? (size_t)len : sizeof(text) - 1;
         if (write(STDERR_FILENO, text, size) < 0) {
-            abort(); // there is nowhere else to report it
+            abort(); // there is nowhere else to report the failure
         }
     }
     abort();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Asserts that are always on. check() is for our own mistakes; input, disk, network and kernel
-// cause errors instead.
+// check() is an assertion that is part of every build. It is for mistakes in our own code. Faults
+// of input, disk, network or kernel are returned as errors instead.
 #ifndef FOREBAY_BASE_CHECK_H
 #define FOREBAY_BASE_CHECK_H
 

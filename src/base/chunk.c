@@ -2,20 +2,21 @@
 // Payload memory and its budget. Any thread.
 //
 // The reference count of a chunk, the numbers of the budget and the number of waiters are atomic. A
-// chunk without references becomes a resting chunk. It first goes to a small stack of the thread
-// that dropped the last reference. From there chunks go in groups of 16 to a pool that all threads
-// share, under `pool.lock`. The pool is needed because the owner of a fill allocates chunks, and
-// readers on other threads drop them. A chunk for which neither has room is freed.
-// Under ASan no chunk rests, so that a use after the last unref is detected.
+// chunk without references becomes a resting chunk. It is first put on a small stack of the thread
+// that dropped the last reference. When that stack is full, 16 chunks are moved to a pool that all
+// threads share, under `pool.lock`. The pool is needed because the owner of a fill allocates
+// chunks, and readers on other threads drop them. If neither has room, the chunk is freed. Under
+// ASan no chunk rests, so that a use after the last unref is detected.
 //
-// Resting chunks may have as many bytes as chunks in use, so that memory freed by one burst serves
-// the next: a fresh page costs a page fault and is zeroed first. Both together stay within the
-// budget. As use falls, each chunk that comes back frees one resting chunk, until an eighth of the
-// budget rests.
+// Resting chunks may have as many bytes as chunks in use. So memory that one burst freed serves the
+// next one, without the page fault and the zeroing that a fresh page costs. Both together stay
+// within the budget. As use falls, each chunk that comes back also frees one resting chunk, until
+// an eighth of the budget rests.
 //
 // Each chunk is a mapping of its own, so that freeing it returns its memory to the kernel at once.
-// A heap would keep it: one small allocation after it prevents the heap from shrinking, and each
-// thread has a heap. `waiting.lock`, `pool.lock` and `stranded.lock` are never held together.
+// A heap might keep the memory, because one small allocation after the chunk prevents the heap from
+// shrinking, and each thread has its own heap. `waiting.lock`, `pool.lock` and `stranded.lock` are
+// never held together.
 #include "base/chunk.h"
 
 #include <pthread.h>
@@ -45,7 +46,7 @@ struct waiter {
 static atomic_uint waiter_count; // length of waiting.queue, readable without the lock
 static struct {
     pthread_mutex_t lock;
-    unsigned first, count; // a ring
+    unsigned first, count; // `queue` is a ring
     struct waiter queue[WAITERS_MAX];
 } waiting = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -135,7 +136,7 @@ struct local {
 };
 
 static _Thread_local struct local *local;
-static pthread_key_t local_key; // frees a thread's stack at its end
+static pthread_key_t local_key; // its destructor frees a thread's stack when the thread ends
 static pthread_once_t local_once = PTHREAD_ONCE_INIT;
 
 static void local_free(void *ctx)
@@ -362,8 +363,8 @@ struct chunk *chunk_ref(struct chunk *chunk)
     return chunk;
 }
 
-// Runs as many waiters as there are free chunks, oldest first. If no chunk is in use, it runs all
-// of them: a waiter that no longer wants memory will not cause a later wake-up of the others.
+// Runs waiters, oldest first, as many as there are free chunks. If no chunk is in use, runs all of
+// them, because no chunk will be freed later that could wake the rest.
 static void wake_waiters(void)
 {
     struct waiter woken[64];
@@ -384,8 +385,8 @@ static void wake_waiters(void)
         for (unsigned i = 0; i < woken_count; i++) {
             woken[i].fn(woken[i].ctx);
         }
-        // 64 waiters ran and there may be more room, so repeat. The loop ends, because waiters that
-        // ran have left the queue, and one that queues again runs only while there is room.
+        // After 64 waiters there may be more room, so repeat. The loop ends, because a waiter that
+        // ran has left the queue, and one that queues again runs only while there is room.
     } while (woken_count == 64);
 }
 
@@ -427,8 +428,9 @@ void chunk_budget_discharge(enum chunk_budget_kind kind, uint64_t bytes)
 {
     unsigned long used = atomic_fetch_sub(&budget_kinds[kind], bytes);
     check(used >= bytes);
-    // This load comes after the subtraction above. chunk_budget_wait() has the same two in the
-    // opposite order. Because all four are sequentially consistent, one thread sees the other's
+    // This function first changes the bytes in use and then reads the number of waiters.
+    // chunk_budget_wait() first changes the number of waiters and then reads the bytes. All four
+    // steps are sequentially consistent, so at least one of the two threads sees the other's
     // change.
     if (atomic_load(&waiter_count) > 0) {
         wake_waiters();

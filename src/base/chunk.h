@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Chunks: payload memory with a reference count. Fills receive into chunks, readers on any worker
 // send from them, and the store writes them. A chunk holds at most CHUNK_SIZE bytes. Only the
-// thread that fills a
-// chunk appends to it. Bytes that were announced to others by mailbox never change again, so others
-// read them without a lock. The count is atomic.
+// thread that fills a chunk appends to it. Once bytes were announced to others by mailbox, they
+// never change again, so others read them without a lock. The reference count is atomic.
 //
-// The budget bounds all memory between origins and clients: all chunks of the process, plus other
-// memory of requests (chunk_budget_charge()), which leaves less for chunks. Above the budget
-// chunk_new() returns NULL, and the caller pauses its source until the callback given to
-// chunk_budget_wait() runs. A chunk from chunk_new_forced(), which guarantees progress, may exceed
-// the budget and is counted.
+// The budget bounds all memory between origins and clients. It covers all chunks of the process,
+// and other memory of requests (chunk_budget_charge()), which leaves less for chunks. Above the
+// budget, chunk_new() returns NULL, and the caller pauses its source until chunk_budget_wait()
+// calls it back. chunk_new_forced() guarantees progress: its chunk is counted, but may exceed the
+// budget.
 //
-// Every buffer between a source and its sink asks chunk_budget_share() for its limit, which bounds
-// the excess. Above the budget that limit covers only bytes in transit: a reply holds one chunk
-// that is being filled and one that is being sent.
+// Every buffer between a source and its sink takes its limit from chunk_budget_share(), so the
+// budget is exceeded only by bytes in transit. Above the budget, a reply holds one chunk that is
+// being filled and one that is being sent.
 #ifndef FOREBAY_BASE_CHUNK_H
 #define FOREBAY_BASE_CHUNK_H
 
@@ -30,7 +29,7 @@ struct chunk {
     atomic_uint refs;
     uint32_t len;       // bytes written so far; readers use the length that was announced to them
     char *data;         // CHUNK_SIZE bytes, 4096-aligned
-    struct chunk *next; // private
+    struct chunk *next; // only chunk.c uses it
 };
 
 enum chunk_budget_kind {
@@ -39,8 +38,7 @@ enum chunk_budget_kind {
     BUDGET_RUNS,     // runs that are written and not yet durable in the index
     BUDGET_ORIGINS,  // transfers: curl handles and their receive buffers
     BUDGET_BODIES,   // bodies and documents that must be complete before they are used
-    BUDGET_FOLDERS,  // folder names that listings of a `dir:` origin read, and their
-                     // answers
+    BUDGET_FOLDERS,  // listings of a `dir:` origin: the folder names they read, and their answers
     BUDGET_WARM,     // names and current objects of warm jobs, listings for internal use
     BUDGET_WRITES,   // keys of open writes, their invalidations in flight, doubts
     BUDGET_LISTINGS, // kept pages of listings, and requests for them between workers
@@ -53,46 +51,48 @@ uint64_t chunk_budget_max_bytes(void);
 uint64_t chunk_budget_used_bytes(void); // of all kinds
 uint64_t chunk_budget_kind_bytes(enum chunk_budget_kind kind);
 uint64_t chunk_budget_peak_bytes(void);
-// Bytes of resting chunks, which have no owner and are kept for reuse. At most as many as are in
-// use or an eighth of the budget, whichever is more, and within the budget.
+// Returns the bytes of resting chunks, which have no owner and are kept for reuse. The limit is the
+// bytes of the chunks in use, but at least an eighth of the budget, and never more than the budget.
 uint64_t chunk_budget_resting_bytes(void);
 
-// Charges memory that is not a chunk. Never fails, because each caller has a separate limit. An
-// eighth of the budget is always left for chunks.
+// Charges memory that is not a chunk. Never fails, because each caller has a limit of its own. An
+// eighth of the budget always remains for chunks.
 void chunk_budget_charge(enum chunk_budget_kind kind, uint64_t bytes);
 void chunk_budget_discharge(enum chunk_budget_kind kind, uint64_t bytes);
-// Charges `bytes`, unless the kind would then have more than a quarter of the budget, or all kinds
-// except payload more than seven eighths. `held` is what the caller has charged to the kind
-// already. If no other caller holds memory of the kind, the charge always succeeds, so that every
-// request fits when it is alone. Returns false if nothing was charged; the caller then answers
+// Charges `bytes` if two limits allow it: the kind may have a quarter of the budget, and all kinds
+// except payload together may have seven eighths. `held` is what the caller has charged to the kind
+// already. If no other caller has charged memory to the kind, the charge always succeeds, so that a
+// request that is alone always fits. Returns false if nothing was charged; the caller then answers
 // SlowDown or takes less.
 bool chunk_budget_try_charge(enum chunk_budget_kind kind, uint64_t held, uint64_t bytes) MUST_USE;
 
-// Starts a buffer whose memory is charged as it grows, until buf_done(). Only `max` bounds it.
+// Starts a buffer whose memory is charged as it grows, until buf_done(). The charge never fails, so
+// only `max` limits the buffer.
 void buf_init_counted(struct buf *b, size_t max, enum chunk_budget_kind kind);
 
 bool chunk_budget_kind_is_short(
-    enum chunk_budget_kind kind);            // the kind uses more than half of its quarter
-bool chunk_budget_is_full(void);             // all kinds except payload use up their share
-bool chunk_budget_is_short(void);            // more than half of the memory for chunks is in use
-bool chunk_budget_is_ample(void);            // less than an eighth of it is in use
+    enum chunk_budget_kind kind); // the kind has more than half of its quarter of the budget
+bool chunk_budget_is_full(void);  // all kinds except payload have used up their seven eighths
+bool chunk_budget_is_short(void); // more than half of the memory for chunks is in use
+bool chunk_budget_is_ample(void); // less than an eighth of the memory for chunks is in use
 uint64_t chunk_budget_lean(uint64_t plenty); // `plenty`, or an eighth of it while memory is short
 // Returns how many bytes a buffer of full size `plenty` may hold now: the result of
 // chunk_budget_lean(), but 1 if the budget is used up. With 1, only an empty buffer accepts bytes.
 uint64_t chunk_budget_share(uint64_t plenty);
 
-// Returns the limit for one socket's buffer in the kernel, which counts against a cgroup of version
-// 2. With it, 256 buffers hold no more than the budget. At least 128 KiB. Returns 0 if memory is
-// plentiful, so that the kernel may choose.
+// Returns the limit for one socket's buffer in the kernel, because such buffers count as memory of
+// a cgroup of version 2. The limit is 1/256 of the budget, but at least 128 KiB. Returns 0 if it
+// would be 1 MiB or more; the kernel may then choose.
 uint64_t chunk_budget_socket_bytes(void);
 
 struct chunk *chunk_new(void);        // NULL above the budget
-struct chunk *chunk_new_forced(void); // ignores the budget; aborts if the kernel has no memory
+struct chunk *chunk_new_forced(void); // ignores the budget
 struct chunk *chunk_ref(struct chunk *chunk);
 void chunk_unref(struct chunk *chunk); // accepts NULL
 
-// Runs `fn(ctx)` once, on any thread that frees memory below the budget, so it may only post a
-// message. At most 4096 callers wait; beyond that it runs at once.
+// Calls `fn(ctx)` once, when memory below the budget is free. The caller may be any thread that
+// frees memory, so `fn` may only post a message. At most 4096 callbacks wait; any further one runs
+// at once.
 void chunk_budget_wait(void (*fn)(void *ctx), void *ctx);
 
 #endif

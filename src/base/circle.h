@@ -6,8 +6,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-// State of the detection (Brent's algorithm); zero-initialise it. Each step is identified by its
-// hash. A circle is found within three times its length.
+// State of the detection by Brent's algorithm; zero-initialise it. The caller passes the hash of
+// each step. A circle is found within three times its length.
 struct circle {
     uint64_t mark, steps, steps_max; // steps_max 0: there is no mark yet
 };

@@ -27,7 +27,7 @@ static uint64_t read_clock_us(clockid_t id)
 
 static _Atomic uint64_t advanced_us; // by clock_test_advance_us
 static _Atomic uint64_t file_us;     // last value read from FOREBAY_CLOCK_FILE
-// Real monotonic time at which FOREBAY_CLOCK_FILE is read next; 0: there is no such file.
+// Real monotonic time of the next read of FOREBAY_CLOCK_FILE; 0: the variable is not set.
 static _Atomic uint64_t file_next_us = 1;
 
 void clock_test_advance_us(uint64_t us)

@@ -13,7 +13,8 @@ static const char long_day_names[7][10] = {"Sunday",   "Monday", "Tuesday", "Wed
 static const char month_names[12][4] = {"Jan", "Feb", "Mar", "Apr", "May", "Jun",
                                         "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"};
 
-// No format can express years outside 1..9999; they become the epoch.
+// Splits a time into its fields. No format can express a year outside 1 to 9999, so such a time
+// becomes the epoch.
 static void split_time(time_t t, struct tm *ret_tm)
 {
     if (gmtime_r(&t, ret_tm) == NULL || ret_tm->tm_year < -1899 || ret_tm->tm_year > 8099) {
@@ -56,7 +57,7 @@ void date_format_amz(time_t t, char *ret_date)
     memcpy(ret_date, text, DATE_AMZ_LEN + 1);
 }
 
-// --- Parsing: each take_ function cuts what it names off the front of *rest ----------------------
+// --- Parsing: each take_ function removes its piece from the front of *rest ----------------------
 
 static bool take(struct span *rest, struct span literal)
 {
@@ -68,7 +69,7 @@ static bool take(struct span *rest, struct span literal)
     return true;
 }
 
-// At most four of them.
+// Removes `count` digits, at most four, from the front of *rest.
 static inline bool take_digits(struct span *rest, size_t count, int *ret_value)
 {
     int value = 0;
@@ -111,8 +112,8 @@ static bool is_leap_year(int year)
     return (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
 }
 
-// Returns the days since 1970 began. Years are counted from March, so that the leap day is the
-// last.
+// Returns the number of days since 1 January 1970. The years of the formula begin in March, so that
+// the leap day is the last day of its year.
 static int64_t days_since_1970(int64_t year, int month, int day)
 {
     int64_t y = month < 2 ? year - 1 : year;
@@ -121,8 +122,9 @@ static int64_t days_since_1970(int64_t year, int month, int day)
     return y * 365 + leap_days + (153 * months_since_march + 2) / 5 + day - 1 - 719468;
 }
 
-// Refuses dates that timegm() would silently normalise, such as 31 February. Every signed request
-// carries a time, and timegm() takes a lock, so it is not called.
+// Converts the fields to a time. Refuses a date that does not exist, such as 31 February, which
+// timegm() would silently change. Does not call timegm(), because it takes a lock, and every signed
+// request has a time.
 static bool join_time(struct tm *tm, time_t *ret_t)
 {
     static const int month_days[12] = {31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
@@ -155,7 +157,8 @@ static bool parse_imf_fixdate(struct span s, struct tm *tm)
     return false;
 }
 
-// A two-digit year more than 50 years ahead belongs to the last century.
+// Completes a two-digit year. A year that would be more than 50 years ahead belongs to the last
+// century.
 static int full_year(int year)
 {
     time_t now = (time_t)clock_wall_s();
@@ -225,7 +228,8 @@ bool date_parse_amz(struct span s, time_t *ret_t)
         return false;
     }
     if (year == 0 || tm.tm_sec > 59) {
-        return false; // date_format_amz() has no year 0 and no leap second
+        // date_format_amz() could not write it back: it has no year 0 and no leap second
+        return false;
     }
     tm.tm_year = year - 1900;
     tm.tm_mon -= 1;

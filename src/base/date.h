@@ -9,14 +9,14 @@
 #include "base/bytes.h"
 
 #define DATE_HTTP_LEN 29
-// "Sun, 06 Nov 1994 08:49:37 GMT"; buffer of DATE_HTTP_LEN + 1.
+// Writes "Sun, 06 Nov 1994 08:49:37 GMT". ret_date must have room for DATE_HTTP_LEN + 1 bytes.
 void date_format_http(time_t t, char *ret_date);
-// IMF-fixdate, rfc850 and asctime forms (RFC 9110 section 5.6.7).
+// Parses the IMF-fixdate, rfc850 and asctime forms (RFC 9110 section 5.6.7).
 bool date_parse_http(struct span s, time_t *ret_t) MUST_USE;
-// "2006-01-02T15:04:05.000Z"; buffer of DATE_ISO_LEN + 1.
+// Writes "2006-01-02T15:04:05.000Z". ret_date must have room for DATE_ISO_LEN + 1 bytes.
 #define DATE_ISO_LEN 24
 void date_format_iso(time_t t, unsigned ms, char *ret_date);
-// "20060102T150405Z" (SigV4); buffer of DATE_AMZ_LEN + 1.
+// "20060102T150405Z", as in SigV4. ret_date must have room for DATE_AMZ_LEN + 1 bytes.
 #define DATE_AMZ_LEN 16
 void date_format_amz(time_t t, char *ret_date);
 bool date_parse_amz(struct span s, time_t *ret_t) MUST_USE;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The errors, from the table errors.def. A fallible function returns enum err; ERR_OK is 0, and a
-// result must be used.
+// The errors, from the table errors.def. A function that may fail returns enum err, and its caller
+// must use the result. ERR_OK is 0.
 #ifndef FOREBAY_BASE_ERROR_H
 #define FOREBAY_BASE_ERROR_H
 
@@ -16,7 +16,7 @@ enum err {
     ERR_COUNT_
 };
 
-// Whether the same request may be sent to the origin again.
+// Says whether the same request may be sent to the origin again.
 enum err_retry {
     RETRY_NEVER,
     RETRY_SAFE // a safe request may be retried within the retry budget

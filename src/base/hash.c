@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Wraps XXH3 in two functions. Any thread. hash128_of() names objects on disk, so the bytes it
-// hashes are part of the format: for each piece its length as 8 little-endian bytes, then the
+// Wraps XXH3 in two functions. Any thread. hash128_of() names objects on disk, so the bytes that it
+// hashes are part of the disk format: for each piece, its length as 8 little-endian bytes, then the
 // piece.
 #include "base/hash.h"
 
@@ -8,7 +8,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-#define STACK_BYTES 1536 // realm, bucket and a key of up to 1,024 bytes, lengths included
+#define STACK_BYTES 1536 // enough for realm, bucket, a key of up to 1,024 bytes, and their lengths
 
 uint64_t hash64(const void *bytes, size_t len, uint64_t seed)
 {

@@ -18,12 +18,13 @@ struct header {
     struct span name, value;
 };
 
-// Embedded; a zeroed struct is an empty list. The items grow in `arena`.
+// A zeroed struct is an empty list. The array grows in the arena passed to headers_add().
 struct headers {
     struct header *items;
     unsigned count, cap;
-    // headers_bit() of all names that were added. Most look-ups are for absent names and end here.
-    // 0: unknown, because the list was not made by headers_add().
+    // headers_bit() of all names that were added, combined by OR. Most look-ups are for absent
+    // names, and this field answers them without a search. 0: unknown, because the list was not
+    // made by headers_add().
     uint64_t names;
 };
 
@@ -41,15 +42,15 @@ static inline bool headers_may_have(const struct headers *h, struct span name)
     return h->names == 0 || (h->names & headers_bit(name)) != 0;
 }
 
-// Makes room for `count` more at once, so that adding them leaves no outgrown arrays in the arena.
-// Returns false if the arena is exhausted. The list still grows beyond `count` as usual.
+// Makes room for `count` more headers at once, because otherwise each outgrown array stays in the
+// arena. Returns false if the arena is exhausted. The list still grows beyond `count` as usual.
 bool headers_reserve(struct headers *h, struct arena *arena, unsigned count) MUST_USE;
-// Returns false beyond HEADERS_MAX or if the arena is exhausted.
+// Returns false if the list has HEADERS_MAX headers already, or if the arena is exhausted.
 bool headers_add(struct headers *h, struct arena *arena, struct span name,
                  struct span value) MUST_USE;
-// Returns how many headers have that name, and the value of the first.
+// Returns how many headers have that name. *ret_value becomes the value of the first.
 unsigned headers_find(const struct headers *h, struct span name, struct span *ret_value);
-// Returns the first value of that name; false if there is none.
+// Finds the first value of that name. Returns false if there is none.
 static inline bool headers_get(const struct headers *h, struct span name, struct span *ret_value)
 {
     return headers_may_have(h, name) && headers_find(h, name, ret_value) > 0;

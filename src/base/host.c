@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The number of CPUs and the memory that this process may use: the limits of its cgroup and of all
-// cgroups above it. Uses cgroup version 2 if it is mounted, else version 1 as a container sees it.
-// Read once at the start.
+// The number of CPUs and the memory that this process may use, by the limits of its cgroup and of
+// all cgroups above it. Uses cgroup version 2 if it is mounted, else version 1 as a container sees
+// it.
 #include "base/host.h"
 
 #include <fcntl.h>
@@ -32,7 +32,7 @@ bool host_read_file(const char *path, char *ret_text, size_t size)
 }
 
 // Parses the next number of a list and removes it from *rest. Returns false for "max" and at the
-// end.
+// end of the list.
 static bool take_number(struct span *rest, uint64_t *ret_value)
 {
     size_t len = 0;
@@ -62,7 +62,8 @@ static bool read_numbers(const char *folder, const char *file, uint64_t *ret_val
     return true;
 }
 
-// Returns whether this line of /proc/self/cgroup, "number:controllers:/path", names `controller`.
+// Returns true if a line of /proc/self/cgroup, "number:controllers:/path", is for `controller`. In
+// version 2 a line has no controller, and `controller` is empty.
 static bool names_controller(struct span line, struct span controller, struct span *ret_path)
 {
     struct span number, names, name;
@@ -83,7 +84,7 @@ static bool names_controller(struct span line, struct span controller, struct sp
 }
 
 // Finds this process's cgroup folder below `root`. In a container with version 1, the path may be
-// that of the host, whose folders do not exist here. Such folders set no limit, and the walk up
+// one of the host, and its folders do not exist here. Such folders set no limit, and the walk up
 // ends at the root.
 static void own_cgroup(const char *root, struct span controller, char *ret_folder)
 {
@@ -105,7 +106,7 @@ static void own_cgroup(const char *root, struct span controller, char *ret_folde
 struct limits {
     uint64_t cpu_count, memory_bytes;
     char memory_folder[PATH_BYTES]; // the folder that sets memory_bytes
-    const char *memory_file;        // the file with the memory in use
+    const char *memory_file;        // its file with the memory in use
 };
 
 static void apply_cpu_quota(struct limits *limits, uint64_t quota_us, uint64_t period_us)
@@ -181,8 +182,8 @@ uint64_t host_memory_bytes(void)
     return min_u64(machine_memory_bytes(), cgroup_limits().memory_bytes);
 }
 
-// The cgroup with the memory limit that host_memory_is_short() uses. Set before other threads
-// start.
+// The cgroup with the lowest memory limit. host_memory_limit_bytes() sets it, and
+// host_memory_is_short() reads it.
 static struct limits limited_by;
 
 uint64_t host_memory_limit_bytes(void)

@@ -7,17 +7,18 @@
 #include <stddef.h>
 #include <stdint.h>
 
-unsigned host_workers(unsigned most); // number of workers for the CPUs: 1 to `most`
+// returns the number of workers that suits the CPUs: 1 to `most`
+unsigned host_workers(unsigned most);
 uint64_t host_memory_bytes(void);
 // Returns the lowest memory limit of a cgroup; 0 if none is below the machine's memory.
-// host_memory_is_short() uses the limit that this function found last. Called before other threads
-// start.
+// host_memory_is_short() uses the limit that this function found last. Must not run while another
+// thread calls host_memory_is_short().
 uint64_t host_memory_limit_bytes(void);
-// Reads a small file of the kernel, at most size - 1 bytes, and ends the text with '\0'. Returns
-// false if the file cannot be read or is empty; the text is empty then. Any thread.
+// Reads a small file of the kernel, at most size - 1 bytes, and ends the text with '\0'. If the
+// file cannot be read or is empty, returns false and makes the text empty. Any thread.
 bool host_read_file(const char *path, char *ret_text, size_t size);
-// Returns whether most of the cgroup's memory is in use, page cache included. Reads a small file.
-// Any thread.
+// Returns true if at least 7/8 of the cgroup's memory is in use, page cache included. Reads a small
+// file. Any thread.
 bool host_memory_is_short(void);
 
 #endif

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// An intrusive doubly linked list. An object is in at most one list for each node that it embeds,
-// and that list shows its state. A node in no list points at itself, so list_remove() on it does
-// no harm.
+// An intrusive doubly linked list. For each node that an object embeds, it is in at most one list,
+// and that list shows its state. A node in no list points at itself, so list_remove() on it does no
+// harm.
 #ifndef FOREBAY_BASE_LIST_H
 #define FOREBAY_BASE_LIST_H
 
@@ -96,7 +96,8 @@ static inline void list_append_all(struct list *to, struct list *from)
     list_init(from);
 }
 
-// The body may remove `node`, because the macro remembers the next one, but no other node.
+// Runs the body for each node. The body may remove `node`, but no other node, because the macro has
+// already read the next one.
 #define list_for_each(node, list)                                                                  \
     for (struct list_node *node = (list)->head.next, *node##_next = node->next;                    \
          node != &(list)->head; node = node##_next, node##_next = node->next)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The server log. Any thread. A line is composed on the caller's stack and written with one call,
-// which keeps lines whole. It takes no lock, except while the lines of a start are held
-// (log_hold()). The rate limit is a table of atomics with one row per event name; two names with
-// the same row share its allowance. log_init() runs before threads start.
+// which keeps lines whole. Writing takes no lock, except while the lines of a start are held
+// (log_hold()). The rate limit is a table of atomics. Each event name is hashed to a row, and names
+// with the same row share its 100 lines a second. log_init() runs before threads start.
 //
 // The reader of the log may stall, and no thread waits for it: if a pipe, socket or terminal does
 // not accept a line at once, the line is lost and counted.
@@ -54,7 +54,7 @@ static struct condition_row {
     atomic_ulong dropped;
 } condition_rows[RATE_ROWS];
 
-// Lines held since log_hold(), one after the other: level, length in two bytes, text.
+// Lines held since log_hold(), one after the other: level in one byte, length in two bytes, text.
 static struct {
     pthread_mutex_t lock;
     char bytes[HELD_MAX_BYTES];
@@ -106,9 +106,9 @@ static struct rate_row *row_of(const char *event)
     return &rate_rows[hash64(event, strlen(event), 0) % RATE_ROWS];
 }
 
-// Returns whether a line of this event may be written now. If so, sets *ret_dropped to the number
-// of lines dropped since the last one. Threads that race at the end of a second may write a few
-// lines more or less than the limit.
+// Returns true if a line of this event may be written now. *ret_dropped then becomes the number of
+// lines dropped since the last one. Threads that race at the end of a second may write a few lines
+// more or less than the limit.
 static bool rate_allows(struct rate_row *row, unsigned long *ret_dropped)
 {
     unsigned long second = (unsigned long)(clock_monotonic_us() / 1000000);
@@ -223,8 +223,8 @@ const char *log_key(struct span key)
     return log_quote(log_key_shown(key, hash));
 }
 
-// Moves one value from *rest to the result: a quoted one with its quotes, a bare one up to the next
-// blank.
+// Removes one value from the front of *rest and returns it. A quoted value keeps its quotes; a bare
+// one ends at the next blank.
 static struct span take_value(struct span *rest)
 {
     size_t len = 0;
@@ -280,7 +280,7 @@ static void line_append(struct line *line, struct span s)
     line->len += len;
 }
 
-// Appends one member completely or not at all, so that a truncated line is still an object.
+// Appends one member completely or not at all, so that a truncated line is still a valid object.
 static void append_json_member(struct line *line, struct span key, struct span value)
 {
     size_t before = line->len;
@@ -317,7 +317,8 @@ static void build_json(struct line *line, struct span text)
     line->text[line->len++] = '}';
 }
 
-// Replaces control bytes, because those that came in through a plain %s must not forge a line.
+// Copies the text, with '?' for control bytes. A value from outside that was printed with a plain
+// %s must not be able to begin a forged line.
 static void build_text(struct line *line, struct span text)
 {
     for (size_t i = 0; i < text.len && line->len < LINE_ROOM; i++) {
@@ -326,7 +327,8 @@ static void build_text(struct line *line, struct span text)
     }
 }
 
-// Returns false if the line is lost. A line fits into one atomic write to a pipe (PIPE_BUF).
+// Writes a line. Returns false if the line is lost. A line is at most PIPE_BUF bytes, so one write
+// to a pipe is atomic.
 static bool line_write(const char *text, size_t len)
 {
     struct iovec iov = {(char *)(uintptr_t)text, len};
@@ -336,7 +338,8 @@ static bool line_write(const char *text, size_t len)
             return written > 0;
         }
         struct pollfd room = {.fd = STDERR_FILENO, .events = POLLOUT};
-        if (poll(&room, 1, 0) <= 0) { // a terminal, or an old kernel
+        // RWF_NOWAIT does not work on a terminal or an old kernel, so ask first.
+        if (poll(&room, 1, 0) <= 0) {
             return false;
         }
     }
@@ -464,8 +467,8 @@ static PRINTF_LIKE(2, 0) uint64_t
     return hash64(text, kept, hash64(event, strlen(event), 0)) | 1;
 }
 
-// Returns true once a minute for each condition. Another condition with the same row takes the row
-// over. Threads that race at the end of a minute may both get true.
+// Returns true once a minute for each condition. A condition takes over a row that another
+// condition had. Threads that race at the end of a minute may both get true.
 static bool condition_is_due(uint64_t hash, unsigned long *ret_dropped)
 {
     struct condition_row *row = &condition_rows[(hash >> 1) % RATE_ROWS];

@@ -12,7 +12,8 @@ static unsigned char lower(char c)
 
 #define EACH(byte) (0x0101010101010101u * (byte))
 
-// Lowers eight bytes at once. No sum carries into the next byte.
+// Turns the upper-case letters of eight bytes into lower case at once. No sum carries into the next
+// byte.
 static uint64_t lower8(const char *bytes)
 {
     uint64_t word;
@@ -31,7 +32,7 @@ bool span_bytes_equal_nocase(const char *a, const char *b, size_t len)
             return false;
         }
     }
-    if (i > 0) { // the last eight bytes; some were compared already
+    if (i > 0) { // the last eight bytes, of which some were compared already
         return lower8(a + len - 8) == lower8(b + len - 8);
     }
     for (; i < len; i++) {

@@ -39,8 +39,9 @@ void thread_begin(const char *name, enum thread_kind kind)
     }
     if (kind == THREAD_SERVES) {
         request.runtime_ns = SLICE_NS;
-        request.flags = SCHED_FLAG_RESET_ON_FORK; // because kernel threads of a ring, forked from
-                                                  // this one, write
+        // Kernel threads of io_uring are forked from this thread. They write to the disk, so they
+        // must not inherit the short slice.
+        request.flags = SCHED_FLAG_RESET_ON_FORK;
     } else {
         request.policy = SCHED_BATCH;
     }

@@ -9,9 +9,9 @@ enum thread_kind {
     THREAD_BEHIND, // background work: it may begin a little later after a wake-up
 };
 
-// Call it once, on the new thread. `name` has at most 15 bytes. A scheduling policy that was chosen
-// for the process stays, and so does its nice value. Settings that the kernel does not know or
-// refuses are skipped.
+// Call it once, on the new thread. `name` has at most 15 bytes. A scheduling policy and a nice
+// value that somebody chose for the process stay. Settings that the kernel does not know or refuses
+// are skipped.
 void thread_begin(const char *name, enum thread_kind kind);
 
 #endif

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The table of commands, and the check of a command line against it before the command runs. The
-// check reports misspelt words, missing values, repeated options and surplus operands at once. It
+// check stops at the first misspelt word, missing value, repeated option or surplus operand. It
 // suggests the word that the user probably meant.
 #include "commands/command_line.h"
 
@@ -145,7 +145,8 @@ static bool is_setting(struct span key)
             return true;
         }
     }
-    return span_find(key, '.') < key.len; // misspelt; config_load() reports it
+    // it looks like a misspelt key, which config_load() reports
+    return span_find(key, '.') < key.len;
 }
 
 static void unknown_option(struct judge *judge, struct span flag)
@@ -199,7 +200,7 @@ static bool value_is_good(struct judge *judge, const struct command_option *opti
     return false;
 }
 
-// Checks one option. *ret_taken becomes the number of its words.
+// Checks the option at argv[0]. *ret_taken becomes the number of its words.
 static bool option_is_good(struct judge *judge, char **argv, int *ret_taken)
 {
     struct span flag = flag_of(argv[0]);
@@ -253,7 +254,7 @@ static bool operand_is_good(struct judge *judge, const char *word)
     return true;
 }
 
-// Moves operands to the front in their order. The other words keep their order too.
+// Moves the operand at `from` to the position `to`. The words between them keep their order.
 static void move_to_front(char **argv, int from, unsigned to)
 {
     char *word = argv[from];
@@ -272,7 +273,7 @@ bool command_line_check(const struct command *command, int *argc, char **argv,
         if (is_option && strcmp(argv[i], "--") == 0) {
             only_operands = true;
             memmove(argv + i, argv + i + 1,
-                    (size_t)(*argc - i) * sizeof(*argv)); // moves the NULL too
+                    (size_t)(*argc - i) * sizeof(*argv)); // the NULL at the end is moved too
             (*argc)--;
             taken = 0;
         } else if (is_option) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of commands and options (commands.def), and checks of a command line against it. Main
-// thread.
+// The table of commands and options (commands.def), and the check of a command line against it.
+// Main thread.
 #ifndef FOREBAY_COMMANDS_COMMAND_LINE_H
 #define FOREBAY_COMMANDS_COMMAND_LINE_H
 
@@ -12,7 +12,7 @@
 #define TAKES_SETTINGS 1u
 #define TAKES_SERVER 2u
 #define TAKES_OUTPUT 4u
-#define TAKES_ALL 8u // every command takes these, without a flag in its row
+#define TAKES_ALL 8u // groups that every command takes; its row need not say so
 
 #define COMMAND_OPERANDS_MANY 0xffffu
 
@@ -26,7 +26,7 @@ enum command_option_kind {
 };
 
 struct command_option {
-    const char *command; // NULL: belongs to all commands that take one of `takes`
+    const char *command; // NULL: an option of all commands that take a group in `takes`
     unsigned takes;
     const char *flag;
     enum command_option_kind kind;
@@ -41,24 +41,24 @@ struct command {
 
 unsigned command_line_count(void); // number of commands
 const struct command *command_line_row(unsigned i);
-unsigned command_line_number(const struct command *command); // its row number
+unsigned command_line_number(const struct command *command); // returns its row number
 const struct command *command_line_find(const char *name);   // NULL: no such command
-// Returns the command whose name is nearest to `name`; NULL if none is near.
+// Returns the name of the command that is most like `name`; NULL if none is similar.
 const char *command_line_suggest(const char *name);
-// Returns the option after `after` that the command takes; its own options come first. NULL as
-// `after` requests the first option. Returns NULL after the last one.
+// Returns the next option that the command takes, after the option `after`; the first one if
+// `after` is NULL. Returns NULL after the last one. Options of the command itself come first.
 const struct command_option *command_line_next_option(const struct command *command,
                                                       const struct command_option *after);
-// Returns the number of words of the option at argv[0]. The command must take it, and
-// command_line_check() must have accepted it.
+// Returns the number of words of the option at argv[0]: 2 if its value is a word of its own, else
+// 1. The command must take the option, and command_line_check() must have accepted it.
 int command_line_words(const struct command *command, char *const *argv);
-// Returns how many words at the start of argv are options that every command allows in front of its
-// name. Returns -1, and the reason in *ret_why, if one is wrong.
+// Returns how many words at the start of argv are options that may be in front of the command's
+// name. Returns -1, with the reason in *ret_why, if a value is missing.
 int command_line_leading(int argc, char *const *argv, struct buf *ret_why);
-// Checks that argv holds only options and settings that the command takes, with their values, and
-// as many operands as it takes. If so, returns true, moves the operands to the front and removes
-// "--". Otherwise returns false, and the reason in *ret_why. config_load() checks names and values
-// of settings.
+// Checks that argv has only options and settings that the command takes, with their values, and the
+// right number of operands. If so, returns true, moves the operands to the front and removes "--".
+// Otherwise returns false, with the reason in *ret_why. config_load() checks the names and values
+// of settings later.
 bool command_line_check(const struct command *command, int *argc, char **argv,
                         unsigned *ret_operand_count, struct buf *ret_why);
 

@@ -39,7 +39,7 @@ int commands_unknown(const char *name)
 static void remove_arguments(int *argc, char **argv, int at, int count)
 {
     for (int i = at; i + count <= *argc; i++) {
-        argv[i] = argv[i + count]; // moves the NULL after the last one too
+        argv[i] = argv[i + count]; // moves the NULL at the end too
     }
     *argc -= count;
 }
@@ -82,7 +82,7 @@ bool commands_argument_take_number(int *argc, char **argv, const char *flag, uin
            (span_to_u64(span_from_cstr(text), number) && *number >= least && *number <= most);
 }
 
-// Removes a flag of the command line. It skips values of other options that look the same.
+// Removes a flag from the command line. Skips the values of other options, which may look the same.
 static bool take_flag(const struct command *command, int *argc, char **argv, const char *flag)
 {
     for (int i = (int)common.operand_count; i < *argc; i += command_line_words(command, argv + i)) {
@@ -144,7 +144,7 @@ void commands_inform_request(const char *method, const char *address, const char
     }
     (void)snprintf(now, sizeof(now), "%s %.512s at %.512s%s", method, path, address,
                    err == ERR_OK ? end : ": no answer");
-    if (strcmp(now, said) != 0) { // a repeated request has nothing new
+    if (strcmp(now, said) != 0) { // the same request with the same outcome says nothing new
         memcpy(said, now, sizeof(said));
         commands_inform_more("forebay: %s\n", commands_visible(now, strlen(now)));
     }
@@ -167,7 +167,7 @@ void commands_line(const char *type, json_t *json)
         }
         char *text = json_dumps(line, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(15));
         check(text != NULL);
-        (void)puts(text); // commands_result() flushes, and reports a failure
+        (void)puts(text); // commands_result() flushes stdout, and reports a failure
         free(text);
         json_decref(line);
     }
@@ -188,7 +188,7 @@ int commands_result(int code, json_t *json)
 
 void commands_usage_error_json(const char *what)
 {
-    common.is_json = true; // a wrong command line is reported before its options are read
+    common.is_json = true; // a wrong command line is reported before --json has been read
     commands_line("error", json_pack("{s:o}", "reason", control_text(span_from_cstr(what))));
     (void)commands_result(EXIT_CODE_USAGE, NULL); // the exit code reports it too
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small functions that several commands share: output files, visible names, settings and paths.
-// Main thread.
+// Small functions that several commands share: output files, texts that are safe for a terminal,
+// settings and paths. Main thread.
 #include "commands/commands.h"
 
 #include <errno.h>
@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define VISIBLE_MAX 32768u // bytes; longer than any name, each byte written as four
+#define VISIBLE_MAX 32768u // bytes; enough for any name with each byte written as "\xNN"
 
 const char *commands_visible(const char *text, size_t text_len)
 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Looks up rows of refusals.def by number, by error of the store, or by word.
+// Finds rows of refusals.def by number, by an error of the store, or by word.
 #include <string.h>
 
 #include "base/check.h"

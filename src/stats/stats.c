@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Counters. Each thread that counts owns one record. Only the owner writes it (relaxed loads and
 // relaxed stores); any thread may read it. Records are in a list that only grows. When a thread
-// ends, its record with all its counts passes to the next thread that starts. So sums never
-// decrease, and the list is as long as the most threads that ever ran at once.
+// ends, its record, with all its counts, is left for the next thread that starts. So sums never
+// decrease, and the list is only as long as the most threads that ever ran at once.
 //
-// Counts by label are in a small open-addressing table per record. Its keys are the addresses of
-// the callers' static strings. A row's key is published by a release store of `first`, which comes
-// last. When rendered, rows of different threads, or of equal literals at different addresses, are
-// merged by text.
+// Counts by label are in a small open-addressing table of each record. Its keys are the addresses
+// of static strings. The owner writes a row's `first` last, with a release store, which makes the
+// key visible to readers. Rows of different threads, and rows of equal strings at different
+// addresses, are merged by text when they are rendered.
 #include "stats/stats.h"
 
 #include <pthread.h>
@@ -22,7 +22,7 @@
 #define MERGED_MAX 512u
 
 struct label_row {
-    _Atomic(const char *) first; // NULL = free
+    _Atomic(const char *) first; // NULL: the row is free
     const char *second;          // NULL if `code` is the second label or there is none
     unsigned code;
     atomic_ulong count;
@@ -79,7 +79,8 @@ static struct record *record_claim(void)
     }
     struct record *record = NULL;
     void *memory = NULL;
-    check(posix_memalign(&memory, 128, sizeof(*record)) == 0); // no cache line shared with others
+    // the record shares no cache line with other memory
+    check(posix_memalign(&memory, 128, sizeof(*record)) == 0);
     memset(memory, 0, sizeof(*record));
     record = memory;
     atomic_init(&record->taken, true);
@@ -272,7 +273,7 @@ const char *stats_label_value(enum counter c)
 uint64_t stats_value(enum counter c)
 {
     uint64_t sum = stats_sum(c);
-    // The sum may be negative for a moment: this thread may read one thread's decrement but not yet
+    // The sum may be negative for a moment, if this thread reads one thread's decrement before
     // another thread's increment.
     bool is_below = (int64_t)sum < 0 && row_of_counter(c)->kind == ROW_GAUGE;
     return is_below ? 0 : sum;

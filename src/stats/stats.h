@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Counters and latency histograms, from the table counters.def. Each thread that counts owns a
-// block, which shares no cache line with others. Only the owner adds to it, with relaxed loads and
-// stores. A reader sums all blocks.
+// block, which shares no cache line with others. Only the owner adds to its block, with relaxed
+// loads and stores. A reader sums all blocks.
 #ifndef FOREBAY_STATS_STATS_H
 #define FOREBAY_STATS_STATS_H
 
@@ -35,8 +35,8 @@ enum refusal {
     REFUSAL_COUNT_
 };
 
-// Number of buckets with an upper bound; one more bucket is unbounded. stats.c has the bounds: 0.25
-// ms to 30 s, for HISTOGRAM_FINE 1 us to 1 s, for HISTOGRAM_AGE 1 s to 30 days.
+// Number of buckets with an upper bound; one more bucket has none. stats.c has the bounds: 0.25 ms
+// to 30 s, for HISTOGRAM_FINE 1 us to 1 s, for HISTOGRAM_AGE 1 s to 30 days.
 #define HISTOGRAM_BUCKETS 16
 
 struct stats_histogram {
@@ -44,7 +44,7 @@ struct stats_histogram {
     atomic_ulong sum_us;
 };
 
-// One per thread. stats_block() returns the calling thread's.
+// The counts of one thread.
 struct stats_block {
     atomic_ulong counter[COUNTER_COUNT_];
     struct stats_histogram histogram[HISTOGRAM_COUNT_];
@@ -61,7 +61,7 @@ static inline void stats_add(enum counter c, unsigned long n)
                           memory_order_relaxed);
 }
 
-// A gauge is the sum of increments and decrements of all threads.
+// A gauge is the sum of the increments and decrements by all threads.
 static inline void stats_sub(enum counter c, unsigned long n)
 {
     stats_add(c, 0UL - n);
@@ -71,8 +71,8 @@ void stats_observe_us(enum histogram h, uint64_t us);
 
 uint64_t stats_sum(enum counter c); // over all blocks; any thread
 
-// Requests are counted by (op, code) and (op, result), in small fixed tables; see the head of
-// counters.def.
+// Count requests by (op, code), by (op, result) and so on, in small fixed tables. Their metrics are
+// listed at the head of counters.def.
 void stats_count_request(const char *op, unsigned status);
 void stats_count_result(const char *op, const char *result);
 void stats_count_bypass(const char *reason);
@@ -88,8 +88,8 @@ struct refusal_text {
 const struct refusal_text *refusal_text(enum refusal why);
 // Returns the row of an error of the store; disk_degraded for an error without a row.
 enum refusal refusal_of_error(enum err err);
-// Returns the row with this word. Returns REFUSAL_none if no row has it, as for words of origins,
-// or if `word` is NULL.
+// Returns the row with this word. Returns REFUSAL_none if no row has the word, for example because
+// it is an origin's reason, or if `word` is NULL.
 enum refusal refusal_of_word(const char *word);
 // Counts a fill that is not stored. `why` must not be a REFUSAL_STATE.
 void refusal_count(enum refusal why);
@@ -114,15 +114,15 @@ void stats_histogram_sum(enum histogram h, struct stats_histogram_sum *ret_sum);
 // Returns the bucket's upper bound, which is inclusive. bucket < HISTOGRAM_BUCKETS.
 uint64_t stats_histogram_bound_us(enum histogram h, unsigned bucket);
 
-// Calls on_row for each count of a table with labels from run time. `second` is the status code in
-// digits if that is the second label; NULL without a second label. Labels for which the table had
-// no room are counted as "_other".
+// Calls on_row() for each count of a table whose labels come at run time. `second` is the second
+// label; a status code is given in digits. It is NULL if there is no second label. Labels for which
+// the table had no room are counted as "_other".
 enum stats_table { STATS_REQUESTS, STATS_RESULTS, STATS_BYPASS, STATS_ORIGIN, STATS_TABLE_COUNT };
 typedef void stats_row_fn(void *ctx, const char *first, const char *second, uint64_t count);
 void stats_each(enum stats_table table, stats_row_fn *on_row, void *ctx); // in order of the labels
 
-// Appends every row in the Prometheus text format 0.0.4, with `# HELP` and `# TYPE` once per metric
-// name.
+// Appends all metrics in the Prometheus text format 0.0.4, with `# HELP` and `# TYPE` once for each
+// metric name.
 void stats_render(struct buf *out);
 
 #define count_if(condition, c) ((condition) ? (stats_add(c, 1), 1) : 0)
