@@ -163,7 +163,7 @@ static enum err read_file(const char *path, struct buf *contents, struct buf *re
         }
     }
     OPENSSL_cleanse(piece, sizeof(piece));
-    (void)close(fd); // opened for reading
+    (void)close(fd); // the file was only read, so a failure loses nothing
     return err;
 }
 

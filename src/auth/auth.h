@@ -29,7 +29,7 @@ struct access_keys_principal {
     unsigned allow_count;
     // Principals of one realm share cached bytes. Empty for the common realm.
     struct span realm;
-    // the principal's own keys for the origin; NULL: the origin's
+    // Credentials for this principal's requests at the origin. NULL: those of the origin.
     const struct sigv4_credentials *origin_credentials;
 };
 

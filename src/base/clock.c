@@ -25,7 +25,7 @@ static uint64_t read_clock_us(clockid_t id)
 #ifdef FOREBAY_FAULTS
 #define FILE_INTERVAL_US 5000
 
-static _Atomic uint64_t advanced_us; // by clock_test_advance_us
+static _Atomic uint64_t advanced_us; // total of clock_test_advance_us()
 static _Atomic uint64_t file_us;     // last value read from FOREBAY_CLOCK_FILE
 // Real monotonic time of the next read of FOREBAY_CLOCK_FILE; 0: the variable is not set.
 static _Atomic uint64_t file_next_us = 1;
@@ -43,7 +43,7 @@ static void read_clock_file(const char *path)
         return;
     }
     ssize_t len = read(fd, text, sizeof(text));
-    (void)close(fd); // nothing was written to it
+    (void)close(fd); // the file was only read, so a failure loses nothing
     while (len > 0 && (text[len - 1] == '\n' || text[len - 1] == ' ')) {
         len--;
     }

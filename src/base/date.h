@@ -16,7 +16,8 @@ bool date_parse_http(struct span s, time_t *ret_t) MUST_USE;
 // Writes "2006-01-02T15:04:05.000Z". ret_date must have room for DATE_ISO_LEN + 1 bytes.
 #define DATE_ISO_LEN 24
 void date_format_iso(time_t t, unsigned ms, char *ret_date);
-// "20060102T150405Z", as in SigV4. ret_date must have room for DATE_AMZ_LEN + 1 bytes.
+// Converts to and from "20060102T150405Z" (SigV4). ret_date must have room for DATE_AMZ_LEN + 1
+// bytes.
 #define DATE_AMZ_LEN 16
 void date_format_amz(time_t t, char *ret_date);
 bool date_parse_amz(struct span s, time_t *ret_t) MUST_USE;

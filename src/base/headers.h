@@ -33,7 +33,7 @@ struct headers {
 static inline uint64_t headers_bit(struct span name)
 {
     unsigned first =
-        name.len > 0 ? (unsigned char)name.ptr[0] & 0x1fu : 0; // the same for both cases
+        name.len > 0 ? (unsigned char)name.ptr[0] & 0x1fu : 0; // the same for upper and lower case
     return UINT64_C(1) << ((name.len * 5 + first) & 63);
 }
 

@@ -23,7 +23,7 @@ bool host_read_file(const char *path, char *ret_text, size_t size)
         return false;
     }
     ssize_t len = read(fd, ret_text, size - 1);
-    (void)close(fd); // nothing was written to it
+    (void)close(fd); // the file was only read, so a failure loses nothing
     if (len <= 0) {
         return false;
     }

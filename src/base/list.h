@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// An intrusive doubly linked list. For each node that an object embeds, it is in at most one list,
-// and that list shows its state. A node in no list points at itself, so list_remove() on it does no
-// harm.
+// An intrusive doubly linked list. An object embeds one node for each list that it can be in at a
+// time, and the list that the node is in shows the object's state. A node in no list points at
+// itself, so list_remove() on it does no harm.
 #ifndef FOREBAY_BASE_LIST_H
 #define FOREBAY_BASE_LIST_H
 

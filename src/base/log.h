@@ -46,11 +46,11 @@ bool log_keys_are_full(void);
 // Returns the part of a key that the log may show: all of it, the part up to its last '/', or its
 // hash as 16 hex digits in ret_hash.
 struct span log_key_shown(struct span key, char *ret_hash);
-const char *log_key(struct span key); // the same, through log_quote()
+const char *log_key(struct span key); // log_key_shown() and log_quote() in one call
 // Numbers of lines since the start, for metrics. log_lines() counts those written, by level.
 unsigned long log_lines(enum log_level level);
 unsigned long log_lines_lost(void);      // lines that stderr did not accept
-unsigned long log_lines_held_back(void); // held back by log_condition()
+unsigned long log_lines_held_back(void); // lines that log_condition() held back
 
 #define log_warn_condition(event, ...) log_condition(LOG_LEVEL_WARN, event, __VA_ARGS__)
 #define log_error(event, ...) log_event(LOG_LEVEL_ERROR, event, __VA_ARGS__)

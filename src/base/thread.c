@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // How threads share a core. A worker runs in bursts of some ten microseconds, and clients wait for
-// them. A worker also wakes other threads, for example to free segments. With equal rights such a
-// thread would take the core in the middle of a burst. A kernel without preemption would let it run
-// until its system call ends, and up to a tick longer (4 ms) before the worker runs again.
+// them. A worker also wakes other threads, for example to free segments. If all threads were equal,
+// such a thread would take the core in the middle of a burst. A kernel without preemption would let
+// it run until its system call ends, and up to a tick longer (4 ms) before the worker runs again.
 //
 //   THREAD_SERVES  requests the shortest time slice. Since Linux 6.12 a thread that wakes runs
 //                  before one with a longer slice. Older kernels ignore it.

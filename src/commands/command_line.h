@@ -12,7 +12,7 @@
 #define TAKES_SETTINGS 1u
 #define TAKES_SERVER 2u
 #define TAKES_OUTPUT 4u
-#define TAKES_ALL 8u // groups that every command takes; its row need not say so
+#define TAKES_ALL 8u // options of every command; no row has to name them
 
 #define COMMAND_OPERANDS_MANY 0xffffu
 
@@ -49,8 +49,8 @@ const char *command_line_suggest(const char *name);
 // `after` is NULL. Returns NULL after the last one. Options of the command itself come first.
 const struct command_option *command_line_next_option(const struct command *command,
                                                       const struct command_option *after);
-// Returns the number of words of the option at argv[0]: 2 if its value is a word of its own, else
-// 1. The command must take the option, and command_line_check() must have accepted it.
+// Returns 2 if the value of the option at argv[0] is a word of its own, else 1. The command must
+// take the option, and command_line_check() must have accepted it.
 int command_line_words(const struct command *command, char *const *argv);
 // Returns how many words at the start of argv are options that may be in front of the command's
 // name. Returns -1, with the reason in *ret_why, if a value is missing.

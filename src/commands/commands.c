@@ -190,7 +190,7 @@ void commands_usage_error_json(const char *what)
 {
     common.is_json = true; // a wrong command line is reported before --json has been read
     commands_line("error", json_pack("{s:o}", "reason", control_text(span_from_cstr(what))));
-    (void)commands_result(EXIT_CODE_USAGE, NULL); // the exit code reports it too
+    (void)commands_result(EXIT_CODE_USAGE, NULL); // the caller returns the exit code
 }
 
 int commands_usage_error(const char *command, const char *what)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loads the configuration: gather, parse, finish (see config_private.h). One thread, at the start.
+// Loads the configuration: gather, parse, finish (see config_private.h). One thread, at the start
+// and on each reload.
 #include "config/config.h"
 
 #include "base/headers.h"
@@ -299,7 +300,7 @@ static void finish_cache_dir(struct loader *l)
     }
     if (was_auto(l, SETTING_cache_dir)) {
         const char *user_cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-        const char *of_unit = getenv("CACHE_DIRECTORY"); // systemd.exec(5)
+        const char *of_unit = getenv("CACHE_DIRECTORY"); // systemd sets it: systemd.exec(5)
         if (of_unit != NULL && of_unit[0] == '/' && strchr(of_unit, ':') == NULL) {
             c->cache_dir = arena_printf(l->arena, "%s", of_unit);
         } else if (geteuid() == 0) {

@@ -72,7 +72,7 @@ static void parse_bucket_origin(struct entry *e, struct span value, struct confi
         bucket->kind = CONFIG_BUCKET_DIRECTORY;
         bucket->directory = value.ptr + 4;
         (void)report(e, config_value_is_endpoint(value, why),
-                     why); // the load fails because errors are counted
+                     why); // counts an error, so the load fails
     } else if (span_starts_with(value, SPAN("s3://")) && value.len > 5 &&
                span_find((struct span){value.ptr + 5, value.len - 5}, '/') == value.len - 5) {
         bucket->origin_bucket = value.ptr + 5;
@@ -284,7 +284,7 @@ static void parse_rule_field(struct entry *e, struct config_rule *rule)
     struct span value = span_from_cstr(e->field->value);
     bool ok = (f->kind != KIND_TEXT || config_value_is_glob(value, why)) &&
               config_value_parse(e->l, &row, value, (char *)rule + f->offset, why);
-    (void)report(e, ok, why); // the load fails because errors are counted
+    (void)report(e, ok, why); // counts an error, so the load fails
 }
 
 void config_rule_parse(struct loader *l, const char *where, const struct bucket_field *fields,

@@ -46,7 +46,7 @@ static bool read_all(struct yaml_reader *r)
     if (fd < 0 || fstat(fd, &st) != 0) {
         config_loader_error(l, r->path, "cannot be read: %s", strerror(errno));
         if (fd >= 0) {
-            (void)close(fd); // nothing was written to it
+            (void)close(fd); // the file was only read, so a failure loses nothing
         }
         return false;
     }
@@ -63,7 +63,7 @@ static bool read_all(struct yaml_reader *r)
         }
         r->text = (struct span){text, (size_t)st.st_size};
     }
-    (void)close(fd); // nothing was written to it
+    (void)close(fd); // the file was only read, so a failure loses nothing
     return ok;
 }
 

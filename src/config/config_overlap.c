@@ -4,9 +4,9 @@
 // them. A cache.dir that contains such a directory is refused too. A log, socket or secret inside
 // such a directory causes a warning.
 //
-// Two paths are compared as a device and a path in its file system, because a bind mount shows one
-// directory under two paths. Symbolic links are resolved first. A directory includes what is
-// mounted below it. If a path does not exist yet, only the part of it that exists is resolved.
+// A path is compared by its device and its path in that device's file system, because a bind mount
+// shows one directory under two paths. Symbolic links are resolved first. A directory includes what
+// is mounted below it. If a path does not exist yet, only the part of it that exists is resolved.
 #include "config/config_private.h"
 
 #include <limits.h>

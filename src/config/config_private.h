@@ -46,7 +46,7 @@ struct setting {
     size_t offset; // of the field in struct config or, for a field of a rule, in struct config_rule
 };
 
-// settings.c
+// settings.c: returns the row with this number.
 const struct setting *settings_row(unsigned id);
 // Returns SETTING_COUNT_ if there is no such key.
 unsigned settings_find(struct span key);
@@ -84,10 +84,10 @@ struct loader {
     struct config_rule *rules; // config->rules, but writable
 };
 
-// config_loader.c
+// config_loader.c: reports an error. The load goes on to find more errors, and then fails.
 void config_loader_error(struct loader *l, const char *where, const char *format, ...)
     PRINTF_LIKE(3, 4);
-// Reports a warning; the load continues.
+// Reports a warning, which does not make the load fail.
 void config_loader_warning(struct loader *l, const char *where, const char *format, ...)
     PRINTF_LIKE(3, 4);
 // Allocates from the arena. Aborts if the arena is full, because its size is meant to be enough for
@@ -140,7 +140,7 @@ void config_value_format_bytes(uint64_t bytes, char *ret_text); // "4MiB"; WHY_M
 // config_inherit.c: replaces `listen` by the sockets that LISTEN_FDS passes in.
 void config_inherit(struct loader *l);
 
-// config_rules.c: warns of rules that no object can match.
+// config_rules.c: warns of rules that never apply.
 void config_rules_judge(struct loader *l);
 
 // config_overlap.c: refuses a cache.dir that is inside the directory of a `dir:` origin, or

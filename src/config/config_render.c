@@ -123,7 +123,7 @@ static void render_enum(struct buf *out, const char *choices)
         buf_printf(out, "%s\"%.*s\"", comma, (int)piece.len, piece.ptr);
         comma = ", ";
     }
-    // YAML reads 1.1 as a number, and on or off as a boolean.
+    // YAML reads 1.1 as a number, and on or off as a boolean, so the schema accepts these too.
     if (strcmp(choices, "1.1") == 0) {
         buf_append_cstr(out, ", 1.1");
     } else if (strstr(choices, "off") != NULL) {

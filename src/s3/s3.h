@@ -32,7 +32,7 @@ enum s3_operation {
 };
 
 enum s3_operation_flags {
-    S3_OP_READ = 1,        // GET/HEAD semantics: changes nothing
+    S3_OP_READ = 1,        // changes nothing at the origin, like GET and HEAD
     S3_OP_CHANGES_KEY = 2, // may change the key or bucket that its scope names
     S3_OP_LISTING = 4,     // ListObjects, ListObjectsV2
     S3_OP_BODY = 8,        // carries object data (PutObject, UploadPart)
@@ -404,7 +404,7 @@ struct sigv4_claim {
     bool presigned; // the signature is in the query
     bool version2;  // the request has a SigV2 signature; `present` is false
     struct span access_key, date, region, service, signed_headers, signature, security_token;
-    // "20130524/us-east-1/s3/aws4_request". Verification of chunks begins with it and amz_date.
+    // "20130524/us-east-1/s3/aws4_request". Needed with amz_date to verify chunks.
     struct span scope;
     time_t time;
     char amz_date[DATE_AMZ_LEN + 1]; // `time` in the form that is signed

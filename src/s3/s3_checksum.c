@@ -19,7 +19,7 @@ struct s3_checksum_state {
     enum s3_checksum kind;
     uint32_t crc32;
     uint64_t crc64;
-    EVP_MD_CTX *digest; // SHA-1, SHA-256, MD5
+    EVP_MD_CTX *digest; // for SHA-1, SHA-256 and MD5, else NULL
 };
 
 static uint64_t crc64_table[8][256];
@@ -69,7 +69,7 @@ static uint64_t crc64_table_update(uint64_t crc, const uint8_t *bytes, size_t le
 #define FOLD_LANES 4u
 #define FOLD_BYTES (FOLD_LANES * sizeof(__m128i))
 
-// Returns x^n modulo the polynomial, reflected.
+// Returns x^n modulo the CRC's polynomial, reflected.
 static uint64_t crc64_power(unsigned n)
 {
     uint64_t power = 1ull << 63;
@@ -253,9 +253,9 @@ void s3_checksum_update(struct s3_checksum_state *s, struct span data)
 
 // --- CRCs of pieces ------------------------------------------------------------------------------
 
-// A CRC with reflected bits that starts with all ones and is inverted at the end. Without that
-// inversion, its value is a polynomial over GF(2), with x^0 in the highest bit. Appending n bytes
-// multiplies it by x^(8n) modulo the CRC's polynomial.
+// A CRC with reflected bits that starts with all ones and is inverted at the end. The inverted
+// value is a polynomial over GF(2), with x^0 in the highest bit. Appending n bytes multiplies it by
+// x^(8n) modulo the CRC's polynomial, and adds the CRC of those bytes.
 struct crc_field {
     unsigned width;
     uint64_t modulus; // the CRC's polynomial, reflected, without the highest term

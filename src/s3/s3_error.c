@@ -138,8 +138,8 @@ struct adopting {
     bool has_code, names_key, names_bucket;
 };
 
-// Returns true for an element about the origin, or about a request that Forebay signed. The
-// client's own request has nothing to do with it.
+// Returns true for an element that is not about the client's request, but about the origin or about
+// a request that Forebay signed.
 static bool is_origins_own(const char *name)
 {
     static const char *const names[] = {"RequestId",

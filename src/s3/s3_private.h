@@ -9,7 +9,7 @@
 
 #define SIGV4_REGION_MAX 128u
 #define SIGV4_SERVICE_MAX 32u
-// "20130524/us-east-1/s3/aws4_request"
+// Longest scope of a signature, such as "20130524/us-east-1/s3/aws4_request".
 #define SIGV4_SCOPE_MAX (8 + 1 + SIGV4_REGION_MAX + 1 + SIGV4_SERVICE_MAX + sizeof("/aws4_request"))
 
 // Returns `s` without its first `offset` bytes. `s` must have at least `offset` bytes.

@@ -10,8 +10,8 @@
 // Routing is a table of rows; the first match wins. A row names the parameter that selects the
 // operation, and the other parameters that may come with it. The origin may see another operation
 // in a request that has
-// - a parameter that the row does not list, a repeated parameter, or one with an unfit value
-// - an x-amz-* header that is unknown in S3's writes
+// - a parameter that the row does not list, that is repeated, or whose value does not fit
+// - an x-amz-* header that S3 does not have, if it is a write
 // Such a request becomes Unknown: it is passed through whole, never answered from the cache, and
 // checked for everything that it could be (s3_effects.c).
 //
@@ -748,7 +748,7 @@ enum err s3_request_parse(struct arena *arena, struct span method, struct span h
     if (question < target.len) {
         r->raw_query = span_after(target, question + 1);
     }
-    // the gate decides what to do with each kind
+    // the gate decides whether this kind of host may be used
     r->host_kind = s3_host_parse(host, domains, &r->bucket);
     r->virtual_host = r->bucket.len > 0;
 

@@ -23,7 +23,7 @@
 #define ITEM_COMPOSITE 0x03u
 #define ITEM_TEXT 0x04u // followed by a length of one byte and by "name: value"
 static_assert(S3_SUMS_ELSEWHERE == 0x05u && S3_SUMS_TOO_LONG == 0x06u, "the next ones");
-#define ITEM_DIGEST 0x10u // plus the index in `algorithms`; followed by the digest
+#define ITEM_DIGEST 0x10u // the index in `algorithms` is added; the digest follows
 // flag of a digest item: the number of parts follows in two bytes, little endian
 #define ITEM_PARTS 0x80u
 #define PARTS_MAX 0xffffu
@@ -67,7 +67,8 @@ static bool digest_parse(struct span text, size_t len, uint8_t ret_digest[DIGEST
         EVP_DecodeBlock(ret_digest, (const unsigned char *)text.ptr, (int)text.len) < (int)len) {
         return false;
     }
-    (void)EVP_EncodeBlock((unsigned char *)again, ret_digest, (int)len); // its length is known
+    // the length that it returns is known
+    (void)EVP_EncodeBlock((unsigned char *)again, ret_digest, (int)len);
     return memcmp(again, text.ptr, text.len) == 0;
 }
 
@@ -168,7 +169,7 @@ static bool render_digest(struct span *packed, uint8_t item, struct span_writer 
     }
     char base64[BASE64_MAX];
     (void)EVP_EncodeBlock((unsigned char *)base64, (const unsigned char *)digest.ptr,
-                          (int)digest.len); // its length is known
+                          (int)digest.len); // the length that it returns is known
     span_writer_put(w, span_from_cstr(algorithms[i].name));
     span_writer_put(w, SPAN(": "));
     span_writer_put(w, span_from_cstr(base64));

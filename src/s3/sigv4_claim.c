@@ -79,7 +79,7 @@ enum err sigv4_payload_parse(const struct headers *headers, bool presigned,
 static bool parse_credential(struct span credential, struct sigv4_claim *claim)
 {
     const char *end = credential.ptr + credential.len;
-    struct span parts[4]; // terminator, service, region, date
+    struct span parts[4]; // from the right: "aws4_request", service, region, date
     for (unsigned i = 0; i < ARRAY_LEN(parts); i++) {
         const char *slash =
             credential.len > 0 ? memrchr(credential.ptr, '/', credential.len) : NULL;
@@ -198,7 +198,8 @@ static enum err parse_header_claim(struct span authorization, const struct heade
         return ERR_AUTHORIZATION_MALFORMED;
     }
     claim->present = true;
-    (void)headers_get(headers, SPAN("x-amz-security-token"), &claim->security_token); // optional
+    // the token is optional
+    (void)headers_get(headers, SPAN("x-amz-security-token"), &claim->security_token);
     enum err err = sigv4_payload_parse(headers, false, &claim->payload, &claim->payload_hash);
     if (err == ERR_OK && claim->payload == SIGV4_PAYLOAD_NONE) {
         err = ERR_MISSING_SECURITY_HEADER;
@@ -224,7 +225,8 @@ static bool query_value(const struct s3_request *r, const char *name, struct spa
 static enum err query_payload(const struct s3_request *r, const struct headers *headers,
                               struct sigv4_claim *claim)
 {
-    // If the header is present, it decides. sigv4_verify() makes sure that it is signed.
+    // If x-amz-content-sha256 is a header, it overrides the parameter. sigv4_verify() makes sure
+    // that the header is signed.
     enum err err = sigv4_payload_parse(headers, true, &claim->payload, &claim->payload_hash);
     struct span value;
     if (err != ERR_OK || headers_get(headers, SPAN("x-amz-content-sha256"), &value)) {

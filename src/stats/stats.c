@@ -46,7 +46,7 @@ static const struct table_text {
 };
 
 struct record {
-    struct stats_block block; // first: stats_block() returns it
+    struct stats_block block; // stats_block() returns its address
     struct label_table tables[STATS_TABLE_COUNT];
     struct record *next;
     atomic_bool taken;
