@@ -17,16 +17,16 @@
 #include "base/error.h"
 #include "stats/stats.h"
 
-#define ADMIN_CONNECTIONS_MAX 32u   // open at once; further ones wait to be accepted, or are closed
+#define ADMIN_CONNECTIONS_MAX 32u   // open at once; at the limit the oldest idle one is closed
 #define ADMIN_BODY_MAX (256u << 10) // of a request
 #define ADMIN_ANSWER_MAX (8u << 20) // of an action
 #define ADMIN_STATUS_BUSY 429       // the action is busy: the caller may retry
 #define ADMIN_CALLS_MAX 16u         // actions in progress; above it: 429
-#define ADMIN_CALLS_ORDERS 4u       // of them only for orders, because queries may hang
-#define ADMIN_CALL_WAIT_MAX_MS 60000 // then the caller gets a timeout
-#define ADMIN_STREAMS_MAX 8u         // of events; above it: 503
-#define ADMIN_FOLLOWERS_MAX 4u       // of the log; above it: 503
-#define ADMIN_RANKERS_MAX 3u         // of /api/v1/top; above it: 503
+#define ADMIN_CALLS_ORDERS 4u // reserved for actions that change state, because queries may hang
+#define ADMIN_CALL_WAIT_MAX_MS 60000 // a call that takes longer gets 504
+#define ADMIN_STREAMS_MAX 8u         // clients of /api/v1/events; a further one gets 503
+#define ADMIN_FOLLOWERS_MAX 4u       // clients of /api/v1/log; a further one gets 503
+#define ADMIN_RANKERS_MAX 3u         // clients of /api/v1/top; a further one gets 503
 
 // Returns the result of a probe; true means 200. Appends the reason in words to `why` in both
 // cases, at most 512 bytes. Runs on the admin thread.
@@ -43,12 +43,13 @@ enum admin_action {
     ADMIN_ACTION_COUNT_
 };
 
-// A request that waits for its answer. The action owns it until it has answered it, exactly once.
+// A request that an action has not answered yet. The action owns the call and answers it exactly
+// once.
 struct admin_call;
 // Runs on the admin thread and must not wait.
 typedef void (*admin_action_fn)(void *ctx, struct admin_call *call);
-// Returns a parameter, valid as long as the call; ptr is NULL if it is missing. Of a POST's body,
-// only text members are found.
+// Returns a parameter, valid as long as the call; ptr is NULL if the parameter is missing. In the
+// body of a POST it finds only members that are strings.
 struct span admin_call_parameter(const struct admin_call *call, const char *name);
 // Returns a member of a POST's body, or NULL if it is missing. Borrowed.
 const json_t *admin_call_member(const struct admin_call *call, const char *name);
@@ -117,8 +118,8 @@ void admin_access_free(struct admin_access *access); // rules that were never us
 // Returns "127.0.0.1:9001" with the real port, or "" without a TCP listener. Valid as long as
 // `admin`.
 const char *admin_listen_address(const struct admin *admin);
-// Stops the thread, closes everything, removes the socket's file. Open calls may still be answered
-// afterwards. Accepts NULL.
+// Stops the thread, closes all connections and removes the socket's file. Actions may still answer
+// their calls afterwards. Accepts NULL.
 void admin_stop(struct admin *admin);
 
 // Returns the listener's descriptor, which the admin still owns; -1: none.
@@ -146,10 +147,10 @@ enum err admin_client_send(const struct admin_client_request *request, unsigned 
 enum err admin_client_get(const char *address, const char *path, unsigned timeout_ms,
                           unsigned *ret_status, struct buf *ret_body) MUST_USE;
 
-// The same for an endless answer, line by line. on_line() gets each line without its end, and an
-// empty line after a signal. ERR_OK: on_line() returned false, or *ret_status is not 200 and
-// ret_body holds the answer. ERR_ORIGIN_RESET: the server ended it. ERR_ORIGIN_TIMEOUT: it was
-// silent for too long.
+// Like admin_client_send(), but for an endless answer. Calls on_line() with each line, without the
+// line end, and with an empty line after a signal. Returns ERR_OK if on_line() returned false, or
+// if *ret_status is not 200 and ret_body holds the answer. Returns ERR_ORIGIN_RESET if the server
+// ended the answer, and ERR_ORIGIN_TIMEOUT if the server sent nothing for `silence_max_ms`.
 typedef bool (*admin_client_line_fn)(void *ctx, struct span line);
 enum err admin_client_follow(const struct admin_client_request *request, unsigned silence_max_ms,
                              admin_client_line_fn on_line, void *ctx, unsigned *ret_status,

@@ -12,8 +12,8 @@
 // admin.allowed_hosts. Otherwise a page in a browser on this machine could call us under a host
 // name of its own (DNS rebinding). They also refuse requests that the browser attributes to a page
 // of another origin (Sec-Fetch-Site). Such a page cannot read the answer, but it could cause
-// listings at origins and occupy streams. A header that decides may occur only once, because two
-// readers could choose different ones.
+// listings at origins and occupy streams. A request may contain each header that decides only once,
+// because two parsers could choose different copies.
 #include "control/admin_private.h"
 
 #include <arpa/inet.h>
@@ -110,8 +110,9 @@ static bool has_twice(const struct evkeyvalq *headers)
     return is_twice;
 }
 
-// "none" means that the user typed the address. Without the header the client is no browser, or an
-// old one.
+// Returns true if a browser sent the request for a page of another origin. "none" means that the
+// user typed the address. Requests without the header are accepted, because they come from other
+// programs or from old browsers.
 static bool is_of_foreign_page(const struct evkeyvalq *headers)
 {
     const char *site = evhttp_find_header(headers, "Sec-Fetch-Site");

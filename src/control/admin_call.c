@@ -17,7 +17,7 @@
 #include "stats/stats.h"
 
 struct admin_hub {
-    atomic_uint refs; // the admin thread's, and each call's until it is answered
+    atomic_uint refs; // one of the admin thread, and one of each call that is not answered yet
     int fd;
     _Atomic(struct admin_call *) answered;
 };
@@ -29,11 +29,11 @@ struct admin_call {
     json_t *body;
     unsigned status;
     json_t *answer;
-    // The admin thread's.
+    // Only the admin thread uses the members below.
     struct admin *admin;
     struct list_node node;         // in admin.calls while somebody waits
     struct evhttp_request *req;    // NULL: no caller waits any more
-    const struct bufferevent *bev; // only compared
+    const struct bufferevent *bev; // compared, never dereferenced
     struct event *patience;
 };
 
@@ -117,7 +117,8 @@ void admin_call_refuse(struct admin_call **call, unsigned status, const char *wh
 
 // --- on the admin thread -------------------------------------------------------------------------
 
-// The caller has its answer, or no longer waits.
+// Separates the call from its HTTP request, before the caller gets an answer or because it has
+// left. Returns the request, or NULL if the caller has left already.
 static struct evhttp_request *call_leave(struct admin_call *call)
 {
     struct evhttp_request *req = call->req;
@@ -139,7 +140,7 @@ static void on_patience(evutil_socket_t fd, short what, void *ctx)
     admin_reply_refusal(req, 504, "no answer in time: what was asked for may still happen");
 }
 
-// evhttp_add_header() would refuse line ends, which a value may contain.
+// Moves the whole list, because evhttp_add_header() refuses values that contain line ends.
 static void move_parameters(struct evkeyvalq *to, struct evkeyvalq *from)
 {
     *to = *from;
@@ -184,7 +185,7 @@ bool admin_call_start(struct admin *admin, struct evhttp_request *req, enum admi
 void admin_call_deliver(struct admin *admin)
 {
     uint64_t count;
-    (void)!read(admin->hub->fd, &count, sizeof(count)); // only wakes us
+    (void)!read(admin->hub->fd, &count, sizeof(count)); // only resets the eventfd
     struct admin_call *call = atomic_exchange(&admin->hub->answered, NULL);
     while (call != NULL) {
         struct admin_call *next = call->next;

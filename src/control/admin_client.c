@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Blocking requests to the admin port, for commands. No state; any thread but a worker's.
+// Sends requests to the admin port, for commands. The calls block, so workers must not use them. No
+// state.
 #include "control/admin.h"
 
 #include <errno.h>
@@ -15,13 +16,13 @@
 
 #define ANSWER_MAX_BYTES (ADMIN_ANSWER_MAX + 65536u)
 #define HEAD_MAX_BYTES 16384u
-#define LINE_MAX_BYTES (128u << 10) // longer than any line and the piece after it
+#define LINE_MAX_BYTES (128u << 10) // more than the longest line and one piece of recv()
 
 static void set_timeouts(int fd, unsigned timeout_ms)
 {
     struct timeval t = {.tv_sec = timeout_ms / 1000,
                         .tv_usec = (suseconds_t)(timeout_ms % 1000) * 1000};
-    // Without them the request still ends when the other side does.
+    // Ignores failures, because without timeouts the request still ends when the server closes.
     (void)setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof(t));
     (void)setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &t, sizeof(t));
 }
@@ -46,7 +47,7 @@ static int connect_unix(const char *path, unsigned timeout_ms)
     return fd;
 }
 
-// "HOST:PORT" or "[HOST]:PORT"
+// Connects to "HOST:PORT" or "[HOST]:PORT". Returns -1 on failure.
 static int connect_tcp(struct span address, unsigned timeout_ms)
 {
     char host[256], port[8];
@@ -112,7 +113,7 @@ static bool receive_all(int fd, struct buf *answer, unsigned timeout_ms)
     return false;
 }
 
-// "HTTP/1.1 200 OK\r\n...\r\n\r\nBODY"
+// Splits "HTTP/1.1 200 OK\r\n...\r\n\r\nBODY" into the status and the body.
 static enum err parse_answer(struct span answer, unsigned *ret_status, struct buf *ret_body)
 {
     uint64_t status;
@@ -140,7 +141,8 @@ static int connect_to(const char *address, unsigned timeout_ms)
     return connect_tcp(where, timeout_ms);
 }
 
-// Host is the name in the address, so that admin.allowed_hosts applies to it.
+// Renders the request head. Host is the name in the address, so that admin.allowed_hosts applies to
+// it.
 static void render_head(const struct admin_client_request *request, unsigned minor, struct buf *out)
 {
     struct span host = span_from_cstr(request->address);
@@ -214,7 +216,7 @@ static bool hand_out(struct buf *text, admin_client_line_fn on_line, void *ctx)
     return true;
 }
 
-// Returns ERR_OK if on_line() wants no more.
+// Passes on lines until on_line() returns false (then ERR_OK), the answer ends or recv() times out.
 static enum err follow(int fd, struct buf *text, admin_client_line_fn on_line, void *ctx)
 {
     char piece[16384];
@@ -235,7 +237,7 @@ static enum err follow(int fd, struct buf *text, admin_client_line_fn on_line, v
     return ERR_OK;
 }
 
-// Reads until the head is complete. The other received bytes are the beginning of the body.
+// Reads the head byte by byte, so that the first byte of the body stays in the socket.
 static enum err read_head(int fd, struct buf *answer, unsigned *ret_status)
 {
     struct buf body;

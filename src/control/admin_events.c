@@ -18,14 +18,14 @@ static void event_text(const struct admin *admin, struct buf *out)
     buf_append_cstr(out, "event: summary\ndata: ");
     admin_json_append(out, admin_summary(admin));
     buf_append_cstr(out, "\n\n");
-    check(buf_ok(out)); // counters.def is short
+    check(buf_ok(out)); // the summary is much shorter than the limit
 }
 
 static void stream_send(struct admin_stream *stream, struct span text)
 {
     if (admin_stream_waiting(stream) + text.len > OUTPUT_MAX) {
         stats_add(COUNTER_admin_connections_cut, 1);
-        (void)shutdown(bufferevent_getfd(stream->bev), SHUT_RDWR); // evhttp detects it
+        (void)shutdown(bufferevent_getfd(stream->bev), SHUT_RDWR); // evhttp sees the end
         return;
     }
     admin_stream_add(stream, text);

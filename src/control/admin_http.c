@@ -4,12 +4,15 @@
 // carries one request and is cut after 10 s of silence. Heads and bodies are bounded. evhttp itself
 // answers malformed requests.
 //
-// At most ADMIN_CONNECTIONS_MAX connections are open. A further one ends the oldest of those that
-// are silent or send slowly, so that idle connections cannot keep a probe waiting. Connections that
-// wait for an action or watch events are exempt; their own limits are lower than this one. evhttp
-// does not report when a connection ends. So we hold a reference to each bufferevent. One that
-// evhttp has released has no callbacks any more, and our reference closes its descriptor. If
-// accept(2) fails, accepting pauses for a moment.
+// At most ADMIN_CONNECTIONS_MAX connections are open. When the limit is reached, the thread closes
+// the oldest connection that is silent or sends slowly. So idle connections cannot keep a probe
+// waiting. Connections with an action or a stream are exempt, because calls and streams have lower
+// limits of their own.
+//
+// evhttp does not report when a connection ends. So the thread holds a reference to each
+// bufferevent. When evhttp has released a bufferevent, its callbacks are NULL. The thread then
+// drops its reference, which closes the descriptor. If accept(2) fails, accepting pauses for a
+// moment.
 //
 // Start: bind, listen, create the loop, start the thread. Stop: an eventfd wakes the loop, finished
 // answers get a moment to leave, the thread is joined, and the calling thread frees everything.
@@ -41,8 +44,8 @@
 #define ACCEPT_PAUSE_MS 100
 #define STOP_LINGER_MS 100
 
-// The admin that the current thread runs, because evhttp uses the argument of a listener's
-// callbacks itself.
+// The admin that the current thread runs. The callbacks of a listener need it here, because evhttp
+// uses their context argument itself.
 static _Thread_local struct admin *admin_of_thread;
 
 static void on_request(struct evhttp_request *req, void *ctx)
@@ -107,7 +110,7 @@ static void sweep(struct admin *admin)
         bufferevent_event_cb on_event;
         bufferevent_getcb(bev, &on_read, &on_write, &on_event, NULL);
         if (on_read == NULL && on_write == NULL && on_event == NULL) {
-            (void)bufferevent_decref(bev); // the last one
+            (void)bufferevent_decref(bev); // the last reference
             stats_sub(COUNTER_admin_connections, 1);
         } else {
             admin->open[kept++] = bev;
@@ -120,16 +123,17 @@ static_assert(ADMIN_CALLS_MAX + ADMIN_STREAMS_MAX + ADMIN_FOLLOWERS_MAX + ADMIN_
                   ADMIN_CONNECTIONS_MAX,
               "there is always one to be cut");
 
-// Shuts down the oldest connection that no call or stream uses. evhttp reads its end and closes it.
+// Shuts down the oldest connection that no call or stream uses. evhttp then reads end-of-file and
+// closes it.
 static void cut_oldest(struct admin *admin)
 {
     stats_add(COUNTER_admin_connections_cut, 1);
     log_warn_condition("admin_connection_cut", "why=too_many max=%u", ADMIN_CONNECTIONS_MAX);
     unsigned i = 0;
     while (admin_call_uses(admin, admin->open[i]) || admin_streams_use(admin, admin->open[i])) {
-        i++; // ends: fewer than all of them can be in use
+        i++; // terminates, because calls and streams cannot use all connections
     }
-    (void)shutdown(bufferevent_getfd(admin->open[i]), SHUT_RDWR); // it may be gone already
+    (void)shutdown(bufferevent_getfd(admin->open[i]), SHUT_RDWR); // may be closed already
     listeners_set(admin, false);
 }
 
@@ -148,7 +152,7 @@ static void on_sweep(evutil_socket_t fd, short what, void *ctx)
     }
 }
 
-// evhttp requests a bufferevent for an accepted connection.
+// Makes the bufferevent of a connection that evhttp has accepted.
 static struct bufferevent *on_accepted(struct event_base *base, void *ctx)
 {
     struct admin *admin = as_admin(ctx);
@@ -260,7 +264,7 @@ static int listen_unix(struct admin *admin, struct buf *ret_why)
     return err == ERR_OK ? admin->name.fd : -1;
 }
 
-// The loop owns the descriptor afterwards.
+// Accepts connections from the listening socket `fd`, and takes ownership of it.
 static void accept_from(struct admin *admin, int fd)
 {
     check(admin->listener_count < ADMIN_LISTENERS_MAX);
@@ -308,7 +312,7 @@ static bool owes_bytes(const struct admin *admin)
     return owes;
 }
 
-// Stops the loop, after the client that has just requested the end has its answer.
+// Stops the loop. Unsent answers get STOP_LINGER_MS first, such as the answer to a drain request.
 static void on_stop(evutil_socket_t fd, short what, void *ctx)
 {
     struct admin *admin = as_admin(ctx);
@@ -316,7 +320,7 @@ static void on_stop(evutil_socket_t fd, short what, void *ctx)
     (void)fd;
     (void)what;
     admin_call_deliver(admin);
-    // Both fail only without a loop.
+    // Both calls fail only without a loop.
     (void)(owes_bytes(admin) ? event_base_loopexit(admin->base, &linger)
                              : event_base_loopbreak(admin->base));
 }
@@ -364,7 +368,7 @@ static void make_loop(struct admin *admin)
     check(admin->stop_event != NULL && event_add(admin->stop_event, NULL) == 0);
 }
 
-// Signals are for the main thread.
+// Blocks all signals in the new thread, because the main thread handles them.
 static bool start_thread(struct admin *admin)
 {
     sigset_t all, before;

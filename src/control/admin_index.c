@@ -10,7 +10,7 @@
 #define SHA256_BYTES 32
 #define HASH_TEXT (4 * ((SHA256_BYTES + 2) / 3) + 1)
 
-// ADMIN_PAGE_FILE is its path, from the build. A zero byte follows it.
+// Embeds page.html and appends a zero byte. The build defines ADMIN_PAGE_FILE as the file's path.
 __asm__(".pushsection .rodata\n"
         "admin_index_html:\n"
         ".incbin \"" ADMIN_PAGE_FILE "\"\n"

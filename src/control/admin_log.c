@@ -42,7 +42,7 @@ static void on_lines(void *ctx, struct span lines)
 {
     struct admin *admin = as_admin(ctx);
     while (lines.len > 0) {
-        size_t len = span_find(lines, '\n') + 1; // lines are whole
+        size_t len = span_find(lines, '\n') + 1; // each line has its line end
         list_for_each(node, &admin->streams)
         {
             struct admin_stream *stream = container_of(node, struct admin_stream, node);
@@ -139,7 +139,7 @@ void admin_log_follow(struct admin *admin, struct evhttp_request *req,
 void admin_page_log(struct admin *admin, struct evhttp_request *req)
 {
     struct evkeyvalq parameters;
-    (void)admin_reply_query(req, &parameters); // the route has judged it
+    (void)admin_reply_query(req, &parameters); // the dispatcher has checked it
     admin_log_follow(admin, req, &parameters, NULL, follower_line);
     evhttp_clear_headers(&parameters);
 }

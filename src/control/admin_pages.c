@@ -57,7 +57,8 @@ void admin_page_version(struct admin *admin, struct evhttp_request *req)
 {
     json_t *listen = json_array();
     for (unsigned i = 0; i < admin->options.listen_count; i++) {
-        struct span address = span_from_cstr(admin->options.listen[i]); // may be any path
+        // The path of a unix socket may not be UTF-8.
+        struct span address = span_from_cstr(admin->options.listen[i]);
         check(json_array_append_new(listen, admin_json_text(address)) == 0);
     }
     json_t *json =

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shared by the files of this room. Everything belongs to the admin thread unless noted otherwise.
+// Declarations that the admin_*.c files share. Only the admin thread uses them unless noted
+// otherwise.
 //   admin_http.c         the thread, its listeners, the number of connections
 //   admin_routes.c       from a request to its answer; parameters
 //   admin_access.c       rights of callers
@@ -60,8 +61,8 @@ struct admin {
     struct list calls;   // struct admin_call.node of calls whose caller still waits
     struct list streams; // struct admin_stream.node
     unsigned stream_counts[ADMIN_STREAM_KINDS_];
-    struct event *tick_event;               // once a second while there are streams
-    struct event *lines_event, *take_event; // lines are available; takes them
+    struct event *tick_event;               // fires once a second while there are streams
+    struct event *lines_event, *take_event; // log lines are available; time to take them
     uint64_t started_us;
     struct {
         pthread_mutex_t lock; // held for a moment; no other lock is taken under it
@@ -69,9 +70,9 @@ struct admin {
     } guarded;
     pthread_t thread;
     bool thread_runs;
-    int tcp_fd; // the TCP listener's; -1: there is none
+    int tcp_fd; // TCP listener; -1: none
     char address[64];
-    struct unix_listener name; // empty path: there is no unix socket
+    struct unix_listener name; // listener of the unix socket; empty path: none
 };
 
 static inline struct admin *as_admin(void *ptr)
@@ -83,8 +84,8 @@ static inline struct admin *as_admin(void *ptr)
 
 // --- admin_reply.c -------------------------------------------------------------------------------
 
-// Parses the query; without one there are no parameters. Returns false if it is malformed. The
-// caller clears the parameters in both cases.
+// Parses the query of the request's URL; a request without a query has no parameters. Returns false
+// if the query is malformed. The caller clears the parameters in both cases.
 bool admin_reply_query(struct evhttp_request *req, struct evkeyvalq *ret_parameters);
 void admin_reply_headers(struct evhttp_request *req, const char *type);
 void admin_reply_text(struct evhttp_request *req, unsigned status, const char *type,
@@ -109,7 +110,7 @@ void admin_routes_dispatch(struct admin *admin, struct evhttp_request *req);
 // --- admin_call.c --------------------------------------------------------------------------------
 
 struct admin_hub *admin_hub_new(void);
-int admin_hub_fd(const struct admin_hub *hub); // readable if there are answers
+int admin_hub_fd(const struct admin_hub *hub); // descriptor that is readable if there are answers
 void admin_hub_unref(struct admin_hub *hub);
 // Takes ownership of the parameters and the body. Returns false, and frees both, if too many calls
 // are in progress.
@@ -132,16 +133,17 @@ struct admin_stream {
     struct evhttp_request *req;
     struct bufferevent *bev; // the client's connection
     void (*left)(
-        struct admin *admin);  // called after it ended and is no longer counted; may be NULL
+        struct admin *admin);  // called after the stream has left stream_counts; may be NULL
     admin_line_fn *line;       // for streams that take lines; NULL: the stream takes none
     struct evbuffer *pending;  // collects the next piece to send
     struct admin_where *where; // filter of the log, owned; NULL: all lines
-    struct admin_top *top;     // of ADMIN_STREAM_TOP, owned
+    struct admin_top *top;     // counts of an ADMIN_STREAM_TOP stream, owned; NULL: another kind
     uint64_t lost;             // dropped lines that the client has not been informed of yet
     unsigned silence_s;
 };
 
-// Returns NULL if the request was answered in another way.
+// Begins an endless answer. Returns NULL if the request already has its whole answer, because it is
+// a HEAD or there are too many streams.
 struct admin_stream *admin_stream_begin(struct admin *admin, struct evhttp_request *req,
                                         enum admin_stream_kind kind, const char *type);
 size_t
@@ -156,8 +158,8 @@ bool admin_streams_use(struct admin *admin, const struct bufferevent *bev);
 
 void admin_events_tick(struct admin *admin);
 void admin_log_tick(struct admin *admin);
-// Begins a stream that takes the lines matching the parameter `where`, or refuses the request.
-// Frees `top` at the end of the stream; NULL: none.
+// Begins a stream of the log lines that match the parameter `where`, or refuses the request. Takes
+// ownership of `top`, which may be NULL.
 void admin_log_follow(struct admin *admin, struct evhttp_request *req,
                       const struct evkeyvalq *parameters, struct admin_top *top,
                       admin_line_fn *on_line);
@@ -168,7 +170,7 @@ void admin_log_take(struct admin *admin);
 // --- admin_where.c: pure -------------------------------------------------------------------------
 
 #define ADMIN_WHERE_WHY_MAX 160u
-// Returns NULL, and the reason in ret_why, if the text is no filter.
+// Parses a filter. Returns NULL, and the reason in ret_why, if the text is not a valid filter.
 struct admin_where *admin_where_new(const char *text, char ret_why[ADMIN_WHERE_WHY_MAX]);
 void admin_where_free(struct admin_where *where); // accepts NULL
 // Returns true if the filter matches a line of the access log in JSON.

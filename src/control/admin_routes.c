@@ -43,7 +43,8 @@ static const char *method_of(struct evhttp_request *req)
     }
 }
 
-// *ret_id gets the last segment of a path with a parameter; NULL: the route has none.
+// Returns true if the route answers the path. If the route's path ends in '/', *ret_id is the last
+// segment of `path`; otherwise it is NULL.
 static bool path_is(const struct route *route, const char *path, const char **ret_id)
 {
     size_t len = strlen(route->path);
@@ -65,7 +66,7 @@ static bool is_there(const struct admin *admin, const struct route *route)
            (route->answer != admin_page_log || admin->options.lines.turn != NULL);
 }
 
-// A request with another method gets the list of allowed methods.
+// Refuses a method that no route of the path has, and lists the allowed methods.
 static void refuse_method(const struct admin *admin, struct evhttp_request *req, const char *path)
 {
     char allow[64] = "", why[WHY_MAX];
@@ -178,7 +179,7 @@ static void start_action(struct admin *admin, struct evhttp_request *req, const 
         admin_reply_refusal(req, HTTP_BADREQUEST, why);
         return;
     }
-    if (id != NULL && evhttp_add_header(&parameters, "id", id) != 0) { // it has a line end
+    if (id != NULL && evhttp_add_header(&parameters, "id", id) != 0) { // id has a line end
         evhttp_clear_headers(&parameters);
         json_decref(body);
         admin_reply_refusal(req, HTTP_NOTFOUND, "no such page");

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Endless answers. A stream sends pieces of its answer until the connection ends. evhttp does not
-// read from the connection during the answer, so only the next piece shows that a client has
-// disconnected. evhttp disconnects a client that reads nothing for long. On the admin thread.
+// read from the connection during the answer. So a disconnected client is noticed only when the
+// next piece is sent. evhttp disconnects a client that reads nothing for a long time. Runs on the
+// admin thread.
 #include "control/admin_private.h"
 
 #include <event2/buffer.h>
@@ -30,7 +31,7 @@ static void on_closed(struct evhttp_connection *connection, void *ctx)
     struct admin_stream *stream = ctx;
     (void)connection;
     if (evhttp_request_get_connection(stream->req) == NULL) {
-        evhttp_send_reply_end(stream->req); // nothing else would free it
+        evhttp_send_reply_end(stream->req); // nothing else frees the request
     }
     stream_free(stream);
 }
@@ -101,7 +102,7 @@ void admin_streams_forget(struct admin *admin)
     while ((node = list_first(&admin->streams)) != NULL) {
         struct admin_stream *stream = container_of(node, struct admin_stream, node);
         evhttp_connection_set_closecb(evhttp_request_get_connection(stream->req), NULL, NULL);
-        stream_free(stream); // its request ends with its connection
+        stream_free(stream); // the request ends with its connection
     }
 }
 

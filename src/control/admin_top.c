@@ -38,7 +38,7 @@ struct admin_top {
     uint64_t since_us, told_us, interval_s, tick;
     uint64_t requests, dropped;
     unsigned count;
-    uint64_t hashes[TOP_ROWS], asked[TOP_ROWS]; // of each row; asked: requests
+    uint64_t hashes[TOP_ROWS], asked[TOP_ROWS]; // of each row: hash of the name, requests
     struct top_row rows[TOP_ROWS];
 };
 
@@ -50,8 +50,8 @@ static struct span member(const json_t *line, const char *name)
     return (struct span){json_string_value(value), json_string_length(value)};
 }
 
-// Finds the name under which a line counts, and puts it into `name`. Returns false if it counts for
-// none.
+// Writes the name that a log line counts for to `name`, for example its bucket for BY_BUCKETS.
+// Returns false if the line has no such name.
 static bool name_of(enum top_by by, const json_t *line, struct buf *name)
 {
     struct span bucket = member(line, "bucket"), key = member(line, "key");
@@ -133,7 +133,8 @@ static void count_line(struct admin_stream *stream, struct span text)
 
 // --- reporting -----------------------------------------------------------------------------------
 
-// Returns the next row after `after` in the order of output; count: there is none.
+// Returns the row with the most requests that `is_told` does not mark; top->count if all are
+// marked.
 static unsigned next_row(const struct admin_top *top, const bool *is_told)
 {
     unsigned best = top->count;
@@ -237,7 +238,7 @@ void admin_page_top(struct admin *admin, struct evhttp_request *req)
 {
     const char *why;
     struct evkeyvalq parameters;
-    (void)admin_reply_query(req, &parameters); // the route has judged it
+    (void)admin_reply_query(req, &parameters); // the dispatcher has checked it
     struct admin_top *top = top_new(&parameters, &why);
     if (top != NULL) {
         admin_log_follow(admin, req, &parameters, top, count_line);

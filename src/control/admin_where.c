@@ -23,7 +23,7 @@ static const char *const comparisons[] = {"=", "!=", "~", "!~", "^=", "<", "<=",
 
 static const struct field {
     const char *name, *member;
-    double scale;  // a number of the line times this is in seconds, bytes or as it is; 0: a text
+    double scale;  // factor to seconds or bytes; 1: unchanged; 0: the member is a text
     bool is_time;  // a value to compare with may have a unit of time
     bool is_bytes; // a value to compare with may have a unit of bytes
 } fields[] = {
@@ -68,10 +68,10 @@ struct term {
     struct span text;
 };
 
-enum { STEP_NOT = -1, STEP_AND = -2, STEP_OR = -3, STEP_OPEN = -4 }; // others: a term's number
+enum { STEP_NOT = -1, STEP_AND = -2, STEP_OR = -3, STEP_OPEN = -4 }; // >= 0: a term's index
 
 struct admin_where {
-    char *words; // the texts of terms
+    char *words; // holds the texts of all terms
     struct term terms[TERMS_MAX];
     unsigned term_count;
     int steps[STEPS_MAX];
@@ -339,7 +339,7 @@ static void find_members(struct span line, struct span ret_values[FIELDS])
 {
     memset(ret_values, 0, FIELDS * sizeof(*ret_values));
     if (line.len == 0) {
-        return; // a NULL pointer has no end
+        return; // line.ptr may be NULL
     }
     const char *at = line.ptr, *end = line.ptr + line.len;
     while (at < end && (*at == '{' || *at == ',')) {

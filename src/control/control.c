@@ -95,7 +95,7 @@ static json_t *cells_json(const struct proxy_object *o)
     return cells;
 }
 
-// Lists where the object's store deviates from S3.
+// Lists the ways in which the object's origin deviates from S3.
 static json_t *oddities_json(const struct proxy_object *o)
 {
     json_t *oddities = json_array();
@@ -157,7 +157,7 @@ static void control_explain(void *ctx, struct admin_call *call)
     struct s3_uri uri;
     uint64_t first = 0, end = UINT64_MAX;
     struct span range = admin_call_parameter(call, "range");
-    struct span ask = admin_call_parameter(call, "ask"); // without it nobody asks the origin
+    struct span ask = admin_call_parameter(call, "ask"); // if missing, the origin is not asked
     if (!control_take_object(&call, admin_call_parameter(call, "uri"), &uri)) {
         return;
     }
@@ -226,7 +226,8 @@ static void control_ls(void *ctx, struct admin_call *call)
 
 #define EVICT_AT_ONCE 64u // objects of one call in progress
 
-// The objects of a call. Each has a slot for its answer. The end of one starts the next.
+// One object or bucket of an evict call, with its result. When its eviction ends, the next item
+// starts.
 struct evict_one {
     struct evict_all *all;
     struct s3_uri uri;
@@ -377,7 +378,7 @@ static void control_evict(void *ctx, struct admin_call *call)
         evict_free(all);
         return;
     }
-    all->call = call; // the call owns the names
+    all->call = call; // the items point into the call's body
     atomic_fetch_add(&all->left, 1);
     for (unsigned i = 0; i < EVICT_AT_ONCE; i++) {
         evict_next(all);
@@ -396,8 +397,9 @@ static void order_drain(void *ctx, struct admin_call *call)
     check(kill(getpid(), SIGTERM) == 0); // the main thread handles it like any other
 }
 
-// Refuses calls that wait for the main thread, because it handles none during a drain. That
-// includes calls that arrive as the drain begins. The thread that takes a call answers it.
+// Refuses calls that wait for the main thread, because it handles none during a drain. A call may
+// arrive as the drain begins, so two threads may run this at once. The thread that takes a call out
+// of `control` answers it.
 static void refuse_waiting(struct control *control)
 {
     struct admin_call *calls[] = {atomic_exchange(&control->reload_call, NULL),

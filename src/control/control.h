@@ -10,8 +10,8 @@
 #include "proxy/proxy.h"
 #include "store/store.h"
 
-// How long a new process may take to become ready. The caller of the longest wait still gets its
-// answer before ADMIN_CALL_WAIT_MAX_MS.
+// How long the new process of an upgrade may take to become ready. The maximum is below
+// ADMIN_CALL_WAIT_MAX_MS, so that the caller gets the outcome instead of a timeout.
 #define CONTROL_UPGRADE_MS_DEFAULT 30000u
 #define CONTROL_UPGRADE_MS_MAX 50000u
 
@@ -25,9 +25,9 @@ struct control {
     char **argv;
     struct command_jobs *jobs;
     struct command_doctor_run *doctor;
-    _Atomic(struct admin_call *) reload_call; // this and the next one wait for the main thread
-    _Atomic(struct admin_call *) upgrade_call;
-    atomic_bool is_draining;     // the main thread handles neither of the two calls any more
+    _Atomic(struct admin_call *) reload_call;  // waits for the main thread; NULL: none
+    _Atomic(struct admin_call *) upgrade_call; // the same for an upgrade
+    atomic_bool is_draining;     // the main thread no longer handles reload_call and upgrade_call
     atomic_uint upgrade_wait_ms; // as requested; 0: no upgrade was requested
 };
 
@@ -38,7 +38,7 @@ void control_actions(admin_action_fn actions[ADMIN_ACTION_COUNT_]);
 // Returns the source of a proxy's requests, for the log of the admin thread.
 struct admin_lines control_lines(struct proxy *proxy);
 // Answers the call that requested a reload, if there is one. Runs on the main thread, after the
-// reload. The texts consist of lines.
+// reload. Each span of the report holds lines of text.
 struct control_reload_report {
     bool is_good;
     struct span errors, applied, needs_restart;

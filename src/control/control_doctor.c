@@ -29,9 +29,9 @@ struct command_doctor_run {
     int argc; // argc and argv of this server's settings
     char **argv;
     pthread_t thread;
-    bool has_thread; // belongs to the admin thread, and at the end to the main thread
+    bool has_thread; // used by the admin thread; after its end, by the main thread
     atomic_bool is_busy;
-    struct admin_call *call; // belongs to the thread while it is busy
+    struct admin_call *call; // used by the doctor's thread while is_busy is true
     struct {
         pthread_mutex_t lock;
         pid_t pid; // 0: no process
@@ -56,7 +56,7 @@ static void end_child(struct command_doctor_run *run, bool for_good)
     pthread_mutex_lock(&run->guarded.lock);
     run->guarded.is_stopping |= for_good;
     if (run->guarded.pid != 0) {
-        (void)kill(run->guarded.pid, SIGKILL); // it is not reaped yet, so the id is still its own
+        (void)kill(run->guarded.pid, SIGKILL); // not reaped yet, so the id is still its own
     }
     pthread_mutex_unlock(&run->guarded.lock);
 }
@@ -118,7 +118,7 @@ static int spawn(struct command_doctor_run *run, int to, pid_t *ret_pid)
     return failed;
 }
 
-// Reads the output to its end. Returns false if the time is over.
+// Reads the output to its end. Returns false if that takes longer than DOCTOR_WAIT_MS.
 static bool read_output(int fd, struct buf *out)
 {
     uint64_t until_ms = clock_monotonic_ms() + DOCTOR_WAIT_MS, now_ms;
@@ -246,7 +246,7 @@ void control_doctor(void *ctx, struct admin_call *call)
         return;
     }
     if (run->has_thread) {
-        check(pthread_join(run->thread, NULL) == 0); // it only has to answer its call
+        check(pthread_join(run->thread, NULL) == 0); // short: it only has to answer its call
     }
     run->call = call;
     run->has_thread = pthread_create(&run->thread, NULL, run_main, run) == 0;

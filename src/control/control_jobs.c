@@ -23,7 +23,7 @@ struct job {
     unsigned id; // 0: free
     struct proxy_warm *warm;
     bool is_closed; // no URIs may be added any more
-    char what[128]; // its first URI
+    char what[128]; // the job's first URI, for display
 };
 
 struct command_jobs {
@@ -74,8 +74,8 @@ void control_jobs_free(struct command_jobs *jobs)
 
 // --- the table -----------------------------------------------------------------------------------
 
-// Returns true if the job has ended. That includes a job that its caller has left open, but whose
-// URIs are all done.
+// Returns true if the job has ended. A job that accepts more URIs has also ended if all its URIs
+// are done.
 static bool job_is_over(const struct job *job)
 {
     struct proxy_warm_progress p;
@@ -176,7 +176,7 @@ void control_jobs(void *ctx, struct admin_call *call)
     admin_call_answer(&call, 200, json_pack("{s:o}", "jobs", all));
 }
 
-// Answers with the job of the id in the path, after it has cancelled it if `cancels`.
+// Answers with the job whose id is in the path. Cancels the job first if `cancels` is true.
 static void answer_job(struct command_jobs *jobs, struct admin_call *call, bool cancels)
 {
     json_t *json = NULL;
@@ -333,7 +333,7 @@ void control_warm(void *ctx, struct admin_call *call)
     }
     store_summarize(control->store, &summary);
     if (summary.degraded && summary.refusal != REFUSAL_none &&
-        id == 0) { // a job that has begun waits instead
+        id == 0) { // a job that has begun waits until the cache stores again
         char why[256];
         (void)snprintf(why, sizeof(why), "%s: nothing would be stored",
                        refusal_text(summary.refusal)->text);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pins of the control interface. Calls arrive on the admin thread. The thread that ends a change
-// answers its call.
+// Pins of the control interface. Calls arrive on the admin thread. The thread on which a change
+// ends answers its call.
 #include "control/control_private.h"
 
 #include <stdlib.h>
@@ -39,7 +39,7 @@ static json_t *pin_json(const struct proxy_pin *pin)
     return json;
 }
 
-// Takes ownership of the list.
+// Wraps the list of pins in an answer, and takes ownership of it.
 static json_t *pins_json(json_t *pins, struct store *store)
 {
     struct store_pins_figures figures;
@@ -109,7 +109,7 @@ static void change(struct control *control, struct admin_call *call, bool pins)
         free(pin);
         return;
     }
-    pin->call = call; // the call owns the names
+    pin->call = call; // the items point into the call's body
     proxy_pin(control->proxy, pins, pin->items, pin->count, on_changed, pin);
 }
 

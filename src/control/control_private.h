@@ -23,17 +23,18 @@ void control_buckets(void *ctx, struct admin_call *call);
 // --- control_doctor.c --------------------------------------------------------------------
 
 struct command_doctor_run *control_doctor_new(int argc, char **argv);
-void control_doctor_cancel(struct command_doctor_run *run); // no later run starts; accepts NULL
-void control_doctor_free(struct command_doctor_run *run);   // accepts NULL
+// Kills a running doctor and allows no new one. Accepts NULL.
+void control_doctor_cancel(struct command_doctor_run *run);
+void control_doctor_free(struct command_doctor_run *run); // accepts NULL
 void control_doctor(void *ctx, struct admin_call *call);
-void control_doctor_last(void *ctx,
-                         struct admin_call *call); // repeats recent findings, otherwise as above
+// Answers with recent findings if there are any, otherwise like control_doctor().
+void control_doctor_last(void *ctx, struct admin_call *call);
 
 // --- control_jobs.c ----------------------------------------------------------------------
 
 struct command_jobs *control_jobs_new(struct proxy *proxy);
-void control_jobs_cancel(
-    struct command_jobs *jobs); // cancels all and allows no new ones; accepts NULL
+// Cancels all jobs and allows no new ones. Accepts NULL.
+void control_jobs_cancel(struct command_jobs *jobs);
 void control_jobs_free(struct command_jobs *jobs); // accepts NULL
 void control_warm(void *ctx, struct admin_call *call);
 void control_jobs(void *ctx, struct admin_call *call);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Actions that make a running server verify its cache (store/care/scrub.c). On the admin thread,
-// which waits only for the lock of the scrub thread.
+// Actions that make a running server verify its cache (store/care/scrub.c). They run on the admin
+// thread, and block only for the scrub thread's lock.
 #include "control/control_private.h"
 
-#define RATE_DEFAULT (256ll << 20) // if neither the order nor cache.scrub_rate has one
+#define RATE_DEFAULT (256ll << 20) // if neither the call nor cache.scrub_rate sets a rate
 #define RATE_MAX (100ll << 30)     // the maximum of cache.scrub_rate
 
 static void answer_state(struct control *control, struct admin_call **call)

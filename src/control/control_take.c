@@ -6,7 +6,8 @@
 
 #include "control/control_private.h"
 
-// Returns NULL if the text contains NUL, at which readers stop, or is not UTF-8.
+// Returns a JSON string. Returns NULL if the text is not UTF-8, or contains NUL, where C programs
+// would stop reading.
 static json_t *as_text(struct span text)
 {
     bool has_nul = text.len > 0 && memchr(text.ptr, '\0', text.len) != NULL;
