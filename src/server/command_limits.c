@@ -19,9 +19,9 @@
 #include "server/server_private.h"
 
 #define FIXED_DESCRIPTORS 40u // listeners, index, logs, folders, admin without its clients
-#define FIXED_LEAST 32u       // of these, those open before the first request: 28 were counted
-#define WORKER_DESCRIPTORS 8u // event base, ring, mailbox, the pipe for file ranges
-#define WORKER_ORIGIN_DESCRIPTORS 3u // those of libcurl and of its event base
+#define FIXED_LEAST 32u // those of them that are open before the first request; 28 were counted
+#define WORKER_DESCRIPTORS 8u        // event base, ring, mailbox, the pipe for file ranges
+#define WORKER_ORIGIN_DESCRIPTORS 3u // for each origin: libcurl and its event base
 #define SEGMENTS_WANTED 4096u
 #define SEGMENTS_MIN 16u
 #define SEGMENTS_SHARE 4u
@@ -62,7 +62,7 @@ struct command_limits_plan command_limits_plan_for(uint64_t descriptors, unsigne
     uint64_t fixed = FIXED_DESCRIPTORS + ADMIN_CONNECTIONS_MAX +
                      (uint64_t)workers * (WORKER_DESCRIPTORS + WORKER_ORIGIN_DESCRIPTORS * origins);
     uint64_t rest = descriptors > fixed ? descriptors - fixed : 0;
-    // Each worker has its share of an origin's connections, rounded up.
+    // The workers share the connections of an origin. Each share is rounded up.
     uint64_t origin_wanted = (uint64_t)origins * (origin_connections + workers);
     uint64_t wanted = clients + origin_wanted + SEGMENTS_WANTED;
     if (wanted <= rest) {

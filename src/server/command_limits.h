@@ -15,7 +15,7 @@ struct command_limits_plan {
     unsigned clients;            // client connections of all listeners
     unsigned clients_max;        // most client connections that the descriptors allow
     unsigned origin_connections; // connections to each origin
-    uint64_t origin_descriptors; // descriptors of all origins
+    uint64_t origin_descriptors; // descriptors for all origins together
     unsigned segments;           // open segment files of the cache
     bool is_short;               // a limit is lower than configured
 };

@@ -2,10 +2,11 @@
 // The origins that a configuration names: the default one, and one for each bucket that has its
 // own. Runs on the main thread: at the start before loop_start(), in a reload while workers run.
 //
-// A reload opens new origins. An origin that no bucket uses any more rests until the process ends.
-// Requests that began with it, writes of unknown outcome, and keys in memory still point to it. If
-// a bucket gets it back, its cached objects are still there. Writes to the same place have
-// invalidated them as needed (proxy/core/places.c).
+// A reload opens new origins. It closes none: an origin that no bucket uses any more rests
+// (origin_rest()) until the process ends. Requests that began with it, writes of unknown outcome,
+// and keys in memory still point to it. If a later reload gives the origin back to a bucket, its
+// cached objects are still there. Writes to the same place have invalidated them as needed
+// (proxy/core/places.c).
 //
 // The identity of an origin is what it connects to, not its timeouts or retries. An origin with
 // another identity is another origin. So a file that switches between two states opens at most two
@@ -91,8 +92,8 @@ static void bucket_credentials(const struct config_bucket *b, struct origin_opti
     }
 }
 
-// The options, name and identity of a bucket's own origin. All texts belong to the arena or to the
-// configuration.
+// The origin that a bucket's configuration asks for: options, name and identity. The arena or the
+// configuration owns all texts.
 struct wanted {
     const struct config_bucket *bucket;
     struct origin_options options;
@@ -112,9 +113,9 @@ static const char *text_in(struct arena *arena, const char *text)
     return copy;
 }
 
-// Includes the length of each text, so that two different origins never get the same identity.
-// Leaves out settings that a reload changes for all origins at once, because they do not make a new
-// origin.
+// Returns the identity of an origin as a text. It includes the length of each part, so that two
+// different origins never get the same identity. It leaves out settings that a reload changes for
+// all origins at once, because such a change does not make a new origin.
 static const char *identity_of(struct arena *arena, const struct config_bucket *b,
                                const struct origin_options *o, const char *origin_bucket)
 {
@@ -260,7 +261,8 @@ void command_origins_free(struct command_origins *o)
 
 // --- a reload ------------------------------------------------------------------------------------
 
-// Takes settings from `latest`, but those that need a restart from `first`.
+// Returns the options of the default origin after a reload. Settings that need a restart come from
+// `first`, all others from `latest`.
 static struct origin_options options_now(const struct config *first, const struct config *latest)
 {
     struct origin_options options = command_origins_options(latest, 0);
@@ -275,8 +277,8 @@ static struct origin_options options_now(const struct config *first, const struc
 }
 
 // Returns how many connections each of `added` new origins may have, within the descriptors
-// reserved for origins. Origins that were open and are still used keep theirs. 0: there is not
-// enough for all.
+// reserved for origins. Origins that were open and are still used keep theirs. Returns 0 if the
+// rest is too small for all new origins.
 static unsigned connections_left(const struct command_origins *o,
                                  const struct command_origins_now *now,
                                  const struct command_origins_reload *r, unsigned added)
@@ -293,7 +295,8 @@ static unsigned connections_left(const struct command_origins *o,
     return added > 0 ? (unsigned)min_u64(r->plan->origin_connections, left) : 1;
 }
 
-// Opens the new origins. The store gives their names numbers before anybody can use them.
+// Opens the new origins. Before that, the store assigns a number to each name, because requests use
+// the number.
 static enum err open_new(struct command_origins *o, const struct command_origins_reload *r,
                          struct wanted *wanted, unsigned count, struct buf *ret_why)
 {
@@ -317,7 +320,7 @@ static enum err open_new(struct command_origins *o, const struct command_origins
                        r->loop, &why);
         if (err == ERR_OK) {
             origin_set_number(o->origins[o->origin_count - 1], holders[i].number);
-            origin_rest(o->origins[o->origin_count - 1], true); // until it is used
+            origin_rest(o->origins[o->origin_count - 1], true); // until the reload uses it
         } else {
             buf_printf(ret_why, "%s: bucket \"%.64s\": %s", wanted[i].bucket->source,
                        wanted[i].bucket->name, buf_cstr(&why));
@@ -451,8 +454,9 @@ void command_origins_use(struct command_origins *o, struct command_origins_now *
     now->buckets = NULL;
 }
 
-// Returns true if a bucket now uses another origin object for the same place. Its cached objects
-// may miss writes of unknown outcome that are still in flight through the former origin.
+// Returns true if the reload opened the bucket's origin, and an older origin connects to the same
+// place. The bucket's cached objects may then miss writes of unknown outcome that are still in
+// flight through the older origin.
 static bool is_another_name(const struct command_origins *o, const struct command_origins_now *now,
                             const struct proxy_bucket *bucket)
 {

@@ -59,10 +59,10 @@ struct command_origins_now {
 // to command_origins_now_free() in any case.
 enum err command_origins_prepare(struct command_origins *o, const struct command_origins_reload *r,
                                  struct command_origins_now *now, struct buf *ret_why) MUST_USE;
-// Makes now->buckets the buckets of *o. Call it before requests use them. `probed` is as in
-// origin_probe_start().
+// Makes now->buckets the buckets of *o. Call it before requests use these buckets. Each origin that
+// ends its rest is probed; `probed` is as in origin_probe_start().
 void command_origins_use(struct command_origins *o, struct command_origins_now *now, sem_t *probed);
-// Lets unused origins rest. Call it once requests use the new buckets.
+// Lets unused origins rest (origin_rest()). Call it once requests use the new buckets.
 void command_origins_rest(struct command_origins *o, struct command_origins_now *now,
                           struct store *store);
 void command_origins_now_free(struct command_origins_now *now); // accepts zeros

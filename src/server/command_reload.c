@@ -8,10 +8,10 @@
 // changed; these need a restart. If something is refused after the reload has opened origins for
 // buckets, those origins rest, and the next reload finds them.
 //
-// Parts that do not change keep pointing into the configuration of the start, so it stays. Other
-// parts copy what they need from a later configuration. Only the texts of the current rules belong
-// to it and are freed with it. /config shows LIVE rows of the latest configuration, under a lock
-// that the admin thread takes.
+// Parts that a reload does not change point into the configuration of the start, so that one is
+// kept. Most other parts copy what they need from the latest configuration. Only the current rules
+// and buckets point into it. The next reload frees it, after it has replaced them. /config shows
+// LIVE rows of the latest configuration. A lock protects its replacement from the admin thread.
 #include "server/command_reload.h"
 
 #include <errno.h>
@@ -79,7 +79,7 @@ static void reload_failed(struct command_reload *reload, const struct buf *why)
 {
     struct span rest = buf_span(why);
     struct span line;
-    if (!reload->has_failed) { // count it before the log line, which callers wait for
+    if (!reload->has_failed) { // count first, because callers wait for the log line
         reload->has_failed = true;
         stats_sub(COUNTER_config_reload_good, 1);
     }
@@ -164,7 +164,7 @@ static void on_changed_since_start(void *ctx, const char *key, bool live)
     }
 }
 
-// Reports a size that applies only in part before a restart.
+// Reports a cache.size that applies only in part until a restart.
 static void size_judge(const struct command_reload *reload, const struct config *latest,
                        struct command_reload_report *report)
 {
@@ -269,7 +269,7 @@ static void fresh_done(struct fresh *fresh)
     config_free(fresh->latest);
 }
 
-// Numbers new realms before anybody can use them.
+// Assigns numbers to the realms of a new key table, before requests can use it.
 static enum err keys_prepare(struct command_reload *reload, struct access_keys *fresh)
 {
     unsigned count = 0;
@@ -295,7 +295,7 @@ static enum err keys_load(struct command_reload *reload, struct fresh *fresh, st
     }
     enum err err = access_keys_load(path, &fresh->keys, why);
     if (err == ERR_OK) {
-        buf_done(why); // these are warnings, which `check` reports
+        buf_done(why); // drop warnings, which `forebay check` reports
         err = keys_prepare(reload, fresh->keys);
         if (err != ERR_OK) {
             buf_printf(why, "%s: its realms cannot be noted: %s", path, error_row(err)->text);
@@ -357,7 +357,7 @@ static enum err connections_judge(struct command_reload *reload, struct fresh *f
 {
     unsigned max = reload->descriptors->clients_max, wanted = fresh->latest->limits_max_connections;
     if (wanted <= max || wanted <= reload->first->limits_max_connections) {
-        return ERR_OK; // the start has reported that there are fewer
+        return ERR_OK; // the start has already reported the shortage
     }
     buf_printf(why,
                "limits.max_connections: this process has descriptors for %u: raise the limit "
@@ -397,8 +397,8 @@ static enum err origins_prepare(struct command_reload *reload, struct fresh *fre
     return command_origins_prepare(reload->origins, &step, &fresh->origins, why);
 }
 
-// Runs after every check that may fail, because the store checks its limits and applies them at
-// once.
+// Loads and checks everything. The limits of the store come last, because store_set_limits() checks
+// and applies them in one step.
 static enum err prepare(struct command_reload *reload, struct fresh *fresh, struct buf *why)
 {
     static enum err (*const steps[])(struct command_reload * reload, struct fresh * fresh,
@@ -407,7 +407,7 @@ static enum err prepare(struct command_reload *reload, struct fresh *fresh, stru
         access_load,      sts_prepare, connections_judge, origins_prepare};
     enum err err = config_load(reload->argc, reload->argv, &fresh->latest, why);
     for (size_t i = 0; i < ARRAY_LEN(steps) && err == ERR_OK; i++) {
-        buf_done(why); // these are warnings, which the start has reported
+        buf_done(why); // drop warnings, which the start has reported
         err = steps[i](reload, fresh, why);
     }
     if (err == ERR_OK) {
@@ -420,7 +420,8 @@ static enum err prepare(struct command_reload *reload, struct fresh *fresh, stru
 
 // --- application: cannot fail --------------------------------------------------------------------
 
-// Keeps the level of `forebay loglevel` until the file contains another level than before.
+// Applies the settings of the log. A level that `forebay loglevel` has set stays until log.level
+// changes in the configuration.
 static void log_apply(const struct config *was, const struct config *c)
 {
     if (was->log_level != c->log_level) {
@@ -430,7 +431,8 @@ static void log_apply(const struct config *was, const struct config *c)
     log_keys_set((enum log_keys)c->log_keys);
 }
 
-// Sets the groups first, so that no request names a group that the store does not know.
+// Applies the rules. The store gets the groups first, so that no request names a group that the
+// store does not know.
 static void rules_apply(struct command_reload *reload, struct fresh *fresh)
 {
     struct proxy_settings settings =
@@ -441,8 +443,8 @@ static void rules_apply(struct command_reload *reload, struct fresh *fresh)
     *reload->rules = fresh->rules;
 }
 
-// Waits, so that a request that follows the reload sees the new settings. The wait has a limit, so
-// that a stuck worker does not block the main thread.
+// Waits until every worker uses the new settings, so that a request after the reload sees them. The
+// wait has a limit, so that a stuck worker does not block the main thread.
 static void wait_for_workers(struct command_reload *reload)
 {
     struct timespec until;

@@ -22,7 +22,7 @@ struct command_reload {
     int argc; // argc and argv of the start
     char **argv;
     const struct config *first;
-    struct store *store; // set, like the members below, when the object exists
+    struct store *store; // set when the object exists, like the members below
     struct proxy *proxy;
     struct http_server *http;
     struct admin *admin;
@@ -37,7 +37,7 @@ struct command_reload {
     bool has_failed;            // the last reload failed
     uint64_t good_since_s;      // time of the last successful reload, for its gauge
     uint64_t grace_ms;          // shutdown.grace, for the main thread
-    atomic_bool is_disk_needed; // whether readiness needs the disk: cache.disk_failure
+    atomic_bool is_disk_needed; // readiness needs the disk, see cache.disk_failure
     sem_t told;                 // posted when every worker has applied a reload
     struct {
         pthread_mutex_t lock;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rules in the form that requests use, with the groups of those that have a pin or a share.
+// Converts the rules of the configuration into the form that requests use. Each rule with a pin or
+// a share gets a group of its own in the store.
 #include "server/command_rules.h"
 
 #include <assert.h>
@@ -38,7 +39,7 @@ static void groups_place(const struct config *c, const struct command_rules *was
     for (unsigned i = 0; i < c->rule_count; i++) {
         unsigned first = was != NULL ? was->group_count : 0;
         for (unsigned j = 0; is_limited(&c->rules[i]) && ret_at[i] == STORE_GROUPS_MAX; j++) {
-            check(j < STORE_GROUPS_MAX); // the check of the configuration ensures it
+            check(j < STORE_GROUPS_MAX); // the configuration has at most that many
             unsigned at = (first + j) % STORE_GROUPS_MAX;
             if (!is_taken[at]) {
                 is_taken[at] = true;
@@ -48,8 +49,8 @@ static void groups_place(const struct config *c, const struct command_rules *was
     }
 }
 
-// Returns the group of a rule. Rules with the same priority share one; a pin or a share has its
-// own.
+// Returns the group of a rule. A rule with a pin or a share has a group of its own. All other rules
+// of the same priority share one.
 static unsigned rule_group(struct command_rules *rules, const struct proxy_rule *rule, unsigned at)
 {
     if (at == STORE_GROUPS_MAX) {

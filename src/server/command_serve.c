@@ -52,12 +52,12 @@
     100000u // longest stop and hand-over; command_stop.c and command_upgrade.c bound both
 
 struct serve {
-    char **words; // words of the configuration: argv, and the meaning of -q and -v
+    char **words; // argv, plus --log.level for -q or -v
     struct config *config;
     struct loop *loop;
     struct store *store;
     struct command_origins origins;
-    struct origin *sts_origin; // NULL: sts.relay is off, and it needs a restart to turn it on
+    struct origin *sts_origin; // NULL: none, so turning on sts.relay needs a restart
     struct command_rules rules;
     struct access_keys *access_keys;
     struct proxy *proxy;
@@ -123,7 +123,7 @@ static enum err serve_sts_origin(struct serve *s)
     options.addressing = ORIGIN_ADDRESSING_PATH;
     enum err err = origin_new(&options, s->loop, &s->sts_origin, &s->why);
     if (err != ERR_OK && s->config->sts_relay == CONFIG_STS_OFF) {
-        buf_done(&s->why); // a reload that turns it on reports that there is none
+        buf_done(&s->why); // a reload that turns on sts.relay reports the error
         err = ERR_OK;
     }
     return err;
@@ -239,7 +239,7 @@ static int serve_build_store(struct serve *s)
         .written_pages_bytes = c->memory_limit_bytes / 8,
         .memory_is_short = host_memory_is_short};
     if (s->upgrade.former_fd >= 0) {
-        log_release(LOG_LEVEL_DEBUG); // the wait for its turn may be long
+        log_release(LOG_LEVEL_DEBUG); // write the log now, because the wait below may be long
     }
     if (!command_upgrade_wait_turn(&s->upgrade)) {
         free(holders);
@@ -358,8 +358,8 @@ static int serve_build_admin(struct serve *s)
     return err == ERR_OK ? EXIT_CODE_OK : serve_fail(s, EXIT_CODE_FAILED);
 }
 
-// Checks that all workers can have their descriptors, because a worker cannot run with some of
-// them.
+// Checks that there are enough descriptors for all workers, because a worker cannot run with fewer
+// than it needs.
 static bool serve_has_descriptors(struct serve *s)
 {
     const struct command_limits_plan *plan = &s->descriptors;
@@ -545,8 +545,9 @@ static bool serve_is_busy(const struct serve *s)
            stats_sum(COUNTER_writes_inflight) > 0;
 }
 
-// Connections with TLS, and connections with half a request head, cannot be handed over. They get a
-// moment for their next request, while connections of new clients wait.
+// Ends connections that cannot be handed over and have been silent for a moment. These are
+// connections with TLS or with half a request head. Until then they may send one more request,
+// while connections of new clients wait for the new process.
 static void serve_end_waiting(const struct serve *s, uint64_t *looked_ms)
 {
     if (s->upgrade.pid != 0 && clock_monotonic_ms() - *looked_ms >= UPGRADE_LOOK_MS) {
@@ -555,8 +556,9 @@ static void serve_end_waiting(const struct serve *s, uint64_t *looked_ms)
     }
 }
 
-// Forwards a signal to read files again, because the sender may know only this process. The new
-// process has read its files already, and handles the signal once it serves.
+// Forwards SIGHUP and SIGUSR1 to the new process of an upgrade, because the sender may know only
+// this process. The new process has read its files already, so it must read them again. It handles
+// the signal once it serves.
 static void serve_forward(const struct serve *s, int signal_number)
 {
     if (s->upgrade.pid != 0 && (signal_number == SIGHUP || signal_number == SIGUSR1)) {
@@ -636,13 +638,15 @@ static void serve_tear_down(struct serve *s, bool running)
     buf_done(&s->warnings);
 }
 
-// The cache is closed, so the new process may open it.
+// Ends an upgrade, after the cache was closed: lets the new process open the cache, and makes it
+// the main process of the service manager.
 static void serve_hand_over(struct serve *s, const sigset_t *signals)
 {
     char state[64], main_pid[128];
     const struct timespec now = {0};
     int signal_number;
-    if (command_stop_bound_end(signals)) { // the wait has a limit of its own
+    // Remove the time limit, because command_upgrade_finish() limits its own wait.
+    if (command_stop_bound_end(signals)) {
         command_upgrade_call_off(&s->upgrade);
         log_error("upgrade_failed", "why=\"the server is stopping\"");
         return;

@@ -10,8 +10,8 @@
 #include "base/check.h"
 #include "server/server_private.h"
 
-#define STOP_MAX_S 30u    // from the end of the drain to the end of the process
-#define STOP_HURRIED_S 1u // after a second request to stop
+#define STOP_MAX_S 30u    // longest time from the end of the drain to the exit
+#define STOP_HURRIED_S 1u // the same after a second request to stop
 
 static void on_stop_too_long(int number)
 {

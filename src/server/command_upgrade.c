@@ -68,7 +68,7 @@
 #define FIRST_FD 3                  // first descriptor of LISTEN_FDS
 #define HIGH_FD 64                  // above all descriptors that are handed over
 #define SERVING_MS 60000u           // from YOURS to SERVING
-#define DYING_MS 10000              // at most, until a killed process has closed its descriptors
+#define DYING_MS 10000              // longest wait until a dead process has closed its descriptors
 #define WHY_MAX 4000
 #define WORDS_MAX 1024
 #define PASSING_BYTES (4 << 20) // send buffer of the second pair; the kernel may allow less
@@ -145,7 +145,7 @@ static void find_former(struct command_upgrade *u)
         u->former_fd = take_descriptor(control);
         u->taken_fd = take_descriptor(passed);
         u->former_pid = (pid_t)former_number;
-        memcpy(u->path, text.ptr, text.len); // the zeroed array ends it
+        memcpy(u->path, text.ptr, text.len); // the array was zeroed, so a NUL follows
     }
     (void)unsetenv(VARIABLE); // children must not inherit it
 }
@@ -183,14 +183,14 @@ void command_upgrade_init(struct command_upgrade *u, int argc, char **argv)
     }
 }
 
-// Waits until the former process has ended. Its other descriptors, and the lock, are closed later
-// than the socket that shows its end.
+// Waits until the former process has ended. When it dies, its socket to this process may close
+// earlier than its other descriptors, which include the lock of the cache.
 static void wait_for_end_of_former(const struct command_upgrade *u)
 {
     int fd = (int)syscall(SYS_pidfd_open, u->former_pid, 0);
     struct pollfd end = {.fd = fd, .events = POLLIN};
     if (fd >= 0) {
-        (void)poll(&end, 1, DYING_MS); // the lock shows the outcome
+        (void)poll(&end, 1, DYING_MS); // store_open() finds out if the lock is still held
         (void)close(fd);               // nothing was written to it
     }
 }
@@ -259,7 +259,7 @@ extern char **environ;
 
 static bool is_ours(const char *variable)
 {
-    // WATCHDOG_PID names this process. Without it the variables apply to the started process.
+    // WATCHDOG_PID names this process. Without it, WATCHDOG_USEC applies to the started process.
     static const char *const names[] = {
         "LISTEN_PID=", "LISTEN_FDS=", "LISTEN_FDNAMES=", "WATCHDOG_PID=", VARIABLE "="};
     bool is = false;
@@ -285,7 +285,8 @@ static void start_words(const struct command_upgrade *u, struct start *s)
     s->argv[count] = NULL;
 }
 
-// Process ids are written with leading zeros, which readers of numbers accept.
+// Builds the environment of the new process. It leaves room for the child's process id, which the
+// child fills in with leading zeros. Programs that parse a number accept these.
 static void start_environment(const struct command_upgrade *u, struct start *s, bool has_control)
 {
     size_t count = 0, kept = 0;
@@ -356,8 +357,8 @@ static int start_become(struct start *s, const char *path)
     sigset_t none;
     (void)sigemptyset(&none);
     (void)sigprocmask(SIG_SETMASK, &none, NULL); // cannot fail
-    // Libraries may have opened descriptors that every later process would inherit. Before
-    // Linux 5.11 these few are inherited.
+    // Closes descriptors that libraries opened without close-on-exec. Before Linux 5.11 the call
+    // fails, and the new process inherits these few.
     (void)close_range(FIRST_FD, ~0u, CLOSE_RANGE_CLOEXEC);
     write_pid(s->listen_pid_pid, getpid());
     write_pid(s->handover_pid, getpid());
@@ -412,7 +413,7 @@ static bool open_pairs(struct command_upgrade *u, int *ret_theirs, struct buf *r
     u->passing_fd = passing[0];
     u->passed_fd = passing[1];
     (void)setsockopt(u->passing_fd, SOL_SOCKET, SO_SNDBUF, &size,
-                     sizeof(size)); // otherwise the default size must be enough
+                     sizeof(size)); // if this fails, the default size is used
     return true;
 }
 
@@ -429,7 +430,7 @@ static bool start_child(struct command_upgrade *u, int theirs, struct buf *ret_w
         int number = start_become(&s, u->path);
         text[1] = (char)(number < 128 ? number : EIO);
         (void)send(FIRST_FD + (int)u->listen_count, text, 2,
-                   MSG_NOSIGNAL); // otherwise the parent detects the end
+                   MSG_NOSIGNAL); // if this fails, the parent sees the exit
         _exit(127);
     }
     if (pid < 0) {
@@ -483,7 +484,7 @@ static int stop_signals(void)
     (void)sigemptyset(&set);
     (void)sigaddset(&set, SIGTERM);
     (void)sigaddset(&set, SIGINT);
-    return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK); // -1: signals are handled later
+    return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK); // if -1, signals are handled later
 }
 
 static bool child_is_ready(struct command_upgrade *u, uint64_t wait_ms, struct buf *ret_why)
@@ -549,8 +550,8 @@ void command_upgrade_call_off(struct command_upgrade *u)
     close_listeners(u); // workers may still send into the pair, so keep its descriptors
 }
 
-// Restarts this process; does not return. Ignores signals to read files again, because the new
-// start reads them anyway.
+// Restarts this process, and does not return. Ignores SIGHUP and SIGUSR1, because the restart reads
+// all files, and SIGUSR2, because this upgrade has failed.
 static void start_anew(struct command_upgrade *u)
 {
     struct start s = {0};

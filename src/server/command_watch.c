@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks the files that were read every two seconds, by name. This detects these changes on any
-// file system:
+// Checks every two seconds whether the files that Forebay has read have changed. It looks them up
+// by name, which detects these changes on any file system:
 // - a file written in place
 // - a file renamed over the old one
 // - a changed symbolic link in the path, as in an update of a ConfigMap volume

@@ -19,11 +19,11 @@ void command_watchdog_init(struct command_watchdog *watchdog);
 // part that serving needs has made progress recently.
 void command_watchdog_tend(struct command_watchdog *watchdog, bool alive);
 uint64_t command_watchdog_pause_ms(const struct command_watchdog *watchdog, uint64_t most_ms);
-// Sends a sign, and makes the limit `ms` longer than it was set, for a task of bounded length that
-// blocks the main thread. 0 starts the watchdog and ends an extension.
+// Sends a sign, and makes the limit `ms` longer than the configured one. Call it before a task of
+// bounded length that blocks the main thread. 0 starts the watchdog, or ends an extension.
 void command_watchdog_extend(struct command_watchdog *watchdog, uint64_t ms);
-// Renders "WATCHDOG_USEC=...", for the notification that makes another process the main one. Empty
-// without a watchdog.
+// Renders "WATCHDOG_USEC=...", for the notification that makes another process the main one. The
+// text is empty without a watchdog.
 void command_watchdog_state(const struct command_watchdog *watchdog, char ret_text[64]);
 
 #endif
