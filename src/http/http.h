@@ -47,7 +47,7 @@ struct http_handler {
     // its content type. May add headers.
     void (*on_refused)(void *ctx, enum err err, struct arena *arena, struct headers *headers,
                        struct buf *out);
-    // Do paused readers hold up files that have to be freed? If so, no reader gets
+    // Returns true if paused readers keep files that have to be freed. Then no reader gets
     // min_rate_patience_ms. NULL: never.
     bool (*files_are_short)(void *ctx);
 };
@@ -65,7 +65,7 @@ struct http_limits {
     unsigned max_connections_per_source; // per IPv4 address or IPv6 /64; above it the same; 0: no
                                          // limit
     unsigned max_inflight;               // exchanges; above it: 503 SlowDown, the connection stays
-    uint64_t max_held_bytes;    // of long heads and TLS; above it: 503 or a close; 0: no limit
+    uint64_t max_held_bytes;    // for long heads and TLS; above it: 503 or a close; 0: no limit
     uint64_t header_timeout_ms; // for a whole head, from its first byte (or from accept)
     uint64_t idle_timeout_ms;   // between requests
     uint64_t min_rate_bytes;    // per second, bodies and replies, judged after min_rate_grace_ms
@@ -82,7 +82,7 @@ struct http_options {
         *tls_key_file; // PEM, reread on change (checked at most once a second)
     struct http_limits limits;
     uint64_t min_rate_grace_ms;    // 30 s
-    uint64_t min_rate_patience_ms; // instead, for readers that hold no scarce resource: 10 min
+    uint64_t min_rate_patience_ms; // the same for readers that hold no scarce resource: 10 min
     struct http_handler handler;
 };
 
@@ -98,9 +98,9 @@ void http_server_set_limits(struct http_server *server, const struct http_limits
 // Returns the real addresses ("127.0.0.1:43121", "unix:/path", "tls:...") in order; NULL past the
 // end.
 const char *http_server_address(const struct http_server *server, unsigned i);
-// Returns the descriptor of listener i, which the server still owns. Call it before
-// http_server_drain(). *ret_owns_name: it is a unix socket whose name this process removes at its
-// end.
+// Returns the descriptor of listener i, which the server still owns. Sets *ret_owns_name if the
+// listener is a unix socket whose name this process removes at its end. Call it before
+// http_server_drain().
 int http_server_listener(const struct http_server *server, unsigned i, bool *ret_owns_name);
 // Reads and checks other files for tls: listeners. *ret_certificate is NULL if no listener needs
 // any. On ERR_INVALID ret_why gets one line and nothing has changed. May block, so do not call it
@@ -109,33 +109,36 @@ struct http_certificate;
 enum err http_certificate_load(struct http_server *server, const char *cert_file,
                                const char *key_file, struct http_certificate **ret_certificate,
                                struct buf *ret_why) MUST_USE;
-// Uses the certificate, which the server then owns, for connections accepted from now on. Not after
-// loop_stop().
+// Uses the certificate, which the server then owns, for connections accepted from now on. Do not
+// call it after loop_stop().
 void http_certificate_use(struct http_server *server, struct http_certificate *certificate);
 void http_certificate_free(struct http_certificate *certificate); // one that was never used
 // Stops accepting. Open exchanges end with Connection: close; idle connections close. Any thread.
 void http_server_drain(struct http_server *server);
-// Drains, for a process that follows and has copies of the listening sockets. Clients in the accept
-// queues wait for that process. Names of unix sockets stay. Connections on which no byte of the
-// next request was read are sent through `fd`, a unix socket of type SOCK_SEQPACKET, up to
-// `at_once` per message. The caller owns `fd` and keeps it open until loop_stop(). Connections that
-// cannot be sent, such as TLS, end with their next reply or by http_server_end_waiting().
+// Drains like http_server_drain(), but for a process that follows and has copies of the listening
+// sockets. Clients in the accept queues wait for that process. The names of unix sockets stay. The
+// server sends each connection on which no byte of the next request was read through `fd`, a unix
+// socket of type SOCK_SEQPACKET. A message carries up to `at_once` connections. The caller owns
+// `fd` and keeps it open until loop_stop(). Connections that cannot be sent, such as TLS, end with
+// their next reply or by http_server_end_waiting().
 void http_server_pass_on(struct http_server *server, int fd, unsigned at_once);
 // Ends connections that have waited for their client in one phase for a second, or have been silent
 // for a fifth of a second after their last reply, unless bytes have arrived. Call it repeatedly
 // after http_server_pass_on(). Any thread.
 void http_server_end_waiting(struct http_server *server);
-// Cancels http_server_pass_on(), because no process follows: drains the listening sockets as
-// http_server_drain() does, and also the connections that were passed on. It receives those from
-// `fd`, the other end of the pair, which the caller owns and keeps open until loop_stop(). Call it
-// once, after http_server_pass_on(), on the same thread, which also calls http_server_has_ended().
+// Cancels http_server_pass_on(), because no process follows. Drains the listening sockets as
+// http_server_drain() does. Also takes back the connections that were passed on, and drains them.
+// It receives them from `fd`, the other end of the pair, which the caller owns and keeps open until
+// loop_stop(). Call it once, after http_server_pass_on(), on the same thread, which also calls
+// http_server_has_ended().
 void http_server_call_off(struct http_server *server, int fd);
 // Accepts the connections that a former process sends through the other end of `fd`, until that
-// process closes its end. The server then owns `fd`. After http_server_start(). Any thread.
+// process closes its end. The server owns `fd` from now on. Call it after http_server_start(). Any
+// thread.
 void http_server_take_over(struct http_server *server, int fd);
 unsigned http_server_connections(const struct http_server *server); // open now; any thread
-// Call it after http_server_drain(), on the same thread. True if every worker has begun to drain,
-// no connection is open, and none will be.
+// Returns true if every worker has begun to drain, no connection is open, and none will be. Call it
+// after http_server_drain(), on the same thread.
 bool http_server_has_ended(const struct http_server *server);
 // Ends every exchange and every connection, also those that come later. Call it after
 // http_server_drain() and before loop_stop(), so that handlers release their resources. Any thread.
@@ -178,7 +181,7 @@ struct worker *http_exchange_worker(const struct http_exchange *x);
 
 enum http_outcome {
     HTTP_DONE,        // the whole reply went to the socket
-    HTTP_CLIENT_GONE, // the client closed earlier, or had half closed and read nothing more
+    HTTP_CLIENT_GONE, // the client closed, or it had half closed and read nothing more
     HTTP_CLIENT_SLOW, // the client was slower than min_rate_bytes, and was disconnected
     HTTP_CUT          // we disconnected (the source asked for it, or the server ended)
 };
@@ -192,7 +195,7 @@ void http_exchange_set_user(struct http_exchange *x, struct http_user *user);
 
 // --- request body --------------------------------------------------------------------------------
 
-// HTTP framing is removed: chunks are decoded, trailers dropped.
+// Receives a request body without its HTTP framing. Chunks are decoded, and trailers are dropped.
 struct http_sink {
     // Data is valid during the call. The sink must consume all of it, and may call
     // http_body_pause(). An error ends the body: the rest is drained, or the connection closes
@@ -255,14 +258,14 @@ struct http_reply {
 // on_done never runs inside.
 void http_reply_start(struct http_exchange *x, const struct http_reply *reply);
 // Slices are sent as they arrive, so the caller needs no flush.
-void http_reply_ready(struct http_exchange *x);                 // after WAIT; harmless otherwise
-void http_reply_cut(struct http_exchange *x);                   // at any time: close visibly
+void http_reply_ready(struct http_exchange *x);                 // call after WAIT; else harmless
+void http_reply_cut(struct http_exchange *x);                   // at any time: ends it, truncated
 bool http_exchange_can_sendfile(const struct http_exchange *x); // false on TLS
 bool http_reply_head_sent(
-    const struct http_exchange *x); // did any byte of the reply reach the socket?
+    const struct http_exchange *x); // true once a byte of the reply has reached the socket
 uint64_t http_reply_body_bytes(const struct http_exchange *x); // body bytes that reached the socket
-uint64_t http_reply_first_byte_us(
-    const struct http_exchange *x); // clock_monotonic_us() at that time; 0: none yet
+// Returns clock_monotonic_us() at the first byte of the reply that was sent; 0: none was sent yet.
+uint64_t http_reply_first_byte_us(const struct http_exchange *x);
 
 // --- http_range.c: pure --------------------------------------------------------------------------
 

@@ -83,7 +83,7 @@ bool http_body_step(struct http_connection *c)
         }
         struct span before = rest, data = {NULL, 0};
         enum http_chunked_step step = http_chunked_next(&x->chunked, &rest, &data);
-        // Delivered before it is consumed, because consuming may free its buffer.
+        // Deliver the data before consuming it, because consuming may free its buffer.
         body_deliver(x, data);
         http_connection_consume(c, before.len - rest.len);
         http_connection_note_moved(c, before.len - rest.len);

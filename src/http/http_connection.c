@@ -88,7 +88,7 @@ void http_connection_keep_input(struct http_connection *c)
     }
     if (c->fresh.len > 0) {
         buf_append_span(&c->in, c->fresh);
-        check(buf_ok(&c->in)); // never more is received than fits
+        check(buf_ok(&c->in)); // input_room() limits what is received
     }
     c->fresh = (struct span){NULL, 0};
 }

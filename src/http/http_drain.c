@@ -19,11 +19,11 @@
 #include "http/http_private.h"
 
 #define LAST_REQUEST_US 1000000u // time for a request on a connection that cannot be passed on
-#define LINGER_SILENT_US 200000u // and time to read the answer
+#define LINGER_SILENT_US 200000u // time for its client to read the last reply
 
 const struct http_passing http_passing_none = {.fd = -1, .at_once = 1};
 
-// Was nothing of a request consumed, nor of the bytes before the first one?
+// Returns true if no byte of the next request, or of the TLS handshake, was read.
 static bool is_between_requests(const struct http_connection *c)
 {
     bool has_begun = c->phase == CONNECTION_HANDSHAKE
@@ -78,7 +78,8 @@ static bool can_be_passed_on(const struct http_connection *c)
     return c->hw->passing.fd >= 0 && is_between_requests(c) && c->ssl == NULL && !c->eof;
 }
 
-// Returns true if all of them were sent.
+// Sends the connections to the process that follows, and closes those that were sent. Returns true
+// if all of them were sent.
 static bool connections_pass_on(const struct http_passing *to, struct http_connection *const *all,
                                 unsigned count)
 {

@@ -43,8 +43,8 @@ void http_exchange_set_user(struct http_exchange *x, struct http_user *user)
     x->user = user;
 }
 
-// Answers a request that the handler never sees with an error reply. Then the connection ends,
-// unless it may continue.
+// Answers a request that the handler never sees with an error reply. `close`: the connection ends
+// after it.
 static void refuse(struct http_connection *c, enum err err, bool close)
 {
     struct http_exchange *x = &c->x;
@@ -154,8 +154,8 @@ void http_exchange_accept_head(struct http_connection *c)
     handler->on_request(handler->ctx, x);
 }
 
-// A request that is answered at once is never charged, so that a hit costs no atomics. Long heads
-// make large arenas, several times the size of a signed head.
+// A request that is answered at once is never charged, so that a hit costs no atomic operation. The
+// pages of the arena are charged too, because a long head makes a large arena.
 void http_exchange_charge(struct http_exchange *x)
 {
     check(x->arena != NULL);
@@ -187,7 +187,7 @@ void http_exchange_end(struct http_connection *c, enum http_outcome outcome)
         user->on_done(user, outcome);
     }
     spare_give(c->hw, x->arena);
-    // Everything else pointed into the arena or to the handler.
+    // Drop everything else, because it points into the arena or to the handler.
     *x = (struct http_exchange){.body = x->body,
                                 .body_left = x->body_left,
                                 .request.framing = x->request.framing,
@@ -206,7 +206,7 @@ void http_exchange_done(struct http_connection *c)
     bool refused = !x->counted;
     http_exchange_end(c, HTTP_DONE);
     if (close) {
-        // Unread bytes would make the close a reset.
+        // Closing with unread bytes would send a reset.
         if (body_left || refused || http_connection_input(c).len > 0 || c->ssl != NULL) {
             http_connection_linger(c);
         } else {
@@ -216,7 +216,7 @@ void http_exchange_done(struct http_connection *c)
     }
     if (!body_left) {
         http_connection_enter(c, CONNECTION_IDLE);
-        (void)http_connection_leave(c); // it may have begun before the drain did
+        (void)http_connection_leave(c); // the drain may have begun during it
         return;
     }
     http_connection_enter(c, CONNECTION_DRAIN);

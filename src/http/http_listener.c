@@ -87,7 +87,8 @@ static enum err listen_unix(struct listener *l, const char *address, unsigned mo
     return err;
 }
 
-// Splits "host:port" or "[host]:port"; the port stays at the end of `host_size` bytes.
+// Splits "host:port" or "[host]:port". Copies the host, which must fit into `host_size` bytes. The
+// port points into `address`. Returns false if the address is malformed.
 static bool split_host_port(const char *address, char *ret_host, size_t host_size,
                             const char **ret_port)
 {
@@ -117,7 +118,7 @@ static bool split_host_port(const char *address, char *ret_host, size_t host_siz
     return true;
 }
 
-// Returns false for an unknown address family.
+// Sets l->address from the socket. Returns false for an unknown address family.
 static bool remember_address(struct listener *l)
 {
     struct sockaddr_storage addr = {0};
@@ -144,7 +145,7 @@ static enum err listen_tcp(struct listener *l, const char *address, struct buf *
                    address);
         return ERR_INVALID;
     }
-    // There is no resolver: localhost is as RFC 6761 defines it, and no other name is accepted.
+    // Names are not resolved, except that localhost is 127.0.0.1 (RFC 6761).
     bool is_localhost = span_equal_nocase(span_from_cstr(host), SPAN("localhost"));
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM,
                              .ai_flags = AI_PASSIVE | AI_NUMERICSERV | AI_NUMERICHOST};

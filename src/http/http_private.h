@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shared by the files of this room only. Everything here belongs to one worker unless noted
+// Declarations that the files of this room share. Only one worker uses an object unless noted
 // otherwise.
 #ifndef FOREBAY_HTTP_HTTP_PRIVATE_H
 #define FOREBAY_HTTP_HTTP_PRIVATE_H
@@ -27,12 +27,13 @@ static inline uint32_t min_u32(uint32_t a, uint32_t b)
 
 // --- request_head.c ------------------------------------------------------------------------------
 
-// A head that is scanned as it arrives. Offsets count from the first byte.
+// The state of the scan of a request head, which is scanned as it arrives. Offsets count from the
+// first byte.
 struct request_head {
     enum err err;
     uint8_t state, version_minor, method_len;
     uint32_t at;    // bytes scanned; the head's length once complete
-    uint32_t start; // of the method, after the one leading CRLF that is allowed
+    uint32_t start; // of the method: 2 after an empty line, else 0
     uint32_t mark;  // start of the piece being read
     uint32_t target, target_len;
     uint32_t header_count;
@@ -45,11 +46,11 @@ enum request_head_verdict {
 };
 
 void request_head_init(struct request_head *h);
-// Goes on with the scan where the last call ended. `buffered` holds all bytes of the head so far.
+// Continues the scan where the last call ended. `buffered` holds all bytes of the head so far.
 enum request_head_verdict request_head_scan(struct request_head *h, struct span buffered);
-// Call it after REQUEST_HEAD_COMPLETE. `head` is the head's bytes, in memory that lives as long as
-// the request. It leaves the peer and times zero. After any error the connection is answered once
-// and closed.
+// Turns a scanned head into a request. Call it after REQUEST_HEAD_COMPLETE. `head` is the head's
+// bytes, in memory that lives as long as the request. It leaves the peer and the times zero. After
+// an error the caller sends one reply and closes the connection.
 enum err request_head_accept(const struct request_head *h, struct span head, struct arena *arena,
                              struct http_request *ret_request) MUST_USE;
 #ifdef FOREBAY_FAULTS
@@ -64,12 +65,12 @@ bool request_head_byte_is_value(unsigned char b);
 struct http_chunked {
     uint8_t state, digits;
     uint32_t extension_bytes, extension_total, trailer_bytes;
-    uint64_t left; // of the chunk
+    uint64_t left; // bytes of the chunk that have not arrived
 };
 
 enum http_chunked_step {
-    HTTP_CHUNKED_MORE, // *rest is used up
-    HTTP_CHUNKED_DATA, // *ret_data is body; call again
+    HTTP_CHUNKED_MORE, // *rest is consumed; call again with more bytes
+    HTTP_CHUNKED_DATA, // *ret_data is part of the body; call again
     HTTP_CHUNKED_END,  // the body is complete; *rest is what follows it
     HTTP_CHUNKED_BAD
 };
@@ -92,7 +93,8 @@ struct reply_entry {
     uint8_t prefix_len, prefix_sent;
 };
 
-// A ring in the exchange's arena. Entries are sent from the front. Only the last one may be a FILE.
+// Slices that wait to be sent, in a ring in the exchange's arena. The first is sent first. Only the
+// last one may be a FILE.
 struct reply_queue {
     struct reply_entry entries[REPLY_QUEUE_MAX];
     unsigned first, count;
@@ -108,7 +110,7 @@ enum reply_phase {
 enum reply_framing {
     REPLY_BY_LENGTH,
     REPLY_BY_CHUNKS,
-    REPLY_BY_CLOSE // only a reset shows that it was cut
+    REPLY_BY_CLOSE // by the end of the connection, so only a reset shows a cut
 };
 
 struct reply_state {
@@ -121,7 +123,7 @@ struct reply_state {
     uint64_t length, pulled; // announced length; bytes pulled from the source so far
     struct http_source *source;
     struct reply_queue *queue; // NULL without a source
-    uint32_t pass;             // of http_reply_write(), from 1 on
+    uint32_t pass;             // number of the http_reply_write() call, from 1 on
     uint64_t body_bytes, first_byte_us;
 };
 
@@ -151,20 +153,20 @@ void http_body_end(struct http_exchange *x, enum err err); // notifies the sink,
 
 // --- http_share.c --------------------------------------------------------------------------------
 
-#define HTTP_SHARE_MOST 2097152u // for one connection in a turn of the loop
+#define HTTP_SHARE_MOST 2097152u // bytes that one connection may send in a turn
 #define HTTP_SHARE_LEAST                                                                           \
-    131072u // below it turns cost more than they send; a reply of no more is small
-#define HTTP_TURN_BYTES 1048576u // for all connections of a worker, while there are small replies
-#define HTTP_SMALL_LASTS_US 100000u // after a small reply, others are expected for this long
+    131072u // smallest share, because a turn has a fixed cost; replies up to this size are small
+#define HTTP_TURN_BYTES 1048576u    // bytes of all connections in a turn with small replies
+#define HTTP_SMALL_LASTS_US 100000u // after a small reply, more of them are expected for this long
 
-// How much a worker has sent in this turn, and to how many connections.
+// The turn of a worker's loop, and how many connections have sent in it.
 struct http_turn {
-    uint64_t at_us; // the turn
+    uint64_t at_us; // start of the turn
     uint64_t small_until_us;
     unsigned senders, senders_before;
 };
 
-// The same of a connection.
+// How many bytes a connection may still send in the turn that began at `at_us`.
 struct http_share {
     uint64_t at_us;
     uint64_t left;
@@ -183,8 +185,8 @@ struct http_quota {
     atomic_uint max_connections, max_connections_per_source, max_inflight;
     _Atomic uint64_t max_held_bytes, header_timeout_ms, idle_timeout_ms, min_rate_bytes;
     uint64_t source_seed;
-    atomic_uint *sources; // connections by hashed source
-    char apart[64];       // so that a change of a count does not slow a read of a limit
+    atomic_uint *sources; // number of connections, by hash of the source
+    char apart[64]; // puts counts and limits in different cache lines, because counts often change
     atomic_uint connection_count, inflight_count;
     atomic_ullong held_bytes;
 };
@@ -200,8 +202,8 @@ void http_quota_connection_leave(struct http_quota *quota, unsigned source, uint
 // Counts one more exchange. Returns false if limits.max_inflight are in flight already.
 bool http_quota_request_enter(struct http_quota *quota);
 void http_quota_request_leave(struct http_quota *quota);
-// Counts `to` bytes of client memory instead of `from`. Returns false, and leaves `from` counted,
-// if that is more and above the limit, unless `force`.
+// Counts `to` bytes of client memory instead of `from`. If `to` is more and above the limit,
+// returns false and leaves `from` counted. With `force` the limit does not apply.
 bool http_quota_hold(struct http_quota *quota, uint64_t from, uint64_t to, bool force);
 bool http_quota_memory_is_full(const struct http_quota *quota);
 // Returns true if three quarters of the allowed connections, or requests in flight, are in use.
@@ -229,10 +231,10 @@ enum run_phase {
 
 struct http_exchange {
     struct http_request request;
-    uint32_t head_bytes; // of its head, and what its headers cost beyond them
+    uint32_t head_bytes; // bytes of the head, plus HTTP_HEADER_BYTES for each of many headers
     struct arena *arena;
     struct http_user *user;
-    struct http_sink *sink; // NULL: none, or it must not be called any more
+    struct http_sink *sink; // NULL: none, or its last call is over
     struct reply_state reply;
     enum body_phase body;
     bool counted;           // counts in max_inflight, and the handler has seen it
@@ -257,17 +259,17 @@ struct http_connection {
     struct timer timer;
     uint64_t timer_due_us;  // 0 = not running
     uint64_t deadline_us;   // when the current wait ends; 0: never
-    uint64_t since_us;      // start of this phase; after eof and in LINGER: when a byte last moved
-    uint64_t wait_since_us; // since when it waits for the client to send or read; 0 = not waiting
+    uint64_t since_us;      // start of the phase; after eof and in LINGER: when a byte last moved
+    uint64_t wait_since_us; // start of the wait for the client to send or read; 0 = not waiting
     uint64_t waited_us, moved_bytes; // in the current rate window
-    uint64_t slow_us;        // preceding windows, without a break, that were below the minimum rate
-    uint64_t drained_bytes;  // in DRAIN and LINGER
-    struct http_share share; // of the bytes sent in this turn
+    uint64_t slow_us;                // total of the latest windows, all below the minimum rate
+    uint64_t drained_bytes;          // in DRAIN and LINGER
+    struct http_share share;         // bytes that it may send in this turn
     struct task task;
     struct span fresh;                // just received, in the worker's buffer; empty between events
     struct buf in;                    // received earlier and not used yet
-    size_t in_used;                   // of `in`
-    struct request_head request_head; // of the head being read, or of the next one
+    size_t in_used;                   // bytes of `in` that were consumed
+    struct request_head request_head; // scan of the current or the next head
     char peer[128];                   // NUL-terminated
     unsigned source;                  // slot that counts it, see http_quota.c; 0: none
     uint64_t held_bytes;              // as counted by http_quota_hold()
@@ -291,7 +293,7 @@ struct http_connection {
 #define HTTP_RECEIVE_SIZE 65536
 #define HTTP_TLS_RECORD 16384
 
-// Where connections go while the server drains; fd -1: nowhere.
+// The socket through which a draining server passes its connections on; fd -1: it passes on none.
 struct http_passing {
     int fd;
     unsigned at_once;
@@ -299,14 +301,14 @@ struct http_passing {
 
 struct http_worker {
     struct worker *worker;
-    struct http_quota *quota; // the server's, as are the options
+    struct http_quota *quota; // of the server, like the options
     const struct http_options *options;
     struct list connections;
-    atomic_uint connection_count; // handed over or about to be; the acceptor reads it
+    atomic_uint connection_count; // connections here or on their way; the acceptor reads it
     bool draining;
     uint64_t drain_since_us;
     struct http_passing passing;
-    bool is_closed; // new connections are closed
+    bool is_closed; // closes new connections at once
     struct arena *spares[HTTP_ARENA_SPARES];
     unsigned spare_count;
     struct http_turn turn;
@@ -316,14 +318,14 @@ struct http_worker {
     char *record;  // HTTP_TLS_RECORD, used inside one TLS write only; NULL without TLS
 };
 
-// Requests connection_run() in this turn, or after the callback on the stack.
+// Makes connection_run() run in this turn, or after the callback that is on the stack.
 void http_connection_wake(struct http_connection *c);
 void http_connection_note_moved(struct http_connection *c, uint64_t bytes);
-// Bytes received and not consumed yet, in one piece; valid until they are consumed or the event
-// ends.
+// Returns the bytes that were received and not consumed yet, in one piece. They are valid until
+// they are consumed or the event ends.
 struct span http_connection_input(const struct http_connection *c);
 void http_connection_consume(struct http_connection *c, size_t len);
-// Copies what has just arrived and was not consumed to what was left over before.
+// Appends the bytes of `fresh` that were not consumed to `in`.
 void http_connection_keep_input(struct http_connection *c);
 static inline struct http_connection *connection_of(const struct http_exchange *x)
 {
@@ -342,14 +344,14 @@ static inline uint64_t connection_now_us(const struct http_connection *c)
 {
     return worker_now_us(c->hw->worker);
 }
-// Counts the memory that the connection holds now. Returns false if it grew and there is no room,
-// unless `force`.
+// Counts the memory that the connection holds now. Returns false if it grew beyond the limit of all
+// connections. With `force` the limit does not apply.
 bool http_connection_hold(struct http_connection *c, bool force);
-// Restarts counting the wait for the client.
+// Begins a new rate window, with no time waited and no bytes moved.
 void http_connection_reset_rate(struct http_connection *c);
 // Closes the socket at once; the memory is freed at the end of the turn. No exchange may be open.
 void http_connection_close(struct http_connection *c, bool reset);
-// Shuts our side and reads for a moment longer, see CONNECTION_LINGER.
+// Shuts our side of the connection, and discards what arrives for a moment. See CONNECTION_LINGER.
 void http_connection_linger(struct http_connection *c);
 const char *http_reason(unsigned status); // "Not Found"; "" if unknown
 
@@ -360,7 +362,7 @@ static inline const struct http_options *connection_options(const struct http_co
 
 // --- http_phases.c -------------------------------------------------------------------------------
 
-// Moves a connection to a phase, in which nothing was waited for or discarded yet.
+// Moves a connection to a phase. Restarts since_us and drained_bytes.
 void http_connection_enter(struct http_connection *c, enum connection_phase to);
 void http_run_enter(struct http_connection *c, enum run_phase to);
 void http_body_enter(struct http_exchange *x, enum body_phase to);
@@ -368,8 +370,8 @@ void http_reply_enter(struct reply_state *r, enum reply_phase to);
 
 // --- http_run.c ----------------------------------------------------------------------------------
 
-// Takes ownership of fd and ssl (NULL: plain). Runs on the worker of `hw`; the connection was
-// counted already.
+// Starts a connection that the quota and hw->connection_count count already. Takes ownership of fd
+// and ssl (NULL: plain). Runs on the worker of `hw`.
 void http_run_start(struct http_worker *hw, int fd, SSL *ssl, const char *peer, bool loopback,
                     unsigned source);
 // Call it after the loop has stopped: ends every exchange and frees every connection.
@@ -382,7 +384,7 @@ struct listener {
     int fd;
     bool is_tls, is_unix, is_inherited, event_on;
     char address[128];
-    struct unix_listener name; // empty path: not our name
+    struct unix_listener name; // the name that this process removes; empty path: none
     struct event event;
 };
 
@@ -398,14 +400,15 @@ void http_address_format(const struct sockaddr_storage *addr, socklen_t len, cha
 // --- http_drain.c --------------------------------------------------------------------------------
 
 extern const struct http_passing http_passing_none;
-// From now on idle connections are sent to the process behind `passing`, or closed.
+// Begins the drain of a worker. From now on idle connections are sent through `passing`, or closed
+// if its fd is -1.
 void http_connection_drain_all(struct http_worker *hw, const struct http_passing *passing);
-// Call it when no request is open. While the server drains, it closes the connection here if no
-// further request has begun, or if the process that follows will answer it. Returns false if the
-// connection stays.
+// Ends the connection if the server drains and no request is open. If a process follows, passes the
+// connection on to it, unless that is impossible. Otherwise closes the connection, unless a further
+// request has begun. Returns false if the connection stays.
 bool http_connection_leave(struct http_connection *c);
-// Closes connections that could not be passed on and have waited for their client in one phase for
-// a second, or for a shorter time after their last reply.
+// Closes connections that could not be passed on, after they have waited for their client in one
+// phase for a second. After their last reply they wait for a shorter time.
 void http_connection_end_waiting(struct http_worker *hw);
 // Room for the descriptors of one message.
 union http_passed_control {
@@ -421,30 +424,33 @@ unsigned http_passing_send(const struct http_passing *to, const int *fds, unsign
 struct http_taking;
 struct http_taking *http_taking_start(struct worker *w, int fd, void (*adopt)(void *ctx, int fd),
                                       void *ctx);
-// Ends it: sends the connections that still wait to `passing`, or accepts them. On `w`; accepts
-// NULL.
+// Ends the taking. Sends the connections that still wait through `passing`, or accepts those that
+// it cannot send. Runs on `w`; accepts NULL.
 void http_taking_drain(struct http_taking *taking, const struct http_passing *passing);
-// Calls adopt(ctx, fd) with the connections that were sent to a process that does not follow, from
-// `fd`, the other end. On the worker that accepts.
+// Takes back connections that were sent to a process that will not follow after all. Reads them
+// from `fd`, the other end of the pair, and calls adopt(ctx, fd) for each. Runs on the worker that
+// accepts.
 void http_taking_recall(int fd, void (*adopt)(void *ctx, int fd), void *ctx);
 void http_taking_free(struct http_taking *taking); // after loop_stop(); accepts NULL
 
 // --- http_exchange.c -----------------------------------------------------------------------------
 
-// The connection's input holds a whole head that is well formed so far. Begins the exchange and
-// calls the handler, or refuses it.
+// Begins an exchange and calls the handler, or refuses the head. The connection's input must begin
+// with a head for which request_head_scan() has returned REQUEST_HEAD_COMPLETE.
 void http_exchange_accept_head(struct http_connection *c);
-// The bytes are no request. No byte after them is read any more.
+// Begins an exchange that answers the connection's input with an error. The input is not read as a
+// request, and the connection closes after the reply.
 void http_exchange_refuse_head(struct http_connection *c, enum err err);
-void http_exchange_charge(struct http_exchange *x); // it waits: its memory counts from now on
-// The whole reply went out: what follows is the next head, the rest of the body, or the end.
+void http_exchange_charge(struct http_exchange *x); // counts the memory of an exchange that waits
+// Ends an exchange whose whole reply was sent. Then the connection waits for the next head,
+// discards the rest of the request body, or ends.
 void http_exchange_done(struct http_connection *c);
-void http_exchange_cut(struct http_connection *c); // the reply cannot be completed
+void http_exchange_cut(struct http_connection *c); // ends one whose reply cannot be completed
 void http_exchange_timed_out(struct http_connection *c,
-                             enum http_outcome outcome);        // the client lets it wait too long
-void http_exchange_gone(struct http_connection *c, bool reset); // the client left
-// Releases everything; on_done is the last call of the handler. Only the framing of an unread body
-// stays. The caller decides what happens to the connection.
+                             enum http_outcome outcome);        // ends one whose client is too slow
+void http_exchange_gone(struct http_connection *c, bool reset); // ends one whose client has left
+// Ends the exchange and releases its memory. on_done is the handler's last callback. Only the
+// framing of an unread body stays. The caller decides what happens to the connection.
 void http_exchange_end(struct http_connection *c, enum http_outcome outcome);
 
 // --- http_tickets.c ------------------------------------------------------------------------------

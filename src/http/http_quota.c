@@ -49,8 +49,9 @@ static void leave(atomic_uint *count)
 
 // --- Requests and memory -------------------------------------------------------------------------
 
-// Memory that clients hold apart from TLS and incoming heads. It has the same limit as those, so
-// that a few requests with long heads use no more than max_inflight usual ones.
+// Returns true if the memory of requests has reached its limit. That is the memory of clients
+// except for TLS and incoming heads, and its limit is max_held_bytes, as for these. So a few
+// requests with long heads use no more memory than max_inflight usual ones.
 static bool requests_fill_their_share(const struct http_quota *quota)
 {
     uint64_t max = quota->max_held_bytes;

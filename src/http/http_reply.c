@@ -2,13 +2,13 @@
 // Replies: sends head and body to the socket, with back-pressure towards the source. Runs on the
 // connection's worker.
 //
-// A reply waits in this order: the rest of "100 Continue", the rest of the head, the rest of a
-// whole small body, the queue. The queue is a ring of slices in the request's arena. It holds at
-// most HTTP_OUT_HIGH bytes in memory (less while memory is short), or one file range after them and
-// then nothing. Everything in memory leaves in one call with the head. A file range follows by
-// sendfile, after its source or this file has confirmed in this pass that exactly this piece is
-// resident. If it is not resident, the range returns to its source (recall), which delivers the
-// bytes another way.
+// The parts of a reply are sent in this order: the rest of "100 Continue", the rest of the head,
+// the rest of a whole small body, the queue. The queue is a ring of slices in the request's arena.
+// It holds at most HTTP_OUT_HIGH bytes in memory, or less while memory is short. One file range may
+// follow them as the last slice. One call sends everything in memory together with the head. Then
+// sendfile sends the file range, if its source or this file has confirmed in this pass that exactly
+// this piece is resident. If it is not resident, the range returns to its source (recall), which
+// delivers the bytes in another way.
 //
 // Nothing here calls the handler: http_reply_write() tells the connection how far it got, and the
 // connection ends the exchange. Only http_reply_write() asks the source, so the source is never
@@ -98,7 +98,7 @@ static size_t headers_size(const struct headers *headers)
     return size;
 }
 
-// Returns false if the arena is used up.
+// Renders the head into the arena. Returns false if the arena is used up.
 static bool render_head(struct http_exchange *x, const struct http_reply *reply, bool bodiless)
 {
     struct http_connection *c = connection_of(x);
@@ -283,7 +283,7 @@ void http_reply_release(struct http_exchange *x)
 
 bool http_reply_holds_memory(const struct http_exchange *x)
 {
-    const struct reply_queue *q = x->reply.queue; // a FILE is always last
+    const struct reply_queue *q = x->reply.queue; // only the last slice can be a FILE
     return q != NULL && q->count > 0 && q->entries[q->first].slice.kind == HTTP_SLICE_BYTES;
 }
 
@@ -372,8 +372,8 @@ static void reply_pull(struct http_exchange *x)
     struct reply_state *r = &x->reply;
     while (r->source != NULL && r->phase == REPLY_PULLS && !x->cut && queue_has_room(r->queue)) {
         struct http_slice slice = {0};
-        http_reply_enter(
-            r, REPLY_WAITS); // until the source says otherwise, or is ready inside the pull
+        // Wait, unless pull() returns a slice or calls http_reply_ready().
+        http_reply_enter(r, REPLY_WAITS);
         switch (r->source->pull(r->source, &slice)) {
         case HTTP_PULL_SLICE:
             if (r->phase == REPLY_WAITS) {
@@ -382,7 +382,7 @@ static void reply_pull(struct http_exchange *x)
             queue_push_slice(x, &slice);
             break;
         case HTTP_PULL_WAIT:
-            return; // if it is ready already, connection_run() comes back here
+            return; // if it is ready already, connection_run() calls this again
         case HTTP_PULL_END:
             queue_push_end(x);
             break;
@@ -443,7 +443,7 @@ static void note_sent(struct http_exchange *x, uint64_t sent)
     sent -= take_span(&r->interim, sent);
     if (sent > 0 && !r->head_sent) {
         r->head_sent = true;
-        r->first_byte_us = clock_monotonic_us(); // a hit's is of the same turn as its head
+        r->first_byte_us = clock_monotonic_us(); // not worker_now_us(), in which a hit has begun
     }
     sent -= take_span(&r->head, sent);
     uint64_t body = take_span(&r->body, sent);
@@ -516,7 +516,7 @@ static enum file_result send_file(struct http_exchange *x, struct reply_entry *e
     case -ENOTCONN:
         return FILE_GONE;
     default:
-        return FILE_RECALL; // the source finds the reason
+        return FILE_RECALL; // the source reads the bytes, and finds the reason
     }
 }
 
@@ -537,8 +537,8 @@ static enum reply_progress send_some(struct http_exchange *x, uint64_t *budget)
     unsigned count = gather(r, iov);
     struct reply_entry *file = r->phase != REPLY_NONE ? file_entry(r) : NULL;
     if (file != NULL) {
-        // Checked before the head leaves, so that a head never waits corked for a range that is
-        // gone.
+        // Check the range before the head is sent. Otherwise the kernel would hold back the head
+        // (MSG_MORE) for a range that is no longer resident.
         uint64_t len = min_u64(file->slice.range.len - file->sent, *budget);
         if (file->asked != r->pass && !file_send_ready(&file->slice.range, file->sent, len)) {
             recall(x, file);
@@ -560,7 +560,7 @@ static enum reply_progress send_some(struct http_exchange *x, uint64_t *budget)
             return REPLY_DONE;
         }
     }
-    check(file != NULL); // else has_output() found nothing
+    check(file != NULL); // otherwise has_output() returned false
     uint64_t before = r->body_bytes;
     switch (send_file(x, file, min_u64(HTTP_FILE_SLICE_MAX, *budget))) {
     case FILE_SENT:

@@ -37,8 +37,8 @@ static bool body_passes_through(const struct http_exchange *x)
     return x->body == BODY_FLOWING || x->body == BODY_PAUSED || x->body == BODY_DROPPED;
 }
 
-// Returns how many bytes may be received now. While memory is short these are few, even if the
-// client pipelines requests.
+// Returns how many bytes may be received now. While memory is short, these are few, because they
+// stay in memory. That includes pipelined requests.
 static size_t input_room(const struct http_connection *c)
 {
     size_t room = HTTP_IN_MAX - (c->in.len - c->in_used);
@@ -104,7 +104,8 @@ static uint64_t least_rate(const struct http_connection *c)
     return c->hw->quota->min_rate_bytes * (holds_up ? HTTP_COLLECTED_RATE : 1);
 }
 
-// Judges each window of min_rate_grace_ms that was spent waiting for the client.
+// Returns true if the client is to be disconnected, because it is too slow. Judges each window of
+// min_rate_grace_ms that was spent waiting for the client.
 static bool too_slow(struct http_connection *c)
 {
     const struct http_options *options = connection_options(c);
@@ -175,8 +176,8 @@ static void refuse_tls_hello(struct http_connection *c)
 }
 
 // Keeps a received part of a head, or of a TLS record before a head. If there is no memory for it,
-// refuses the head and returns true, or closes a connection without a head and returns false.
-// Returns false if there is memory.
+// refuses the head, or closes a connection on which no head has begun. Returns true only if it has
+// refused a head.
 static bool head_waits(struct http_connection *c)
 {
     http_connection_keep_input(c);
@@ -226,7 +227,7 @@ static bool exchange_step(struct http_connection *c)
     if (x->body == BODY_FLOWING || x->body == BODY_DROPPED) {
         moved = http_body_step(c);
     } else if (x->body == BODY_NONE && x->sink != NULL) {
-        http_body_end(x, ERR_OK); // a sink for a body of no bytes
+        http_body_end(x, ERR_OK); // the sink of an empty body
         moved = true;
     }
     c->blocked = false;
@@ -337,8 +338,8 @@ static bool wants_read(struct http_connection *c)
     if (c->in.len - c->in_used > kept_max) {
         return false;
     }
-    // A held body, or bytes of the next request: one head's worth is enough. Until then, reading
-    // detects a client that leaves.
+    // Read a held body or the next request only up to about the length of one head. Until then,
+    // reading detects a client that leaves.
     return x->body == BODY_HELD ||
            request_head_scan(&c->request_head, http_connection_input(c)) == REQUEST_HEAD_MORE;
 }
@@ -384,8 +385,9 @@ static void connection_settle(struct http_connection *c)
     set_deadline(c, deadline_of_state(c, waits));
 }
 
-// Called when nothing moves by itself and the client has sent all that it will. Only a reply can be
-// due.
+// Called when the client has shut its sending side and no further step is possible. Closes the
+// connection unless an exchange is open. Ends an exchange whose request body is cut, unless the
+// reply has begun.
 static void connection_at_eof(struct http_connection *c)
 {
     const struct http_exchange *x = &c->x;
@@ -393,8 +395,8 @@ static void connection_at_eof(struct http_connection *c)
         http_connection_close(c, false);
         return;
     }
-    bool body_is_cut =
-        body_passes_through(x) && http_connection_input(c).len == 0; // else its sink has paused
+    // If there is input, the sink has paused.
+    bool body_is_cut = body_passes_through(x) && http_connection_input(c).len == 0;
     if (body_is_cut && x->reply.phase == REPLY_NONE) {
         http_exchange_gone(c, false);
     }
@@ -582,7 +584,7 @@ void http_run_start(struct http_worker *hw, int fd, SSL *ssl, const char *peer, 
     stats_add(COUNTER_http_connections_idle, 1);
     c->phase = ssl != NULL ? CONNECTION_HANDSHAKE : CONNECTION_OPEN;
     c->since_us = connection_now_us(c);
-    if (http_connection_leave(c)) { // if the server drains
+    if (http_connection_leave(c)) { // the server drains
         return;
     }
     if (hw->is_closed) {

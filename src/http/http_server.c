@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Listeners: bind, accept, pass to the worker with the fewest connections, limits, drain.
+// The server: binds, accepts, gives each connection to the worker with the fewest connections,
+// enforces the limits, drains.
 //
 // Worker 0 accepts. With one accepting thread the counts are exact, so that a few long-lived
 // connections spread evenly. A connection is counted for its worker before it is sent there, so
 // that a burst spreads too. Threads share only the counts and the state of draining.
 //
-// If descriptors run out, a reserved one is closed, so that waiting connections can be accepted and
-// closed. A client whose connection closes retries sooner than one that waits. Then accepting
-// pauses for a moment, so that it does not spin.
+// If descriptors run out, the server closes a reserved one, so that it can accept waiting
+// connections and close them. A client whose connection closes retries sooner than one that waits.
+// Then accepting pauses for a moment, so that the worker does not spin.
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -34,7 +35,7 @@ struct http_server {
     struct http_options options;
     struct http_quota quota;
     struct listener listeners[HTTP_LISTENERS_MAX];
-    struct listener former; // for connections that a former process accepted
+    struct listener former; // stands for the listener of connections that a former process accepted
     unsigned listener_count;
     struct http_worker *workers;
     unsigned worker_count, next_worker;
@@ -44,8 +45,8 @@ struct http_server {
     atomic_bool is_draining;
     atomic_uint undrained_count; // pending orders to drain and to recall
     atomic_int passing_fd;       // idle connections leave through it; -1: they are closed
-    unsigned passed_at_once;     // in one message through it; set before the orders are sent
-    int recalled_fd;             // passed connections return through it; set likewise
+    unsigned passed_at_once;     // connections per message; set before the orders are sent
+    int recalled_fd;             // passed connections return through it; set before the orders
     bool is_started;             // main thread
     struct http_taking *taking;  // NULL: there was no former process
 };
@@ -182,8 +183,8 @@ static void hand_over(struct listener *l, int fd, const struct sockaddr_storage 
     }
     int unsent = (int)chunk_budget_socket_bytes();
     if (!l->is_unix && unsent > 0) {
-        // Bytes that a slow client has not requested yet wait in this process. The kernel would
-        // buffer megabytes of them.
+        // Keep the unsent bytes of a slow client in this process, which bounds them. The kernel
+        // would buffer megabytes.
         (void)setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof(unsent));
     }
     struct handover *h = calloc(1, sizeof(*h));
@@ -483,8 +484,8 @@ static void listener_close(struct listener *l)
     l->fd = -1;
 }
 
-// If another process takes over (is_followed), it keeps the names of the listeners and the clients
-// that wait in their queues.
+// Stops accepting. Closes the listeners, unless another process takes over (is_followed). That
+// process keeps their names, and the clients that wait in their queues.
 static void drain_listeners(struct http_server *server, bool is_followed)
 {
     listeners_set(server, false);

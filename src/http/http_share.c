@@ -2,10 +2,11 @@
 // Each connection's share of what its worker sends in a turn of the loop. Runs on that worker.
 //
 // A small reply waits for everything that other connections send in the same turn. So while there
-// are small replies, a turn sends HTTP_TURN_BYTES, shared among as many connections as sent
-// anything in the previous turn. If all replies are large, shorter turns help nobody, and each
-// connection may send HTTP_SHARE_MOST. A connection that runs again in the same turn has the rest
-// of its share.
+// are small replies, all connections together send about HTTP_TURN_BYTES in a turn. The share of
+// each is that divided by the number of connections that have sent in the previous turn, or in this
+// one if these are more. If all replies are large, shorter turns help nobody, and each connection
+// may send HTTP_SHARE_MOST. A connection that runs again in the same turn has the rest of its
+// share.
 #include "http/http_private.h"
 
 static uint64_t share_of(const struct http_turn *turn, uint64_t now_us)

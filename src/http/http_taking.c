@@ -3,8 +3,8 @@
 //
 // If this process must end before it has accepted all connections from its predecessor, it forwards
 // the rest to its own successor without accepting them. If the successor fails to start, this
-// process receives the connections that it has sent to it. The reader needs as many free
-// descriptors as a message has. It waits for them, except at the last read.
+// process takes back the connections that it has sent. To read a message, a process needs as many
+// free descriptors as the message carries. It waits for them, except in its last read.
 #include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -41,8 +41,9 @@ static void taking_end(struct http_taking *t)
     t->fd = -1;
 }
 
-// Peeks at the next message. *ret_passed gets copies of its descriptors; *ret_all says whether all
-// of them could be copied. Returns false if there is no message; *ret_over: there will be no more.
+// Peeks at the next message. *ret_passed gets copies of its descriptors. *ret_all is true if all of
+// them could be copied. Returns false if there is no message; *ret_over is true if there will be no
+// more.
 static bool take_look(int from_fd, struct passed *ret_passed, bool *ret_all, bool *ret_over)
 {
     union http_passed_control control;
@@ -78,7 +79,7 @@ static void take_drop(int from_fd)
 static void passed_close(const struct passed *passed, unsigned count)
 {
     for (unsigned i = 0; i < count; i++) {
-        (void)close(passed->fds[i]); // its owner has a copy
+        (void)close(passed->fds[i]); // the message or its receiver has a copy
     }
 }
 
@@ -130,8 +131,8 @@ void http_taking_drain(struct http_taking *t, const struct http_passing *passing
 {
     bool over;
     if (t != NULL && t->fd >= 0) {
-        // At most the length of the kernel's queue. Connections without a descriptor are closed
-        // with it.
+        // This ends, because the kernel's queue is bounded. Connections for which no descriptor is
+        // free are closed with the socket.
         (void)take(t, UINT_MAX, passing, &over);
         taking_end(t);
     }
@@ -141,7 +142,7 @@ void http_taking_recall(int fd, void (*adopt)(void *ctx, int fd), void *ctx)
 {
     bool over;
     const struct http_taking recall = {.adopt = adopt, .ctx = ctx, .fd = fd};
-    (void)take(&recall, UINT_MAX, &http_passing_none, &over); // as above
+    (void)take(&recall, UINT_MAX, &http_passing_none, &over); // ends, as above
 }
 
 static void on_taking(struct worker *to, struct message *message)

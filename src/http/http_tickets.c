@@ -25,8 +25,8 @@ struct ticket_key {
 
 struct http_tickets {
     struct {
-        pthread_mutex_t lock;      // alone: nothing is called under it but OpenSSL's random numbers
-        struct ticket_key keys[2]; // what seals now, and the one before
+        pthread_mutex_t lock;      // under it, only OpenSSL's random numbers are called
+        struct ticket_key keys[2]; // the key that encrypts now, and the previous one
     } guarded;
 };
 

@@ -21,7 +21,7 @@
 #include "http/http_private.h"
 
 #define LOOK_EVERY_US 1000000u
-#define TLS12_CIPHERS "ECDHE+AESGCM:ECDHE+CHACHA20" // all of TLS 1.3's are of this kind
+#define TLS12_CIPHERS "ECDHE+AESGCM:ECDHE+CHACHA20" // all ciphers of TLS 1.3 are of this kind
 
 struct file_stamp {
     int64_t s, ns;
@@ -30,7 +30,7 @@ struct file_stamp {
 
 struct http_certificate {
     struct message message;
-    struct http_tls *tls; // its user
+    struct http_tls *tls; // the TLS state that uses it
     char *cert_file, *key_file;
     struct file_stamp cert_stamp, key_stamp;
     SSL_CTX *ctx;
@@ -94,7 +94,8 @@ static void why_from_openssl(const char *key, const char *what, const char *path
     (void)snprintf(why, size, "%s %s: no %s that can be used: %s", key, path, what, text);
 }
 
-// Returns NULL and one line in `why` on failure. Blocks on the files.
+// Loads the files into a new context. Returns NULL and one line in `why` on failure. Blocks on the
+// files.
 static SSL_CTX *ctx_load(const char *cert_file, const char *key_file, struct http_tickets *tickets,
                          char *why, size_t size)
 {
@@ -124,7 +125,8 @@ static SSL_CTX *ctx_load(const char *cert_file, const char *key_file, struct htt
     return NULL;
 }
 
-// Returns ERR_INVALID and one line in ret_why on failure. Blocks on the files.
+// Loads the files into a new certificate. Returns ERR_INVALID and one line in ret_why on failure.
+// Blocks on the files.
 static enum err certificate_load(struct http_tls *tls, const char *cert_file, const char *key_file,
                                  struct http_certificate **ret_certificate, struct buf *ret_why)
 {
@@ -135,7 +137,7 @@ static enum err certificate_load(struct http_tls *tls, const char *cert_file, co
     c->cert_file = strdup(cert_file);
     c->key_file = strdup(key_file);
     check(c->cert_file != NULL && c->key_file != NULL);
-    // Before loading, so that the next check detects a change in between.
+    // Read the stamps before loading, so that the next check detects a change in between.
     (void)stamp_read(cert_file, &c->cert_stamp);
     (void)stamp_read(key_file, &c->key_stamp);
     c->ctx = ctx_load(cert_file, key_file, tls->tickets, why, sizeof(why));

@@ -129,13 +129,14 @@ static inline bool eight_are(const char *bytes, uint8_t wanted)
     uint64_t word;
     memcpy(&word, bytes, sizeof(word));
     if (wanted == BYTE_VALUE) {
-        return (any_below(word, 0x20) | any_is(word, 0x7f)) == 0; // a tab is rare
+        return (any_below(word, 0x20) | any_is(word, 0x7f)) == 0; // false for a tab, too
     }
     return wanted == BYTE_TARGET &&
            (any_below(word, 0x21) | any_is(word, 0x7f) | any_is(word, '#') | (word & HIGH)) == 0;
 }
 
-// Inline, so that each class gets its own loop.
+// Returns the position of the first byte that is not in the class `wanted`; `end` if all are. It is
+// inline, so that each class gets a loop of its own.
 static inline uint32_t skip_class(const char *bytes, uint32_t at, uint32_t end, uint8_t wanted)
 {
     while (wanted != BYTE_TOKEN && at + sizeof(uint64_t) <= end && eight_are(bytes + at, wanted)) {
@@ -304,7 +305,7 @@ enum request_head_verdict request_head_scan(struct request_head *h, struct span 
 
 // --- Step 2: lines -------------------------------------------------------------------------------
 
-// Splits the lines that step 1 has checked byte by byte. Returns false without memory.
+// Splits the lines that step 1 has checked byte by byte. Returns false if there is no memory.
 static bool cut_headers(const struct request_head *h, struct span head, struct arena *arena,
                         struct headers *ret_headers)
 {
@@ -397,7 +398,8 @@ static bool port_is_legal(struct span port)
     return port.len <= 5 && span_to_u64(port, &value) && value <= 65535;
 }
 
-// A name, IPv4 or [IPv6], with an optional port; no user part, no list, no blanks.
+// Returns true for a name, IPv4 or [IPv6], with an optional port. A user part, a list or blanks are
+// illegal.
 static bool host_is_legal(struct span host)
 {
     size_t i = 0;
@@ -431,7 +433,8 @@ static bool host_is_legal(struct span host)
     return host.ptr[i] == ':' && port_is_legal((struct span){host.ptr + i + 1, host.len - i - 1});
 }
 
-// Blanks may follow a length. A tab is a blank to some parsers and an error to others.
+// Returns true if a tab follows the value, after any spaces. A length may not have one, because a
+// tab is a blank to some parsers and an error to others.
 static bool tab_follows(struct span value)
 {
     const char *at = value.ptr + value.len;
@@ -499,7 +502,7 @@ static enum err judge_connection(const struct http_request *r)
 static enum err judge_expect(struct http_request *r, const struct seen *seen)
 {
     if (seen->expect_count == 0 || r->version_minor == 0) {
-        return ERR_OK; // RFC 9110 10.1.1: from HTTP/1.0 it is ignored
+        return ERR_OK; // RFC 9110 10.1.1: Expect of HTTP/1.0 is ignored
     }
     if (seen->expect_count > 1 || !span_equal_nocase(seen->expect, SPAN("100-continue"))) {
         return ERR_EXPECTATION_FAILED;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// llhttp, strict and without any lenient flag, reads again every head that request_head_accept()
-// has accepted, and must read the same. If not, the process ends, so that a test or a fuzzer shows
-// the head. Not in a release. Pure; any thread.
+// Builds other than a release parse each head that request_head_accept() has accepted a second
+// time. llhttp, strict and without any lenient flag, must read the same. If not, the process
+// aborts, so that a test or a fuzzer shows the head. Pure; any thread.
 #include "http/http_private.h"
 
 #ifdef FOREBAY_FAULTS
@@ -62,7 +62,7 @@ static int on_headers_complete(llhttp_t *parser)
 {
     struct other *o = parser->data;
     o->is_complete = true;
-    return HPE_PAUSED; // the body is not llhttp's business
+    return HPE_PAUSED; // llhttp must not read the body
 }
 
 static const llhttp_settings_t settings = {
