@@ -16,7 +16,7 @@ static void put_json_number(struct access_log_line *line, struct span begin, uin
     access_log_line_u64(line, value);
 }
 
-// Fields that nearly every request leaves empty are left out.
+// Appends a field only if it is not empty. Used for fields that nearly every request leaves empty.
 static void put_json_string_if(struct access_log_line *line, struct span begin, struct span value)
 {
     if (value.len > 0) {

@@ -48,20 +48,21 @@ static bool is_plain(unsigned char c)
 
 #define EACH(byte) ((byte)*UINT64_C(0x0101010101010101))
 
-// The same for eight bytes at once, because nearly all logged bytes are plain.
+// Returns true if eight bytes are plain (is_plain()). It tests them at once, because nearly all
+// logged bytes are plain.
 static bool are_plain(const char *bytes)
 {
     uint64_t word;
     memcpy(&word, bytes, sizeof(word));
     uint64_t quote = word ^ EACH('"'), backslash = word ^ EACH('\\'), del = word ^ EACH(0x7f);
-    // Top bits are set in bytes below 0x20, and maybe in the bytes after one.
+    // The top bit is set in each byte below 0x20, and maybe in the bytes that follow such a byte.
     uint64_t low = (word - EACH(0x20)) & ~word;
     uint64_t zero = ((quote - EACH(1)) & ~quote) | ((backslash - EACH(1)) & ~backslash) |
                     ((del - EACH(1)) & ~del);
     return ((word | low | zero) & EACH(0x80)) == 0;
 }
 
-// Returns the length of the UTF-8 sequence at the start of `s`. 0: it is not UTF-8.
+// Returns the length of the UTF-8 sequence at the start of `s`, or 0 if there is none.
 static size_t utf8_len(struct span s)
 {
     const unsigned char *p = (const unsigned char *)s.ptr;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The live view of requests as they end: the lines of access_log_json.c, in a ring of each worker,
-// for every request, whatever the access log contains. While nobody watches, a worker only reads a
-// flag. While somebody watches, a worker still never waits: a line that does not fit is counted and
-// lost.
+// The live view of requests. When a request ends, its worker writes the line of access_log_json.c
+// into a ring of its own. It does so for every request, even if the access log leaves it out. While
+// nobody watches, a worker only reads a flag. While somebody watches, a worker still never waits. A
+// line that does not fit is lost and counted.
 //
-// One thread takes the lines. The first line after it has fallen asleep wakes it.
+// One thread takes the lines. The first line that is written after a take wakes it.
 #include "proxy/log/access_log_private.h"
 
 #include <assert.h>
@@ -42,7 +42,7 @@ struct access_log_live *access_log_live_new(unsigned worker_count)
     check(live->workers != NULL && live->batch != NULL);
     for (unsigned i = 0; i < worker_count; i++) {
         live->workers[i] = (struct live_worker){.date.s = INT64_MIN};
-        access_log_ring_init(&live->workers[i].lines, RING_BYTES); // no memory until used
+        access_log_ring_init(&live->workers[i].lines, RING_BYTES); // no pages until used
     }
     live->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     check(live->wake_fd >= 0);
@@ -113,8 +113,8 @@ uint64_t proxy_live_take(struct proxy *proxy, proxy_live_fn on_lines, void *ctx)
     uint64_t lost = 0;
     uint64_t count;
     (void)!read(live->wake_fd, &count, sizeof(count)); // the value is not used
-    atomic_store(&live->is_asleep,
-                 true); // before the rings are looked at: who puts after that wakes
+    // Set the flag before looking at the rings, so that a line that is put later wakes this thread.
+    atomic_store(&live->is_asleep, true);
     for (unsigned i = 0; i < live->worker_count; i++) {
         struct live_worker *worker = &live->workers[i];
         size_t done = 0, len = 1;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A line of the access log and its content, for the files that write the formats:
-// access_log_json.c, access_log_s3.c, access_log_text.c. On the request's worker.
+// access_log_json.c, access_log_s3.c, access_log_text.c. They run on the request's worker.
 #ifndef FOREBAY_PROXY_LOG_ACCESS_LOG_PRIVATE_H
 #define FOREBAY_PROXY_LOG_ACCESS_LOG_PRIVATE_H
 
@@ -9,9 +9,10 @@
 
 #define ACCESS_LOG_LINE_MAX 32768u
 
-// Room is checked once per piece. A line that does not fit is not written at all. So each format
-// shortens the values that the client chose, until its longest line fits even if every byte of them
-// is encoded. Otherwise a client could keep its request out of the log.
+// A line while it is written. Each append checks once that there is room. A line that does not fit
+// is not logged at all. So each format shortens the values that the client chose, until its longest
+// line fits even if every byte of them is encoded. Otherwise a client could keep its request out of
+// the log.
 struct access_log_line {
     size_t len;
     bool is_full;
@@ -29,14 +30,14 @@ struct access_log_entry {
     const struct request *r;
     enum http_outcome outcome;
     struct access_log_date *date;
-    // Time since the request's head came. first_byte_us 0: no byte was sent.
+    // Times since the request's head arrived. first_byte_us is 0 if no byte was sent.
     uint64_t first_byte_us, total_us;
 };
 
-// --- access_log_ring.c: lines from one thread to another, without a lock -------------------------
+// --- access_log_ring.c: passes lines from one thread to another, without a lock ------------------
 
-// `filled` and `emptied` count all bytes ever written and read, and only rise. Only the writer
-// changes `filled`, and only the reader `emptied`.
+// `filled` counts all bytes ever written, and `emptied` all bytes ever read. Only the writer
+// changes `filled`, and only the reader changes `emptied`.
 struct access_log_ring {
     _Alignas(64) atomic_ulong filled;
     _Alignas(64) atomic_ulong emptied;
@@ -69,9 +70,9 @@ void access_log_line_bytes(struct access_log_line *line, const char *bytes, size
     access_log_line_bytes(line, "" literal, sizeof(literal) - 1)
 void access_log_line_text(struct access_log_line *line, const char *text);
 void access_log_line_u64(struct access_log_line *line, uint64_t value);
-// Microseconds as milliseconds with three digits after the point.
+// Appends microseconds as milliseconds with three digits after the point.
 void access_log_line_ms(struct access_log_line *line, uint64_t us);
-// "2026-01-31T12:00:00.000Z".
+// Appends a time in the form "2026-01-31T12:00:00.000Z".
 void access_log_line_date(struct access_log_line *line, struct access_log_date *date,
                           uint64_t wall_us);
 // Appends text for the inside of a JSON string. Each byte that is not UTF-8 becomes \u00XX.

@@ -31,14 +31,14 @@ bool access_log_ring_put(struct access_log_ring *ring, const char *bytes, size_t
     size_t first = min_u64(len, ring->size_bytes - at);
     memcpy(ring->bytes + at, bytes, first);
     memcpy(ring->bytes, bytes + first, len - first);
-    // Sequentially consistent: the reader may be falling asleep.
+    // Sequentially consistent, so that a reader that falls asleep does not miss the line.
     atomic_store(&ring->filled, filled + len);
     return true;
 }
 
 unsigned long access_log_ring_filled(const struct access_log_ring *ring)
 {
-    return atomic_load(&ring->filled); // as in access_log_ring_put()
+    return atomic_load(&ring->filled); // sequentially consistent, as in access_log_ring_put()
 }
 
 size_t access_log_ring_take(struct access_log_ring *ring, char *ret_bytes, size_t max,

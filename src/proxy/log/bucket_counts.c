@@ -77,7 +77,7 @@ static struct row *row_of(struct bucket_counts *counts, const struct request *r)
     }
     struct row *row = &counts->rows[counts->count++];
     check(!atomic_load_explicit(&row->is_there, memory_order_relaxed));
-    memcpy(row->name, name.ptr, name.len); // zeros follow it
+    memcpy(row->name, name.ptr, name.len); // the rest of row->name is zero
     atomic_store_explicit(&row->is_there, true, memory_order_release);
     return row;
 }
@@ -158,7 +158,7 @@ static struct sums *sums_new(const struct proxy *proxy)
     qsort(sums->rows, sums->count, sizeof(sums->rows[0]), compare);
     check(sums->count <= BUCKETS_MAX + 1);
     if (sums->rows[BUCKETS_MAX].name != NULL) {
-        sums->rows[sums->count++] = sums->rows[BUCKETS_MAX]; // onto itself if all rows are used
+        sums->rows[sums->count++] = sums->rows[BUCKETS_MAX]; // the same row if all are used
     }
     return sums;
 }

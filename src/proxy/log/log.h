@@ -7,7 +7,7 @@
 
 // --- access_log.c --------------------------------------------------------------------------------
 
-// Takes ownership of the file.
+// Starts the access log, and takes ownership of the file.
 struct access_log *access_log_new(struct proxy_access_log_file *file, unsigned worker_count);
 // Writes the lines of requests that end from now on to `file`, and takes ownership of it. Only one
 // thread may call it.
@@ -24,7 +24,7 @@ void access_log_live_free(struct access_log_live *live); // NULL is fine
 void access_log_live_write(struct access_log_live *live, const struct request *r,
                            enum http_outcome outcome);
 
-// --- recent.c, bucket_counts.c: one of each for a worker, noted when a request is over -----------
+// --- recent.c, bucket_counts.c: one of each per worker; requests are noted when they end ---------
 
 struct recent *recent_new(void);
 void recent_free(struct recent *recent); // NULL is fine

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The last requests of each worker, in a ring of its own that no other thread touches: a caller
-// asks every worker by a message. Keys are kept as log.keys shows them, and cut. A bucket, key or
-// address may be invalid UTF-8, which its reader must handle.
+// The last requests of each worker, in a ring that only this worker uses. A caller reads them by a
+// message to every worker. Keys are kept as log.keys shows them, and cut. A bucket, key or address
+// may be invalid UTF-8, which the caller must handle.
 #include <stdlib.h>
 #include <string.h>
 
@@ -122,7 +122,7 @@ void proxy_recent(struct proxy *proxy, proxy_recent_fn *done, void *ctx)
     gather->ctx = ctx;
     gather->worker_count = count;
     atomic_init(&gather->left, count);
-    for (unsigned i = 0; i < count; i++) { // the last answer may free it
+    for (unsigned i = 0; i < count; i++) { // first, because the last answer frees `gather`
         gather->parts[i].gather = gather;
         gather->parts[i].message.deliver = on_gather;
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reports which parts of an object are cached, and which rule holds for it, for operators. Reads
-// only: the index as a request would see it on this worker, and the run's header if that does not
-// wait. Handles a bounded number of the object's windows in each turn of the loop.
+// Reports to operators which parts of an object are cached, and which rule holds for it. It changes
+// nothing. It reads the index as a request on this worker would see it, and a run's header if that
+// needs no wait. Each turn of the loop handles a bounded number of the object's windows.
 #include "proxy/ops/inspect_private.h"
 
 #include <stdlib.h>
@@ -138,7 +138,7 @@ static void count_block(struct proxy_object *o, uint64_t block, uint64_t bytes)
         return;
     }
     o->range_cached_blocks++;
-    // Finds the first cell that ends after the block.
+    // Find the first cell that ends after the block.
     uint64_t cell = (block - first) * o->cell_count / o->range_blocks;
     while ((cell + 1) * o->range_blocks / o->cell_count <= block - first) {
         cell++;
@@ -204,7 +204,7 @@ struct explanation {
     bool asks_policy, asks_origin;
     struct store_explain policy;
     struct blocking_job job;
-    struct object_key *key; // a reference, while the origin is asked
+    struct object_key *key; // a reference, until the origin has answered
     struct origin_fetch fetch;
     struct timer patience;
     char names[];
@@ -280,7 +280,7 @@ static void on_origin_end(struct origin_fetch *f, enum err err)
     timer_done(&e->patience);
     o->origin_err = err;
     if (err != ERR_NO_SUCH_KEY && err != ERR_NO_SUCH_BUCKET && err != ERR_OK) {
-        (void)origin_in_trouble(e->key->origin, &o->trouble); // maybe found by this request
+        (void)origin_in_trouble(e->key->origin, &o->trouble); // this request may have found it
     }
     object_key_unref(e->key);
     explain_judge(e);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lists a page of a bucket at its origin, and what is cached of each object. The index knows
-// objects by hash, so the names come from the origin: one request for each page. Runs on one
-// worker, with a bounded number of look-ups in each turn of the loop.
+// Lists a page of a bucket at its origin, with the cached parts of each object. The index contains
+// only hashes of names, so the names come from the origin, by one request for each page. It runs on
+// one worker, with a bounded number of look-ups in each turn of the loop.
 #include "proxy/ops/inspect_private.h"
 
 #include <stdlib.h>

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fetches one page of a bucket's listing from the origin for Forebay itself: keys, sizes and ETags.
-// On one worker. The page is parsed when it is complete. A page longer than BODY_MAX is an error; a
-// call asks for so few keys that this never happens. The memory counts as that of warm jobs.
+// It runs on one worker, and parses the page when it is complete. A page longer than BODY_MAX is an
+// error. A call requests so few keys that no page should be that long. The memory is charged to
+// BUDGET_WARM.
 #include "proxy/ops/inspect_private.h"
 
 #include <string.h>
@@ -62,7 +63,7 @@ static void on_leaf(void *ctx, const char *path, struct span text)
         bool is_etag = strcmp(name, "ETag") == 0;
         if ((is_key && call->has_key) || (is_size && call->has_size) ||
             (is_etag && call->has_etag)) {
-            entry_end(call); // the next one begins
+            entry_end(call); // the next entry begins
         }
         if (is_key) {
             ok = key_decode(call, text, &call->entry.key);

@@ -7,9 +7,10 @@
 
 // --- pins.c --------------------------------------------------------------------------------------
 
-// Returns the rules by command from the disk, or an empty table if they cannot be read.
+// Loads the pins that operators have set from the disk. Returns an empty table if it cannot read
+// them.
 struct pins_table *pins_load(struct proxy *proxy) MUST_USE;
-void pins_room_new(struct proxy *proxy); // after live_start()
+void pins_room_new(struct proxy *proxy); // call it after live_start()
 void pins_room_free(struct proxy *proxy);
 
 // --- evict.c -------------------------------------------------------------------------------------
@@ -18,7 +19,7 @@ void evict_worker_init(struct proxy_worker *pw);
 
 // --- ops_worker.c --------------------------------------------------------------------------------
 
-// Returns the worker for a call that any worker can run; each worker has its turn. Any thread.
+// Chooses a worker for a call that any worker can run, in turn. Any thread.
 struct proxy_worker *ops_worker(struct proxy *proxy);
 // Copies the name to *at, and moves *at to the end of the copy. Returns the copy.
 struct span ops_name_copy(char **at, struct span name);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rules by command: pins that an operator adds and removes while the process runs. A call
-// changes the table as a whole or not at all. A thread of the blocking pool makes the next table,
-// has the store keep it, and publishes it like a reload (live_publish()). When all workers have it,
-// the store reviews what it holds (store_review()). Calls that come during a change wait for their
-// turn; ADMIN_CALLS_MAX bounds their number.
+// Rules by command: pins that an operator adds and removes while the process runs. A call makes all
+// its changes or none. A thread of the blocking pool makes the next table, lets the store save it,
+// and publishes it like a reload (live_publish()). When all workers have the table, the store
+// reviews its runs (store_review()). Calls that arrive during a change wait for their turn.
+// ADMIN_CALLS_MAX bounds their number.
 //
 // A worker may read or store runs under an earlier table. These runs keep their classification
 // until they are read or reviewed again.
@@ -62,7 +62,8 @@ static void on_published(void *ctx)
 
 // --- names that runs are held under --------------------------------------------------------------
 
-// `realm` is "realm|origin", maybe followed by "\001number" and "\0epoch" (object_key.c).
+// Returns true if `realm`, the first part of a key's name, names the origin. It has the form
+// "realm|origin", maybe followed by "\001number" and "\0epoch" (object_key.c).
 static bool is_of_origin(struct span realm, const struct origin *origin)
 {
     struct span name = span_from_cstr(origin_name(origin));
@@ -75,7 +76,9 @@ static bool is_of_origin(struct span realm, const struct origin *origin)
            memcmp(realm.ptr + realm.len - name.len, name.ptr, name.len) == 0;
 }
 
-// Clients may know a bucket of an origin by several names. A pin under any of them applies.
+// Combines `group`, which other names of the bucket have led to, with the group under the name
+// `bucket`. Clients may know a bucket of an origin by several names, and a pin under any of them
+// applies.
 static unsigned group_by_name(const struct live *live, struct span bucket, struct span key,
                               unsigned group)
 {
@@ -111,8 +114,8 @@ static unsigned group_of(void *ctx, struct span realm, struct span bucket, struc
 
 // --- changes: on a thread of the pool ------------------------------------------------------------
 
-// Applies the change to `before`, has the store keep the result, and returns it. On failure returns
-// NULL and sets *ret_err; nothing has changed then.
+// Applies the change to a copy of `before`, lets the store save the copy, and returns it. On
+// failure returns NULL and sets *ret_err; nothing has changed then.
 static struct pins_table *table_make(struct pins_room *room, const struct pins_table *before,
                                      struct change *change, enum err *ret_err, struct buf *why)
 {
@@ -140,7 +143,8 @@ static struct pins_table *table_make(struct pins_room *room, const struct pins_t
     return table;
 }
 
-// Only one change runs at a time, so nobody else replaces the table.
+// Makes a change and publishes the new table. Only one change runs at a time, so nobody else
+// replaces the table.
 static void change_do(struct pins_room *room, struct change *change)
 {
     struct pins_table *before = live_pins(room->proxy);
@@ -278,7 +282,7 @@ struct pins_table *pins_load(struct proxy *proxy)
 {
     struct buf text;
     buf_init(&text, PROXY_PINS_BYTES_MAX);
-    enum err err = store_pins_load(proxy->store, &text); // ERR_CORRUPT was logged
+    enum err err = store_pins_load(proxy->store, &text); // the store has logged ERR_CORRUPT
     struct pins_table *table = pins_table_parse(buf_span(&text));
     if (table == NULL) {
         store_pins_put_aside(proxy->store, "line");
@@ -304,7 +308,7 @@ void pins_room_new(struct proxy *proxy)
     stats_add(COUNTER_pins_listed, count);
     store_set_pins(proxy->store, count > 0);
     store_set_group_of(proxy->store, group_of, proxy);
-    // After a crash, runs may be pinned that the list does not pin.
+    // Review the pinned runs, because after a crash some may not be in the list of pins.
     store_review(proxy->store, STORE_REVIEW_PINNED);
 }
 

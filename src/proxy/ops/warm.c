@@ -5,9 +5,10 @@
 //
 //   items -> pages (two: one is processed while the next is listed) -> objects -> runs
 //
-// Bounds: PROXY_WARM_PENDING_MAX items, two pages, as many runs as the job's concurrency, and twice
-// as many objects and a few more. All jobs together have a bound of memory (warm_room.c). A job
-// pauses while memory is short, the store is behind, or its rate is used up (warm_pace.c).
+// A job holds at most PROXY_WARM_PENDING_MAX items and two pages. It has as many runs in flight as
+// its concurrency, and twice as many objects and a few more. The memory of all jobs together is
+// bounded (warm_room.c). A job pauses while memory is short, while the store has a backlog, or
+// while its rate is used up (warm_pace.c).
 //
 // A job ends when everything is done, when it is cancelled, and with the process. The bytes that
 // are cached by then stay, and a new job for the same items continues from there. Any thread may
@@ -221,7 +222,7 @@ static struct warm_object *next_listed(struct proxy_warm *job)
         if (!page->is_ready) {
             return NULL;
         }
-        // The next page is fetched while the objects of this one are warmed.
+        // Fetch the next page while the objects of this one are warmed.
         bool is_over = page->next == page->call.count;
         check(page->next <= page->call.count && !page->is_running);
         if (!other->is_running && !other->is_ready && page->call.next.len > 0 &&
@@ -295,7 +296,7 @@ static void objects_drop(struct list *list)
     {
         struct warm_object *o = container_of(node, struct warm_object, node);
         warm_object_leave(o);
-        if (o->phase != WARM_PHASE_HEADER) { // otherwise the read's callback calls this again
+        if (o->phase != WARM_PHASE_HEADER) { // otherwise the read's callback leads here again
             list_remove(&o->node);
             warm_room_object_gone(o);
             warm_object_free(o);
@@ -303,8 +304,8 @@ static void objects_drop(struct list *list)
     }
 }
 
-// Releases everything that waits and cancels the rest. Calls that cannot be cancelled end by
-// themselves, and end here again.
+// Releases everything that waits and cancels the rest. A cancelled listing ends later, and a disk
+// read cannot be cancelled. When they end, this runs again.
 static void job_drop(struct proxy_warm *job)
 {
     struct list_node *node;
@@ -351,7 +352,7 @@ static void job_work(struct proxy_warm *job)
         if (!warm_pace_is_full(job)) {
             o = node != NULL ? container_of(node, struct warm_object, node) : next_object(job);
         }
-        if (o == NULL) { // a run or an object that ends, or a page that comes, goes on
+        if (o == NULL) { // the end of a run or object, or a page, will wake the job
             if (later_ms > 0) {
                 timer_start(&job->timer, later_ms);
             }
@@ -408,7 +409,7 @@ static void on_told(struct worker *to, struct message *message)
         timer_init(to, &job->timer, on_timer);
         (void)job_ref(job);
     }
-    atomic_store(&job->published.is_idle, false); // before anything of it is begun
+    atomic_store(&job->published.is_idle, false); // before the job begins any of the items
     bool is_late = job->is_over || job->is_cancelled || job->is_closed;
     while ((node = list_pop_front(&m->items)) != NULL) {
         if (is_late) {

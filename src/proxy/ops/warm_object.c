@@ -3,13 +3,14 @@
 // missing ones run by run. These requests have a lower priority than those of readers. If a reader
 // requests the same run, fill joins the two requests. Runs on the job's worker.
 //
-//   not known      the first run goes to the key's home (ROUTE), and its answer names the version
-//   known          a version that the listing does not name, or that is stale by its rule, is
-//                  confirmed first; then each missing run goes to its stripe's owner (JOIN)
-//   all cached     asks the home for the checksums, unless the record or a run's header names them
-//   replaced       (GONE, or found so by the home): restarts, a few times
-//   not stored     for a moment: the other runs in flight end, and the object restarts later
-//                  (warm_pace.c)
+//   version not known   requests the first run from the key's home (ROUTE), which names the version
+//   version known       confirms the version first, if the listing names another one or it is
+//                       stale by its rule. Then requests each missing run from its stripe's
+//                       owner (JOIN)
+//   all bytes cached    asks the home for the checksums, unless the record or a run's header has
+//                       them
+//   version replaced    restarts, a few times. The owner (GONE) or the home has found it out
+//   not stored for now  waits for the other runs in flight, and restarts later (warm_pace.c)
 #include "proxy/ops/warm_private.h"
 
 #include <stdlib.h>
@@ -115,7 +116,7 @@ static enum warm_step fail(struct warm_object *o, enum err err, const char *why)
     return WARM_OVER;
 }
 
-// Drops all that was learnt about the object.
+// Drops everything that the job has found out about the object.
 static void forget(struct warm_object *o)
 {
     store_object_unref(o->object);
@@ -139,12 +140,12 @@ static enum warm_step restart(struct warm_object *o)
     return WARM_ASKED;
 }
 
-// Moves the object to the front of the ready ones: objects that have begun end before new ones
-// begin.
+// Moves the object to the front of the ready ones, so that objects that have begun end before new
+// ones begin.
 static void changed(struct warm_object *o)
 {
     struct proxy_warm *job = o->job;
-    check(o->phase != WARM_PHASE_PAUSED); // nothing of it was in flight
+    check(o->phase != WARM_PHASE_PAUSED); // a paused object has nothing in flight
     list_remove(&o->node);
     list_push_front(&job->ready, &o->node);
     worker_defer(job->pw->worker, &job->task);
@@ -198,8 +199,8 @@ static void run_end(struct warm_run *run)
     free(node);
 }
 
-// Tries the object again later, for a reason that passes. `asked_us`: the time of the request that
-// came to nothing.
+// Tries the object again later, because the reason of the refusal passes. `asked_us` is the time of
+// the refused request.
 static void put_off(struct warm_object *o, uint64_t asked_us, enum refusal why)
 {
     check(refusal_text(why)->passes);
@@ -234,7 +235,7 @@ static void on_run_ended(struct warm_run *run)
 {
     struct warm_object *o = run->object;
     struct subscription *sub = run->sub;
-    const struct store_place *place = &sub->place; // of a run that was already stored
+    const struct store_place *place = &sub->place; // set if the run was already stored
     uint64_t first = run->first_byte;
     uint64_t end = place->segment == NULL
                        ? sub->run_end_byte
@@ -265,7 +266,7 @@ static void on_run_ended(struct warm_run *run)
         put_off(o, asked_us, REFUSAL_no_connection);
     } else if (outcome == OUTCOME_ERROR) {
         (void)fail(o, err, NULL);
-    } else { // ask again: the index has it by now, or will not have it
+    } else { // ask again: the index has the run by now, or never will
         o->at = min_u64(o->at, max_u64(first, o->first_byte));
         o->is_looked_for = o->is_looked_for && end_of(o) > 0;
         if (++o->restarts > WARM_RESTARTS_MAX * 8) {
@@ -438,8 +439,8 @@ static bool must_confirm(const struct warm_object *o, const struct store_view *v
     return freshness_check(o->rule, view) == FRESHNESS_STALE;
 }
 
-// Moves o->at past the cached bytes. *ret_next: where the next cached bytes begin after a gap;
-// UINT64_MAX: none do.
+// Moves o->at past the cached bytes. If a gap follows, sets *ret_next to the start of the next
+// cached bytes; UINT64_MAX: there are none.
 static void skip_present(struct warm_object *o, const struct store_view *view, uint64_t end,
                          uint64_t *ret_next)
 {
@@ -459,7 +460,8 @@ static void skip_present(struct warm_object *o, const struct store_view *view, u
     }
 }
 
-// Examines one window. WARM_OVER: all of it is cached, and the next one may be examined.
+// Examines one window. Returns WARM_OVER if all of it is cached, so that the next one may be
+// examined.
 static enum warm_step look(struct warm_object *o, struct store_view *view)
 {
     check(o->phase == WARM_PHASE_FETCH && o->check == NULL);
@@ -511,8 +513,8 @@ static void on_described(void *ctx, struct subscription *sub)
     }
 }
 
-// Called when all wanted bytes are cached. Asks for the object's checksums. WARM_OVER: there is
-// nothing to ask.
+// Called when all wanted bytes are cached. Asks for the object's checksums. Returns WARM_OVER if
+// there is nothing to ask.
 static enum warm_step learn_checksums(struct warm_object *o)
 {
     static _Thread_local struct store_view view;
@@ -547,7 +549,8 @@ static enum warm_step learn_checksums(struct warm_object *o)
 
 // --- its next step -------------------------------------------------------------------------------
 
-// The object has waited after a refusal. It begins again from its first byte, by the present rules.
+// Begins an object again that has waited after a refusal, from its first byte and by the present
+// rules.
 static void begin_again(struct warm_object *o)
 {
     struct object_key *key = o->key;
@@ -566,7 +569,7 @@ static bool is_whole(const struct warm_object *o)
     return o->is_looked_for && o->size_bytes != WARM_SIZE_UNKNOWN && o->at >= end_of(o);
 }
 
-// FETCH: one window, or the checksums if nothing is missing.
+// A step in FETCH: examines one window, or asks for the checksums if no byte is missing.
 static enum warm_step fetch_step(struct warm_object *o)
 {
     static _Thread_local struct store_view view;

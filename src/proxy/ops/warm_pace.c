@@ -37,7 +37,8 @@ static uint64_t stored_count(void)
     return stats_sum(COUNTER_fills_stored);
 }
 
-// Called when the store takes no run: notes since when nothing has been stored.
+// Called while the store takes no run. Notes since when nothing has been stored, and whether that
+// is too long.
 static void note_stuck(struct proxy_warm *job, uint64_t now_us)
 {
     struct warm_pace *pace = &job->pace;
@@ -122,7 +123,7 @@ void warm_pace_refused(struct proxy_warm *job, uint64_t asked_us, enum refusal w
     uint64_t now_us = worker_now_us(job->pw->worker);
     note_stuck(job, now_us);
     if (asked_us < pace->shrunk_us) {
-        return; // it was in flight when an earlier refusal halved the limit
+        return; // this run was in flight when an earlier refusal halved the limit
     }
     pace->limit = (unsigned)max_u64(pace->limit / 2, 1);
     check(pace->limit <= job->options.concurrency);

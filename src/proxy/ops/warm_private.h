@@ -48,7 +48,7 @@ struct warm_pace {
     enum refusal held_why;
     uint64_t shrunk_us; // when `limit` was last halved
     unsigned backoff_ms;
-    uint64_t stuck_us;     // since when nothing could be stored; 0: not stuck
+    uint64_t stuck_us;     // time since which nothing could be stored; 0: not stuck
     uint64_t stored;       // runs that the process had stored at stuck_us
     bool is_hopeless;      // nothing was stored for STUCK_MAX_US or longer
     enum refusal refuses;  // why objects are refused now without asking the origin
@@ -56,7 +56,7 @@ struct warm_pace {
 };
 
 struct proxy_warm {
-    // Held by the caller, by messages in flight and, until the job ends, by the worker.
+    // References of the caller, of messages in flight and, until the job ends, of the worker.
     atomic_uint refs;
     struct proxy *proxy;
     struct proxy_worker *pw;
@@ -66,9 +66,9 @@ struct proxy_warm {
     _Atomic uint64_t names_bytes;
     struct warm_published published;
     // Used by the worker only.
-    struct list items;         // struct warm_item: not begun yet
+    struct list items;         // struct warm_item: those that have not begun
     struct warm_item *listed;  // the item being listed (a reference); NULL: none
-    struct warm_page pages[2]; // of its listing: the current page and the next one
+    struct warm_page pages[2]; // of the listing of `listed`: the current page and the next one
     unsigned page;             // index of the current one
     struct circle circle;      // detects a listing whose pages lead in a circle
     // struct warm_object: those that can take a step, and those that wait for an event.
@@ -100,7 +100,7 @@ enum warm_phase {
 struct warm_object {
     struct list_node node; // in proxy_warm.ready, .waiting or .later
     struct proxy_warm *job;
-    struct warm_item *item; // the item that asked for it; if a prefix, a listing named it
+    struct warm_item *item; // the item that led to the object; if a prefix, by its listing
     enum warm_phase phase;  // written by warm_phase_enter()
     struct object_key *key;
     struct live *live; // a reference; it contains `rule`
@@ -126,12 +126,12 @@ struct warm_object {
     struct list runs;
     struct subscription *check; // the request of CONFIRM or SUMS
     uint64_t checked_us;        // when CONFIRM sent it
-    struct store_read read;     // of HEADER
+    struct store_read read;     // the read of HEADER
 };
 
 enum warm_step {
     WARM_ASKED, // a request was sent; more may follow at once
-    WARM_WAITS, // for a run, a read, an answer
+    WARM_WAITS, // the object waits for a run, a read or an answer
     WARM_OVER   // nothing is left to do
 };
 
@@ -146,7 +146,7 @@ void warm_phase_enter(struct warm_object *o, enum warm_phase phase);
 struct warm_object *warm_object_new(struct proxy_warm *job, struct warm_item *item, struct span key,
                                     const struct list_entry *entry);
 enum warm_step warm_object_step(struct warm_object *o);
-void warm_object_leave(struct warm_object *o); // leaves all its subscriptions
+void warm_object_leave(struct warm_object *o); // ends all its subscriptions
 void warm_object_free(struct warm_object *o);  // nothing of it may be in flight
 
 // --- warm_pace.c ---------------------------------------------------------------------------------

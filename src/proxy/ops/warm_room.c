@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of all warm jobs together. It is charged to the budget and limited to a share of it. It
-// covers the names that jobs have received or listed and not begun, and the objects in progress.
-// Any thread adds names; the job's worker releases them. Only one thread at a time asks whether
-// more names fit.
+// Counts the memory of all warm jobs together. It is charged to the budget, and limited to a share
+// of it. It consists of the objects in progress, and of the names that jobs have received or listed
+// and not begun. Any thread adds names; the job's worker releases them. Only one thread at a time
+// asks whether more names fit.
 //
 // A job may hold as many bytes of names as are free when it asks. So a single job gets half of the
 // room, each further job gets some, and their shares approach each other. A caller that finds no
