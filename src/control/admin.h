@@ -18,10 +18,10 @@
 #include "stats/stats.h"
 
 #define ADMIN_CONNECTIONS_MAX 32u   // open at once; at the limit the oldest idle one is closed
-#define ADMIN_BODY_MAX (256u << 10) // of a request
-#define ADMIN_ANSWER_MAX (8u << 20) // of an action
+#define ADMIN_BODY_MAX (256u << 10) // bytes of a request's body
+#define ADMIN_ANSWER_MAX (8u << 20) // bytes of an action's answer
 #define ADMIN_STATUS_BUSY 429       // the action is busy: the caller may retry
-#define ADMIN_CALLS_MAX 16u         // actions in progress; above it: 429
+#define ADMIN_CALLS_MAX 16u         // actions in progress; a further one gets 429
 #define ADMIN_CALLS_ORDERS 4u // reserved for actions that change state, because queries may hang
 #define ADMIN_CALL_WAIT_MAX_MS 60000 // a call that takes longer gets 504
 #define ADMIN_STREAMS_MAX 8u         // clients of /api/v1/events; a further one gets 503
@@ -58,8 +58,8 @@ void admin_call_answer(struct admin_call **call, unsigned status, json_t *json);
 // Answers with {"status": "refused", "reason": why}. Any thread.
 void admin_call_refuse(struct admin_call **call, unsigned status, const char *why);
 
-// The source of the log of requests: one line of JSON for each request that has ended. The admin
-// thread, or admin_stop(), makes all calls.
+// The source of the lines of /api/v1/log: one line of JSON for each request that has ended. Only
+// the admin thread and admin_stop() call its functions.
 typedef void (*admin_lines_fn)(void *ctx, struct span lines); // whole lines, valid during the call
 struct admin_lines {
     int fd;                              // readable if there are lines
@@ -112,9 +112,9 @@ enum err admin_start(const struct admin_options *options, struct admin **ret_adm
 struct admin_access;
 struct admin_access *admin_access_new(const struct admin_access_options *options,
                                       struct buf *ret_why);
-// Applies the rules from the next request on, and takes ownership. One thread.
+// Applies the rules from the next request on, and takes ownership. Only one thread may call it.
 void admin_access_use(struct admin *admin, struct admin_access *access);
-void admin_access_free(struct admin_access *access); // rules that were never used; accepts NULL
+void admin_access_free(struct admin_access *access); // of rules never applied; accepts NULL
 // Returns "127.0.0.1:9001" with the real port, or "" without a TCP listener. Valid as long as
 // `admin`.
 const char *admin_listen_address(const struct admin *admin);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Actions: requests that are answered later, by another thread. An action owns its call until it
-// has answered it. The call then returns through the hub, a lock-free list and an eventfd. The hub
-// outlives the admin thread while a call is open, so that a late answer still finds it.
+// has answered it. The answered call then returns to the admin thread through the hub, which
+// consists of a lock-free list and an eventfd. The hub outlives the admin thread while a call is
+// open, so that a late answer still finds it.
 //
 // A caller that disconnects, or has waited ADMIN_CALL_WAIT_MAX_MS, is dropped. Its call stays
 // counted until it returns. evhttp keeps a request whose connection has ended until it is answered.

@@ -200,7 +200,8 @@ enum err admin_client_get(const char *address, const char *path, unsigned timeou
 
 // --- following -----------------------------------------------------------------------------------
 
-// Passes on whole lines of `text` and keeps the rest. Returns false if the caller wants no more.
+// Calls on_line() for each whole line of `text`, and keeps the rest. Returns false as soon as
+// on_line() does.
 static bool hand_out(struct buf *text, admin_client_line_fn on_line, void *ctx)
 {
     struct span rest = buf_span(text);

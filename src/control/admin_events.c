@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // GET /api/v1/events: sends the totals of admin_summary.c as server-sent events, once a second, to
-// each watching client. On the admin thread.
+// each watching client. Runs on the admin thread.
 //
 // A client with more than OUTPUT_MAX unread bytes is disconnected. At most ADMIN_STREAMS_MAX
 // clients watch at once. The text is rendered once for all of them.

@@ -158,7 +158,7 @@ static struct bufferevent *on_accepted(struct event_base *base, void *ctx)
     struct admin *admin = as_admin(ctx);
     struct bufferevent *bev = bufferevent_socket_new(base, -1, BEV_OPT_CLOSE_ON_FREE);
     check(bev != NULL);
-    check(admin->open_count < ADMIN_CONNECTIONS_MAX); // otherwise all listeners are off
+    check(admin->open_count < ADMIN_CONNECTIONS_MAX); // at the limit, all listeners are off
     bufferevent_incref(bev);
     admin->open[admin->open_count++] = bev;
     stats_add(COUNTER_admin_connections, 1);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // GET /: the page for people, page.html, which is part of the binary. The page is isolated: it may
 // run only its own script and style, which it names by hash, and may send requests only to this
-// server. On the admin thread.
+// server. Runs on the admin thread.
 #include "control/admin_private.h"
 
 #include <openssl/evp.h>

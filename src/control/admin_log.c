@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // GET /api/v1/log: sends requests as they end, one line of JSON each, to at most
-// ADMIN_FOLLOWERS_MAX followers. With `where` it sends only matching requests (admin_where.c). On
-// the admin thread.
+// ADMIN_FOLLOWERS_MAX followers. With `where` it sends only matching requests (admin_where.c). Runs
+// on the admin thread.
 //
 // No thread waits for a follower. At most OUTPUT_MAX unread bytes are kept for it. Further lines
 // are counted, and when there is room again, a line {"dropped": COUNT} reports them. An empty line

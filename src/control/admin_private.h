@@ -123,7 +123,7 @@ bool admin_call_uses(struct admin *admin, const struct bufferevent *bev);
 // --- admin_stream.c ------------------------------------------------------------------------------
 
 struct admin_stream;
-// Delivers one line with its end.
+// Delivers one line of the log, with its line end, to the stream.
 typedef void admin_line_fn(struct admin_stream *stream, struct span line);
 
 struct admin_stream {
@@ -150,7 +150,7 @@ size_t
 admin_stream_waiting(const struct admin_stream *stream); // bytes that the client has not read yet
 void admin_stream_add(struct admin_stream *stream, struct span text); // appends to the next piece
 void admin_stream_send(struct admin_stream *stream);                  // sends the piece
-void admin_stream_arm(struct admin *admin);     // schedules the next tick if there are streams
+void admin_stream_arm(struct admin *admin);     // schedules a tick if there are streams
 void admin_streams_forget(struct admin *admin); // drops all streams; after the thread has stopped
 bool admin_streams_use(struct admin *admin, const struct bufferevent *bev);
 
@@ -163,7 +163,7 @@ void admin_log_tick(struct admin *admin);
 void admin_log_follow(struct admin *admin, struct evhttp_request *req,
                       const struct evkeyvalq *parameters, struct admin_top *top,
                       admin_line_fn *on_line);
-void admin_log_wake(struct admin *admin); // called when lines wait
+void admin_log_wake(struct admin *admin); // call it when log lines are available
 void admin_top_tick(struct admin *admin);
 void admin_log_take(struct admin *admin);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Queries of the admin port's requests, and heads and bodies of its answers. Each connection
-// carries one request. On the admin thread; JSON may be made on any thread.
+// carries one request. Runs on the admin thread; JSON may be made on any thread.
 #include "control/admin_private.h"
 
 #include <event2/buffer.h>

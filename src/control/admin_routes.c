@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dispatches a request: checks its path, method, rights and parameters, and starts its answer. On
-// the admin thread.
+// Dispatches a request: checks its path, method, rights and parameters, and starts its answer. Runs
+// on the admin thread.
 #include "control/admin_private.h"
 
 #include <event2/buffer.h>

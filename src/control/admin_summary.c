@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The numbers of counters.def as one JSON object: totals since the start, under the names of the
-// rows, and no object key. A client computes rates from two requests. On the admin thread.
+// Renders the numbers of counters.def as one JSON object. They are totals since the start, under
+// the names of the rows. No number reveals an object key. A client computes rates from two
+// requests. Runs on the admin thread.
 //
 //   time, uptime_s, version, ready, reason   current values
 //   degraded     components of forebay_degraded that are 1, except io_engine

@@ -2,7 +2,7 @@
 // GET /api/v1/top: the most frequent keys, prefixes, buckets, clients or reasons, a line of JSON
 // every `seconds`, to at most ADMIN_RANKERS_MAX clients. It counts lines of /api/v1/log from the
 // moment its client connects; without clients nothing is counted. With `where` it counts only
-// matching requests. On the admin thread.
+// matching requests. Runs on the admin thread.
 //
 // Clients choose the names without limit, so memory is bounded by the space-saving algorithm:
 // TOP_ROWS names are counted. A new name replaces the one with the lowest count and inherits its

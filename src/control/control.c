@@ -323,9 +323,9 @@ static bool evict_decode(struct span uri, struct evict_one *one, struct span *re
     return is_good;
 }
 
-// Reads one item: "URI" of an object or bucket, {"object": URI} or {"coded": URI}. The key of the
-// last two may end like a prefix. "coded" has a percent-coded key, as ls prints keys that are not
-// text. Returns false if it has answered the call.
+// Reads one item: "URI" of an object or bucket, {"object": URI} or {"coded": URI}. The last two
+// always name an object, even if the key ends like a prefix. The key in "coded" is percent-coded,
+// as ls prints keys that are not text. Returns false if it has answered the call.
 static bool evict_take_one(struct admin_call **call, const json_t *item, struct evict_one *one)
 {
     const json_t *object = json_object_get(item, "object"), *coded = json_object_get(item, "coded");

@@ -33,7 +33,7 @@ struct control {
 
 // Call it before the admin thread starts. The caller sets proxy, store, argc and argv.
 void control_init(struct control *control);
-// Fills in the actions. Their ctx is the control.
+// Sets the actions of the control interface. The caller passes the struct control as their ctx.
 void control_actions(admin_action_fn actions[ADMIN_ACTION_COUNT_]);
 // Returns the source of a proxy's requests, for the log of the admin thread.
 struct admin_lines control_lines(struct proxy *proxy);

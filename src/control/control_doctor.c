@@ -82,8 +82,8 @@ void control_doctor_free(struct command_doctor_run *run)
     free(run);
 }
 
-// Starts the process. Its descriptors are closed on exec, and its signals are as a shell sets them.
-// Returns 0 or an errno.
+// Starts the process. It inherits only the three standard descriptors, and no signal is blocked in
+// it. Returns 0 or an errno.
 static int spawn(struct command_doctor_run *run, int to, pid_t *ret_pid)
 {
     const char *first[] = {"forebay", "doctor", "--json", "--timeout=2"};

@@ -38,7 +38,7 @@ void control_requests(void *ctx, struct admin_call *call)
     proxy_recent(control->proxy, on_recent, call);
 }
 
-// Finds a recent request by the id in its answer.
+// Answers with the recent request that has the id of the call.
 static void on_traced(void *ctx, const struct proxy_recent *items, unsigned count)
 {
     struct admin_call *call = ctx;

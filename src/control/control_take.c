@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parses URIs in calls of the control interface, and converts texts for the answers. On the admin
-// thread; texts on any thread.
+// Parses URIs in calls of the control interface, and converts texts for the answers. Runs on the
+// admin thread; texts on any thread.
 #include <stdio.h>
 #include <string.h>
 

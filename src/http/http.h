@@ -43,8 +43,8 @@ struct http_handler {
     // The handler calls http_reply_start() now or later.
     void (*on_request)(void *ctx, struct http_exchange *x);
     // Called if the head was refused, or if a limit was reached before a request existed; also for
-    // overload (ERR_OVERLOAD). Appends the body of the error reply (S3 XML) to `out` and returns
-    // its content type. May add headers.
+    // overload (ERR_OVERLOAD). Appends the body of the error reply (S3 XML) to `out`, and adds its
+    // Content-Type and any other headers to `headers`.
     void (*on_refused)(void *ctx, enum err err, struct arena *arena, struct headers *headers,
                        struct buf *out);
     // Returns true if paused readers keep files that have to be freed. Then no reader gets
@@ -93,7 +93,7 @@ struct http_server;
 enum err http_server_new(struct loop *loop, const struct http_options *options,
                          struct http_server **ret_server, struct buf *ret_why) MUST_USE;
 void http_server_start(struct http_server *server);
-// A connection applies the new limits from its next wait on. Any thread.
+// Changes the limits. A connection applies the new ones from its next wait on. Any thread.
 void http_server_set_limits(struct http_server *server, const struct http_limits *limits);
 // Returns the real addresses ("127.0.0.1:43121", "unix:/path", "tls:...") in order; NULL past the
 // end.
@@ -112,7 +112,7 @@ enum err http_certificate_load(struct http_server *server, const char *cert_file
 // Uses the certificate, which the server then owns, for connections accepted from now on. Do not
 // call it after loop_stop().
 void http_certificate_use(struct http_server *server, struct http_certificate *certificate);
-void http_certificate_free(struct http_certificate *certificate); // one that was never used
+void http_certificate_free(struct http_certificate *certificate); // frees one that was never used
 // Stops accepting. Open exchanges end with Connection: close; idle connections close. Any thread.
 void http_server_drain(struct http_server *server);
 // Drains like http_server_drain(), but for a process that follows and has copies of the listening
@@ -207,8 +207,8 @@ struct http_sink {
     // memory is short, the client must send faster.
     bool is_collected;
 };
-// Sends "100 Continue" first if the client expects it. Without this call the body is drained
-// (HTTP_DRAIN_MAX), or the connection closes after the reply.
+// Starts the delivery of the body to the sink. Sends "100 Continue" first if the client expects it.
+// Without this call the body is drained (HTTP_DRAIN_MAX), or the connection closes after the reply.
 void http_body_start(struct http_exchange *x, struct http_sink *sink);
 void http_body_pause(struct http_exchange *x);
 void http_body_resume(struct http_exchange *x);

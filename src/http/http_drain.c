@@ -10,9 +10,10 @@
 // accepts. A connection that does not fit stays, and its next reply says close. So does one with
 // TLS, because its keys are in this process.
 //
-// No request that is passed on gets lost, however long a worker or the other process is stalled. A
-// request that nobody has begun to read is passed on when the server is closed at the latest. A
-// head that has begun has a second to be complete.
+// No request on a connection that is passed on gets lost, even if a worker or the other process
+// stalls. If nobody has begun to read a connection's next request, the connection is passed on, at
+// the latest when the server is closed. A request head that has begun to arrive has a second to be
+// complete.
 #include <string.h>
 #include <sys/socket.h>
 

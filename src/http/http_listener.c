@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Listening sockets: created at an address, or inherited from another process. At the start, on the
-// main thread.
+// Listening sockets: created at an address, or inherited from another process. Runs at the start,
+// on the main thread.
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>

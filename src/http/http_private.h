@@ -117,9 +117,9 @@ struct reply_state {
     enum reply_phase phase;
     enum reply_framing framing;
     bool head_sent, close;
-    struct span interim;     // rest of "100 Continue"
-    struct span head;        // rest of the head
-    struct span body;        // rest of a whole small body
+    struct span interim;     // unsent part of "100 Continue"
+    struct span head;        // unsent part of the head
+    struct span body;        // unsent part of a whole small body
     uint64_t length, pulled; // announced length; bytes pulled from the source so far
     struct http_source *source;
     struct reply_queue *queue; // NULL without a source
@@ -239,7 +239,7 @@ struct http_exchange {
     enum body_phase body;
     bool counted;           // counts in max_inflight, and the handler has seen it
     uint64_t charged_bytes; // charged to the budget while it waits
-    bool cut;               // http_reply_cut()
+    bool cut;               // http_reply_cut() was called
     uint64_t body_left;     // Content-Length still to come
     struct http_chunked chunked;
 };
@@ -263,7 +263,7 @@ struct http_connection {
     uint64_t wait_since_us; // start of the wait for the client to send or read; 0 = not waiting
     uint64_t waited_us, moved_bytes; // in the current rate window
     uint64_t slow_us;                // total of the latest windows, all below the minimum rate
-    uint64_t drained_bytes;          // in DRAIN and LINGER
+    uint64_t drained_bytes;          // bytes discarded in DRAIN and LINGER
     struct http_share share;         // bytes that it may send in this turn
     struct task task;
     struct span fresh;                // just received, in the worker's buffer; empty between events
@@ -457,7 +457,7 @@ void http_exchange_end(struct http_connection *c, enum http_outcome outcome);
 
 struct http_tickets; // keys of session tickets; any thread
 struct http_tickets *http_tickets_new(void);
-void http_tickets_free(struct http_tickets *t); // after every SSL and SSL_CTX; accepts NULL
+void http_tickets_free(struct http_tickets *t); // free all SSL and SSL_CTX first; accepts NULL
 void http_tickets_attach(struct http_tickets *t, SSL_CTX *ctx);
 
 // --- http_tls.c ----------------------------------------------------------------------------------
@@ -466,12 +466,13 @@ struct http_tls; // certificate and key, reread when their files change; on work
 enum err http_tls_new(const char *cert_file, const char *key_file, struct http_tls **ret_tls,
                       struct buf *ret_why) MUST_USE;
 void http_tls_free(struct http_tls *tls);
-// Loads as http_certificate_load() does, and passes the result to the worker that accepts.
+// http_tls_load() loads as http_certificate_load() does. http_tls_use() passes the result to the
+// worker that accepts.
 enum err http_tls_load(struct http_tls *tls, const char *cert_file, const char *key_file,
                        struct http_certificate **ret_certificate, struct buf *ret_why) MUST_USE;
 void http_tls_use(struct http_certificate *certificate, struct worker *accepting);
-// Returns a new server side of a handshake on fd, or NULL if memory is short. Checks the files at
-// most once a second, on a pool thread. A changed certificate serves later connections.
+// Returns the server side of a new handshake on fd, or NULL if memory is short. Lets a pool thread
+// check the files, at most once a second. Later connections use a changed certificate.
 SSL *http_tls_accept(struct http_tls *tls, struct worker *w, int fd);
 // Returns 1 if done, -EAGAIN, -EPROTONOSUPPORT if the client speaks plain HTTP, or another negative
 // errno.

@@ -260,7 +260,7 @@ static uint64_t slice_len(const struct http_slice *slice)
     return slice->kind == HTTP_SLICE_BYTES ? slice->bytes.len : slice->range.len;
 }
 
-// Removes the front entry before it is released, because the release may call this room.
+// Removes the front entry before its release, because the release may call functions of this room.
 static void queue_pop(struct reply_queue *q)
 {
     struct reply_entry *e = queue_at(q, 0);

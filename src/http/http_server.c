@@ -47,7 +47,7 @@ struct http_server {
     atomic_int passing_fd;       // idle connections leave through it; -1: they are closed
     unsigned passed_at_once;     // connections per message; set before the orders are sent
     int recalled_fd;             // passed connections return through it; set before the orders
-    bool is_started;             // main thread
+    bool is_started;             // used by the main thread only
     struct http_taking *taking;  // NULL: there was no former process
 };
 
@@ -282,7 +282,7 @@ static void on_acceptable(evutil_socket_t fd, short what, void *ctx)
     accept_some(ctx, ACCEPTS_PER_EVENT);
 }
 
-// Handles a connection as if it had just been accepted. On the worker that accepts.
+// Handles a connection as if it had just been accepted. Runs on the worker that accepts.
 static void adopt(void *ctx, int fd)
 {
     struct http_server *server = ctx;

@@ -214,7 +214,7 @@ static enum err scan_request_line(struct request_head *h, const char *bytes, uin
     }
 }
 
-// Scans one line, or the part of it that has arrived. h->at is the position of a byte.
+// Scans one line, or the part of it that has arrived. bytes[h->at] must have arrived.
 static enum err scan_header_line(struct request_head *h, const char *bytes, uint32_t end)
 {
     uint32_t line_end;

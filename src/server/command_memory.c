@@ -30,9 +30,10 @@ unsigned command_memory_inflight_max(unsigned wanted, uint64_t max_buffer_bytes)
     return (unsigned)min_u64(wanted, fit);
 }
 
-// Requests use small allocations, and one long-lived allocation keeps the page of a hundred freed
-// ones. After a burst, such pages are most of the process's memory, so they are trimmed then. Never
-// trim during a burst, because trimming locks each heap for some ms.
+// Requests use small allocations. One allocation that lives on keeps the page of a hundred freed
+// ones in memory. After a burst such pages are most of the process's memory, so this returns the
+// free ones to the kernel. It never does so during a burst, because trimming locks each heap for
+// some ms.
 void command_memory_trim(uint64_t *high_bytes)
 {
     uint64_t used = chunk_budget_used_bytes() - chunk_budget_kind_bytes(BUDGET_PAYLOAD);

@@ -13,7 +13,7 @@
 
 #define BARRIER_MS 5000
 
-// Sends `state` and the descriptor `fd` (-1: none). Ignores a missing listener.
+// Sends `state` and the descriptor `fd` (-1: none) to NOTIFY_SOCKET. Ignores errors.
 static void send_state(const char *state, int fd)
 {
     const char *path = getenv("NOTIFY_SOCKET");
@@ -66,7 +66,7 @@ void command_notify_barrier(void)
         return;
     }
     send_state("BARRIER=1", ends[1]);
-    (void)close(ends[1]); // now only the sent copy is open
+    (void)close(ends[1]); // now only the service manager has this end
     struct pollfd end = {.fd = ends[0]};
     (void)poll(&end, 1, BARRIER_MS); // hangs up when the service manager closes its copy
     (void)close(ends[0]);

@@ -304,8 +304,8 @@ static enum err keys_load(struct command_reload *reload, struct fresh *fresh, st
     return err;
 }
 
-// Loads the certificate. Loads none, without an error, if its files are the same as before, because
-// Forebay watches their contents anyway.
+// Loads the certificate. Loads none, without an error, if the paths of its files are the same as
+// before, because Forebay watches the contents of these files anyway.
 static enum err certificate_load(struct command_reload *reload, struct fresh *fresh,
                                  struct buf *why)
 {

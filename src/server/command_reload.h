@@ -48,7 +48,7 @@ struct command_reload {
 void command_reload_init(struct command_reload *reload, int argc, char **argv,
                          const struct config *config);
 void command_reload_done(
-    struct command_reload *reload); // after the admin thread has ended; accepts zeros
+    struct command_reload *reload); // call it after the admin thread has ended; accepts zeros
 // The outcome of a reload, one line each: errors, changed settings that now apply, and changed
 // settings that need a restart. The log contains the same.
 struct command_reload_report {

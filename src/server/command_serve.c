@@ -72,7 +72,7 @@ struct serve {
     struct command_upgrade upgrade;
     struct command_watchdog watchdog;
     struct buf why;
-    struct buf warnings; // of the configuration; printed after the reason of a failed start
+    struct buf warnings; // about the configuration; printed after the reason of a failed start
     _Atomic bool started, draining;
 };
 
@@ -134,8 +134,7 @@ static enum err serve_sts_origin(struct serve *s)
 static bool serve_moves(const struct serve *s, uint64_t *ret_age_ms)
 {
     uint64_t now_ms = clock_monotonic_ms(), beat_ms = loop_oldest_heartbeat_ms(s->loop);
-    *ret_age_ms =
-        now_ms - min_u64(now_ms, beat_ms); // a beat may be newer than our reading of the clock
+    *ret_age_ms = now_ms - min_u64(now_ms, beat_ms); // a beat may be later than now_ms
     return *ret_age_ms <= HEARTBEAT_MAX_MS;
 }
 

@@ -8,8 +8,8 @@
 
 #include "config/config.h"
 
-// Returns setting i: key, value as written in a file, source ("default", "FILE:LINE:COL",
-// "env NAME", "--KEY") and reload, which is "live" if a reload applies the setting, else "restart".
+// Returns setting i: key, value as written in a file, source ("default", "FILE:LINE:COL", "env
+// NAME", "--KEY") and reload, which is "live" if a reload applies the setting, else "restart".
 json_t *command_settings_row(const struct config *config, unsigned i);
 // Returns entry i of buckets[]: name, origin, source.
 json_t *command_settings_bucket(const struct config *config, unsigned i);

@@ -151,7 +151,7 @@ static void count_window(struct inspect_look *look, const struct store_view *vie
 {
     struct proxy_object *o = &look->object;
     uint64_t size = o->block_size_bytes,
-             next = look->at / size; // runs of two generations may overlap
+             next = look->at / size; // runs may overlap; count no block twice
     for (unsigned i = 0; i < view->place_count; i++) {
         const struct store_place *place = &view->places[i];
         uint64_t last = place->first_block + place->block_count;

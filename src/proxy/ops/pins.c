@@ -32,7 +32,7 @@ struct change {
 
 struct pins_room {
     struct proxy *proxy;
-    struct message message; // `message` and `job` belong to the only job
+    struct message message; // `message` and `job` serve one job at a time
     struct blocking_job job;
     struct {
         pthread_mutex_t lock; // held only briefly; no other lock is taken under it

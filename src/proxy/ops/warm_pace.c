@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Limits how fast a warm job requests runs, and keeps objects that the store refused for now. On
-// the job's worker.
+// Limits how fast a warm job requests runs, and keeps objects that the store refused for now. Runs
+// on the job's worker.
 //
 // A job does not fetch bytes that the store would throw away. So it asks the store first
 // (store_waits_for()), and the runs in flight of all jobs count as if they were stored. If the
 // store refuses a run in spite of that, or if no connection to the origin comes free in time, the
 // job halves its limit of requests in flight; each stored run raises it by one. The next request
-// then waits BACKOFF_MS_MIN, doubled from refusal to refusal. A refused object waits in
-// proxy_warm.later, where it counts among the job's objects. That list has a limit, and the job
+// then waits BACKOFF_MS_MIN, doubled with each refusal up to BACKOFF_MS_MAX. A refused object waits
+// in proxy_warm.later, where it counts among the job's objects. That list has a limit, and the job
 // begins no new object while it is full.
 //
 //   waits      the store takes nothing for now

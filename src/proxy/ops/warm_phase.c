@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The phases of an object of a warm job: which may follow which. On the job's worker.
+// The phases of an object of a warm job: which may follow which. Runs on the job's worker.
 #include "proxy/ops/warm_private.h"
 
 #define TO(name) (1u << WARM_PHASE_##name)

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shared by the files of a warm job: warm.c (the job's steps and its end), warm_object.c (one
 // object, from the look-up in the index to its last run), warm_pace.c (pace and retries),
-// warm_room.c (memory of all jobs). On the job's worker, except where a comment says otherwise.
+// warm_room.c (memory of all jobs). Runs on the job's worker, except where a comment says
+// otherwise.
 #ifndef FOREBAY_PROXY_OPS_WARM_PRIVATE_H
 #define FOREBAY_PROXY_OPS_WARM_PRIVATE_H
 
@@ -14,7 +15,7 @@
 // Objects that each job may always have in memory.
 #define WARM_OBJECTS_LEAST 16u
 struct warm_item {
-    struct list_node node; // in proxy_warm.items until it is begun
+    struct list_node node; // in proxy_warm.items until the job begins the item
     unsigned refs;
     struct span bucket, key;
     bool is_prefix;
@@ -65,7 +66,7 @@ struct proxy_warm {
     atomic_uint pending;
     _Atomic uint64_t names_bytes;
     struct warm_published published;
-    // Used by the worker only.
+    // Only the worker uses the members below.
     struct list items;         // struct warm_item: those that have not begun
     struct warm_item *listed;  // the item being listed (a reference); NULL: none
     struct warm_page pages[2]; // of the listing of `listed`: the current page and the next one
@@ -105,7 +106,7 @@ struct warm_object {
     struct object_key *key;
     struct live *live; // a reference; it contains `rule`
     const struct proxy_rule *rule;
-    uint64_t first_byte, end_byte;     // wanted
+    uint64_t first_byte, end_byte;     // wanted range
     uint64_t at;                       // all wanted bytes before this one are cached or requested
     uint64_t listed_size, listed_etag; // from the listing; listed_etag 0: it has no ETag
     uint64_t size_bytes;               // WARM_SIZE_UNKNOWN until a version is known
