@@ -77,7 +77,8 @@ struct admin_access_options {
     unsigned allowed_host_count;
 };
 
-// Pointers are copied, or used only while admin runs; strings must outlive it.
+// Strings must live until admin_stop(). Admin copies what all other pointers lead to, or uses it
+// only until then.
 struct admin_options {
     const char *host;        // numeric address; NULL: no TCP listener
     uint16_t port;           // 0: the kernel chooses one

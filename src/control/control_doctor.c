@@ -220,7 +220,7 @@ static void *run_main(void *ctx)
         findings = findings_of(&out);
     }
     if (pipes[0] >= 0) {
-        (void)close(pipes[0]); // only for reading
+        (void)close(pipes[0]); // it was only read
     }
     buf_done(&out);
     if (findings != NULL) {

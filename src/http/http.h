@@ -81,7 +81,7 @@ struct http_options {
     const char *tls_cert_file,
         *tls_key_file; // PEM, reread on change (checked at most once a second)
     struct http_limits limits;
-    uint64_t min_rate_grace_ms;    // 30 s
+    uint64_t min_rate_grace_ms;    // time over which min_rate_bytes is judged: 30 s
     uint64_t min_rate_patience_ms; // the same for readers that hold no scarce resource: 10 min
     struct http_handler handler;
 };

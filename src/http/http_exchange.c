@@ -216,7 +216,7 @@ void http_exchange_done(struct http_connection *c)
     }
     if (!body_left) {
         http_connection_enter(c, CONNECTION_IDLE);
-        (void)http_connection_leave(c); // the drain may have begun during it
+        (void)http_connection_leave(c); // the drain may have begun since the head
         return;
     }
     http_connection_enter(c, CONNECTION_DRAIN);

@@ -27,8 +27,8 @@ static inline uint32_t min_u32(uint32_t a, uint32_t b)
 
 // --- request_head.c ------------------------------------------------------------------------------
 
-// The state of the scan of a request head, which is scanned as it arrives. Offsets count from the
-// first byte.
+// Progress of the scan of a request head that may still be arriving. Offsets count from the first
+// byte.
 struct request_head {
     enum err err;
     uint8_t state, version_minor, method_len;
@@ -87,7 +87,7 @@ enum http_chunked_step http_chunked_next(struct http_chunked *c, struct span *re
 // One piece of the reply body that is being sent, and the chunk framing before it.
 struct reply_entry {
     struct http_slice slice;
-    uint64_t sent;  // bytes of the slice
+    uint64_t sent;  // bytes of the slice that were sent
     uint32_t asked; // FILE: the pass in which its residency was confirmed
     char prefix[REPLY_PREFIX_MAX];
     uint8_t prefix_len, prefix_sent;

@@ -79,7 +79,7 @@ struct serve {
 // Prints warnings after the reason of a failed start, or after the start.
 static void serve_say_warnings(struct serve *s)
 {
-    (void)fputs(buf_cstr(&s->warnings), stderr); // there is no other place to report it
+    (void)fputs(buf_cstr(&s->warnings), stderr); // if this fails, there is no other place
     buf_done(&s->warnings);
     command_limits_tell(&s->descriptors, s->config);
 }
@@ -562,7 +562,7 @@ static void serve_forward(const struct serve *s, int signal_number)
 {
     if (s->upgrade.pid != 0 && (signal_number == SIGHUP || signal_number == SIGUSR1)) {
         (void)kill(s->upgrade.pid,
-                   signal_number); // if it has died, this process restarts and reads the files then
+                   signal_number); // if it has died, this process restarts and reads the files
     }
 }
 
@@ -658,8 +658,9 @@ static void serve_hand_over(struct serve *s, const sigset_t *signals)
                        signal_number); // a stop request must also stop the new process
         }
     }
-    command_watchdog_state(
-        &s->watchdog, state); // the service manager did not accept signs of the new process so far
+    // Send the watchdog's limit too, because the service manager has accepted no signs of the new
+    // process so far.
+    command_watchdog_state(&s->watchdog, state);
     (void)snprintf(main_pid, sizeof(main_pid), "MAINPID=%d%s%s", (int)s->upgrade.pid,
                    state[0] != '\0' ? "\n" : "", state);
     command_notify(main_pid);

@@ -19,7 +19,7 @@ void access_log_reopen(struct access_log *log);
 // --- access_log_live.c ---------------------------------------------------------------------------
 
 struct access_log_live *access_log_live_new(unsigned worker_count);
-void access_log_live_free(struct access_log_live *live); // NULL is fine
+void access_log_live_free(struct access_log_live *live); // accepts NULL
 // Call it when the request ends, on its worker.
 void access_log_live_write(struct access_log_live *live, const struct request *r,
                            enum http_outcome outcome);
@@ -27,10 +27,10 @@ void access_log_live_write(struct access_log_live *live, const struct request *r
 // --- recent.c, bucket_counts.c: one of each per worker; requests are noted when they end ---------
 
 struct recent *recent_new(void);
-void recent_free(struct recent *recent); // NULL is fine
+void recent_free(struct recent *recent); // accepts NULL
 void recent_note(struct recent *recent, const struct request *r);
 struct bucket_counts *bucket_counts_new(void);
-void bucket_counts_free(struct bucket_counts *counts); // NULL is fine
+void bucket_counts_free(struct bucket_counts *counts); // accepts NULL
 void bucket_counts_note(struct bucket_counts *counts, const struct request *r);
 
 #endif

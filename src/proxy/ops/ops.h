@@ -19,7 +19,7 @@ void evict_worker_init(struct proxy_worker *pw);
 
 // --- ops_worker.c --------------------------------------------------------------------------------
 
-// Chooses a worker for a call that any worker can run, in turn. Any thread.
+// Returns each worker in turn, for calls that any worker can run. Any thread.
 struct proxy_worker *ops_worker(struct proxy *proxy);
 // Copies the name to *at, and moves *at to the end of the copy. Returns the copy.
 struct span ops_name_copy(char **at, struct span name);

@@ -182,7 +182,7 @@ static void on_work(struct blocking_job *job)
 {
     struct pins_room *room = container_of(job, struct pins_room, job);
     struct change *change;
-    while ((change = change_take(room)) != NULL) { // one for each waiting caller
+    while ((change = change_take(room)) != NULL) { // each waiting call is one change
         change_do(room, change);
     }
     job->err = ERR_OK;

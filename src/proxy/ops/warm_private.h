@@ -158,9 +158,11 @@ static inline bool warm_pace_is_full(const struct proxy_warm *job)
 {
     return job->run_count >= job->pace.limit;
 }
-void warm_pace_asked(struct proxy_warm *job, uint64_t bytes); // a run was requested
-void warm_pace_ended(struct proxy_warm *job);                 // a run ended, with any result
-void warm_pace_stored(struct proxy_warm *job);                // a run of the job was stored
+void warm_pace_asked(struct proxy_warm *job, uint64_t bytes); // call it when a run was requested
+void warm_pace_ended(struct proxy_warm *job);  // call it when a run ended, with any result
+void warm_pace_stored(struct proxy_warm *job); // call it when a run of the job was stored
+// Call it when a run that was requested at `asked_us` was refused, by the store or for want of a
+// connection to the origin.
 void warm_pace_refused(struct proxy_warm *job, uint64_t asked_us, enum refusal why);
 // Schedules another try of the object after at least `wait_ms`. Returns false if there have been
 // too many tries, or if nothing can be stored.
@@ -173,7 +175,7 @@ uint64_t warm_pace_wake(struct proxy_warm *job);
 
 // Any thread may call it.
 struct warm_item *warm_room_item_new(struct proxy_warm *job, const struct proxy_warm_item *from);
-void warm_room_item_unref(struct proxy_warm *job, struct warm_item *item); // NULL is fine
+void warm_room_item_unref(struct proxy_warm *job, struct warm_item *item); // accepts NULL
 void warm_room_page_come(struct warm_page *page); // charges the page's memory
 void warm_room_page_gone(struct warm_page *page); // discharges it
 // Returns true if the page after the current one may be fetched.
