@@ -44,7 +44,7 @@ struct origin_fetch;
 
 enum checksums_known {
     CHECKSUMS_UNKNOWN,  // nobody has asked the origin
-    CHECKSUMS_TOO_LONG, // only the origin can name them
+    CHECKSUMS_TOO_LONG, // too long for the index record; only the origin can name them
     CHECKSUMS_NONE,     // the origin names none
     CHECKSUMS_KNOWN
 };
@@ -93,9 +93,9 @@ void checksums_learn_end(struct fill_worker *fw, const struct origin *origin, bo
 
 // --- a run (checksums_verify.c); on its owner's worker -------------------------------------------
 
-void checksums_run_begin(struct fill *fill); // call it when its object is known, before its bytes
-// Call it when the whole run has come, and deliver its last bytes afterwards. Sets the verdict, if
-// the run has a sum and none yet.
+void checksums_run_begin(struct fill *fill); // call it when the head is accepted
+// Call it when the whole run has come, and deliver its last bytes afterwards. Sets the verdict,
+// unless it is already set or the run has no sum.
 void checksums_run_judge(struct fill *fill);
 void checksums_run_drop(struct fill *fill); // drops the run's sum: it is not needed, or wrong
 
@@ -118,7 +118,7 @@ struct checksums_reply {
     uint64_t verdicts; // the key's verdict counter when the reply began
     bool has_kind;
     enum s3_checksum kind;
-    struct s3_checksum_state *sum; // of the object's bytes below end_byte
+    struct s3_checksum_state *sum; // covers the object's bytes below end_byte
     uint64_t end_byte;
 };
 // Call it before the reply looks for any of the object's bytes.

@@ -37,7 +37,8 @@ struct fill_options {
     // Size of a stripe: neighbouring bytes of an object that have the same owner. 0: 64 MiB.
     uint64_t stripe_bytes;
     // Runs on each worker for each key that is invalidated. It must drop whatever else the worker
-    // remembers of the key (listings), and prevent that answers in flight about it are remembered.
+    // remembers of the key, such as listings. It must also prevent the worker from remembering
+    // answers about the key that are in flight.
     void (*on_invalidated)(void *ctx, struct worker *w, const struct object_key *key);
     void *ctx;
 };
@@ -120,9 +121,9 @@ enum subscription_state {
 
 // Whether a reader of a stored run has received every byte that the owner sent (rule 34).
 enum subscription_flow {
-    FLOW_FOLLOWS, // it has
+    FLOW_FOLLOWS, // the reader has all of them
     FLOW_LAGS,    // bytes after next_byte were dropped
-    FLOW_WANTS    // as FLOW_LAGS, and the reader has asked the owner to send them again
+    FLOW_WANTS    // such bytes were dropped, and the reader has asked the owner to send them again
 };
 
 enum subscription_outcome {
@@ -142,10 +143,11 @@ enum subscription_outcome {
 
 struct piece { // bytes of a run that were not sent to the client yet
     struct list_node node;
-    struct chunk *chunk;      // holds the bytes; NULL: they are in `pages`
-    struct store_place pages; // written part of the run, pinned; for store_range_ready() only
-    uint32_t offset, len;     // in the chunk
-    uint64_t first_byte;      // in the object
+    struct chunk *chunk; // holds the bytes; NULL: they are in `pages`
+    // Written part of the run, pinned. Pass it only to store_range_ready().
+    struct store_place pages;
+    uint32_t offset, len; // in the chunk
+    uint64_t first_byte;  // in the object
 };
 
 // Belongs to the worker that asked, and is freed when its reader has left and the last answer has
@@ -176,8 +178,9 @@ struct subscription {
     void (*on_change)(void *ctx, struct subscription *subscription); // NULL: the reader has left
     void *ctx;
     struct fill_worker *at, *owner;
-    struct list_node held_node; // in a list of the home while the home holds the ask; only the
-                                // home's worker uses it then, as it does `ask`
+    // Links the ask in a list of the home while the home holds it. During that time only the home's
+    // worker uses this node and `ask`.
+    struct list_node held_node;
     // Token of the first request that was in flight when the home received this ask. 0: none.
     uint64_t met_token;
     struct attachment *attachment;
@@ -209,8 +212,8 @@ void subscription_refuse_pages(struct subscription *subscription);
 // caller must not use the pointer afterwards.
 void subscription_leave(struct subscription *subscription);
 
-// Notes that a listing named the object and its size. A later fill uses it to choose the request
-// that also brings checksums.
+// Notes that a listing named the object and its size. A later fill of the object uses the size to
+// decide whether one request can bring bytes and checksums.
 void fill_describe_listed(struct fill_worker *fw, struct span bucket, struct span key,
                           uint64_t size_bytes);
 
@@ -250,9 +253,8 @@ void invalidate_begin(struct fill_worker *fw, struct key_write *kw);
 // Ends a write, after on_ready with or without an error; on_ended follows.
 void invalidate_end(struct fill_worker *fw, struct key_write *kw);
 
-// The keys of one request, at most `max`. They are held open together, from the first
-// open_keys_add() to open_keys_close(). An entry covers the key under every name that its cached
-// copies may have.
+// Holds the keys of one request open, at most `max` of them: each from its open_keys_add() until
+// open_keys_close(). An entry covers its key under every name that cached copies may have.
 struct open_keys;
 size_t open_keys_bytes(size_t max);
 // Returns NULL if memory is short.
@@ -269,8 +271,9 @@ void invalidate_listed_begin(struct fill_worker *fw, struct key_write *kw);
 void invalidate_listed_end(struct fill_worker *fw, struct key_write *kw);
 
 // Invalidates a key whose stored bytes are wrong, so that soon no worker serves them. Call it if
-// checksums_reply_is_wrong() cut a reply that began after a verdict (`verdicts` is not 0). The home
-// does not invalidate such a key by itself, because it does not have all of the runs to judge.
+// checksums_reply_is_wrong() cut a reply that began after an earlier verdict (its `verdicts` is not
+// 0). The home does not invalidate such a key by itself, because it does not have all of the runs
+// to judge.
 void invalidate_wrong(struct fill_worker *fw, struct object_key *key);
 
 // A write that may change any key of a bucket. on_ready runs when no reader can get a cached object

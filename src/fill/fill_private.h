@@ -17,22 +17,24 @@
 #define FILL_KINDS 4096u
 #define FILL_LISTED (1u << 20)
 #define FILL_UNCACHEABLE 4096u
-// Slots of checksums.c: versions whose checksums are being learnt, and origins that are not asked
-// for a while.
+// Slots of checksums.c. A slot of a version prevents a second HEAD for its checksums. A slot of an
+// origin pauses such HEADs after one has failed there.
 #define FILL_LEARN_VERSIONS 16384u
 #define FILL_LEARN_ORIGINS 64u
 #define FILL_RUN_SUMS 8192u
-// Slots in a set: enough that two runs of one object hardly ever evict each other.
+// Slots in each set of `run_sums`. With this many, two runs of one object hardly ever replace each
+// other.
 #define FILL_RUN_SUM_WAYS 8u
 #define FILL_VERDICTS 1024u
 #define FILL_GIVEN 2048u
 #define FILL_REDESCRIBED 1024u
-// Maximum bytes in the queue of a stored run's reader: a whole run while memory is ample. Bytes
-// beyond that are dropped, and the reader asks for them again.
+// Maximum bytes that one reader of a stored run may queue, while memory is ample. The reader drops
+// further bytes and asks for them again (rule 34).
 #define FILL_QUEUE_MAX STORE_RUN_MAX
-// Bytes that the queue of a reader may always hold: about what one turn of the loop receives.
+// Bytes that a reader may always queue, even while memory is short. One turn of the loop receives
+// about this much.
 #define FILL_QUEUE_LEAST (2u * CHUNK_SIZE)
-// At least this many full queues must fit in limits.max_buffer.
+// A reader's queue may hold at most this fraction (1/n) of limits.max_buffer.
 #define FILL_QUEUES_MIN 64u
 
 struct fill;
@@ -68,14 +70,15 @@ struct run_sum_slot {
 
 struct fill_room {
     struct fill_options options;
-    // message_dispatch(). A pointer, so that senders need not include the receivers.
+    // Points to message_dispatch(), so that files that send messages do not depend on the
+    // receivers.
     void (*deliver)(struct worker *to, struct message *message);
     unsigned worker_count;
     struct fill_worker *workers;
     _Atomic uint64_t *here;        // FILL_HERE_SLOTS block names; fill_here.c
-    _Atomic uint64_t *kinds;       // FILL_KINDS hints; fill_describe.c
-    _Atomic uint16_t *listed;      // FILL_LISTED hints; fill_describe.c
-    _Atomic uint64_t *uncacheable; // FILL_UNCACHEABLE hints; fill_uncacheable.c
+    _Atomic uint64_t *kinds;       // FILL_KINDS scores of kinds of objects; fill_describe.c
+    _Atomic uint16_t *listed;      // FILL_LISTED objects with their sizes; fill_describe.c
+    _Atomic uint64_t *uncacheable; // FILL_UNCACHEABLE keys with reasons; fill_uncacheable.c
     struct {                       // checksums.c
         atomic_uint in_flight;
         _Atomic uint64_t versions[FILL_LEARN_VERSIONS], paused[FILL_LEARN_ORIGINS];
@@ -119,8 +122,9 @@ struct fill_worker {
     struct given_slot given[FILL_GIVEN];                   // home_given.c; by key hash
     struct redescribed_slot redescribed[FILL_REDESCRIBED]; // home_redescribed.c; by key hash
     uint64_t next_token;
-    unsigned unsure; // deletes in flight of records that no look-up could read; of all homes on
-                     // this worker
+    // Deletes in flight of records that no look-up could read (rule 33), over all homes on this
+    // worker.
+    unsigned unsure;
 };
 
 // --- fill_floor.c --------------------------------------------------------------------------------
@@ -129,8 +133,9 @@ void fill_floor_raise(struct fill_worker *fw, struct hash128 hash, uint64_t gene
 // Rule 26. Removes the floor if it still has this generation; a newer floor stays.
 void fill_floor_lift(struct fill_worker *fw, struct hash128 hash, uint64_t generation);
 void fill_floor_free_all(struct fill_worker *fw); // frees floors that were not removed
-// Frees the remaining entries after all workers have stopped. Each is a key with a doubt that is
-// not resolved. The doubt of the key's bucket, which is on disk, replaces it (store_doubt()).
+// Frees the entries that remain when all workers have stopped. Each belongs to a key with an open
+// doubt, a write of unknown outcome. In the next process the doubt of the key's bucket, which is on
+// disk, replaces it (store_doubt()).
 void home_free_all(struct fill_worker *fw);
 void home_kept_free_all(struct fill_worker *fw);
 
@@ -162,18 +167,18 @@ static inline struct fill_worker *object_key_home(const struct fill_worker *fw,
 #define FILL_RESUMES_MAX 3u
 #define FILL_RESUME_DELAY_MS 50u
 #define FILL_UNSTORED_WINDOW (1u << 20)
-// Bytes that the leading run may hold before they are written, although memory is used up.
+// Maximum unwritten bytes that the leading run may hold while memory is used up.
 #define FILL_LEAD_AHEAD (512u << 10)
 // Maximum time that a paused transfer occupies its connection to the origin.
 #define FILL_PAUSE_MAX_MS 500u
-// Maximum number of times that a run checks, while it is written, whether its readers wait for a
-// disk with a backlog.
+// While a run is being written, it checks every FILL_PAUSE_MAX_MS whether its readers wait for a
+// disk with a backlog. This is the maximum number of checks.
 #define FILL_PLACE_WAITS_MAX 20u
-// The next piece of a parked run is requested when its reader has taken all but this fraction (1/n)
-// of a window.
+// The owner requests the next piece of a parked run when the fastest reader has taken all but this
+// fraction (1/n) of a window.
 #define FILL_PIECES_PER_WINDOW 4u
-// A reader of an unstored run that is this far behind the fastest reader is removed and continues
-// on its own. Less while memory is short.
+// The owner removes a reader of an unstored run if the reader is this far behind the bytes received
+// and is not the fastest one. The reader then asks again. The limit is lower while memory is short.
 #define FILL_DETACH_BEHIND (2u << 20)
 
 enum fill_phase {
@@ -197,15 +202,15 @@ enum fill_pause {
 
 // Whether the first request of a run names a range.
 enum fill_range {
-    FILL_RANGE_OF_RUN,      // it does
-    FILL_RANGE_FOR_SUMS,    // it does not, because only such an answer has the object's checksums
-    FILL_RANGE_FOR_NO_BYTES // it does not, because the origin answered 416 for the first byte
+    FILL_RANGE_OF_RUN,      // the request names the run's range
+    FILL_RANGE_FOR_SUMS,    // no range, because no answer with one has checksums
+    FILL_RANGE_FOR_NO_BYTES // no range, because the origin answered 416 for the first byte
 };
 
-// The verdict of the origin's checksum on the bytes received.
+// Whether the run's bytes match the origin's checksum of the whole object.
 enum fill_verdict {
-    FILL_VERDICT_OPEN, // not all bytes have come, or nothing is known
-    FILL_VERDICT_PASSED,
+    FILL_VERDICT_OPEN,   // bytes are missing, or the run has no checksum to compare
+    FILL_VERDICT_PASSED, // they match, or the run is only a part of the object
     FILL_VERDICT_WRONG
 };
 
@@ -215,8 +220,8 @@ enum fill_audience {
     // Only readers that named its version. The answer's headers differ from those that the cache
     // knows for the version, so readers that named no version must not get the run.
     FILL_FOR_NAMED,
-    // Only readers whose clients already have bytes of its version: replicas of the origin have
-    // several versions.
+    // Only readers whose clients already have bytes of its version, because the origin's replicas
+    // have different versions.
     FILL_FOR_BOUND
 };
 
@@ -225,7 +230,7 @@ struct fill {
     enum fill_phase phase;        // fill_enter() alone writes it
     enum transfer_phase transfer; // fill_transfer_enter() alone writes it
     enum fill_pause pause;
-    struct list_node map_node; // in the worker's table, until the run leaves it
+    struct list_node map_node; // in fw->fills, until the run leaves that table
     struct fill_worker *fw;
     struct object_key *key;
     bool doomed;              // an invalidation has met the run
@@ -248,21 +253,23 @@ struct fill {
     unsigned chunk_count;
     struct store_run *run;
     bool is_promised; // the store promised room for a long run, and the write has not begun
-    // The part already written, pinned; no segment: nothing is written yet.
+    // The part of the run that is already written, pinned. Without a segment: nothing is written
+    // yet.
     struct store_place pages;
-    struct s3_checksum_state *checksum; // of the bytes received; NULL: the origin named no checksum
+    // Checksum of the bytes received. NULL: none is computed, or it is not needed any more.
+    struct s3_checksum_state *checksum;
     enum fill_verdict verdict;
     struct store_place place;
     struct list readers;
-    // The request in flight, or the last one. Its `client` and `ahead` say for whom the run is
-    // fetched: ahead of all readers, until a reader wants its bytes.
+    // The request in flight, or the last one. `fetch.client` is the client for which the run is
+    // fetched. `fetch.ahead` is true until a reader wants the run's bytes.
     struct origin_fetch fetch;
     struct origin_trace trace;                   // trace ids of the client's request
     char origin_id[ORIGIN_ID_SIZE];              // request id of the origin's last answer
-    unsigned origin_status;                      // status of its first answer
+    unsigned origin_status;                      // status of the origin's first answer
     uint64_t wanted_first_byte, wanted_end_byte; // wanted by the reader that began the run
     enum fill_range range;
-    uint64_t asked_end_byte; // end of the request in flight, or of the next one
+    uint64_t asked_end_byte; // end byte of the request in flight, or of the next one
     uint64_t skip_bytes;     // bytes of the body still to skip before the run begins
     unsigned resumes;
     // `phase` and `transfer` determine what the timer does; see fill_on_timer().
@@ -277,8 +284,8 @@ struct fill {
     struct origin_condition condition;
     uint64_t suffix_bytes; // bytes wanted at the object's end; 0: the run's first byte is known
     // fill_describe.c
-    bool describing;   // a HEAD is in flight at the same time
-    enum err head_err; // why the held head was refused
+    bool describing;   // a HEAD is in flight at the same time as `fetch`
+    enum err head_err; // why the run's head, which waited for that HEAD, was refused
     struct origin_fetch describe;
 };
 
@@ -288,7 +295,8 @@ struct attachment {
     struct subscription *subscription;
     struct fill_worker *at;
     struct store_object *wanted; // the version wanted; if has_sent, no other will do
-    const struct sigv4_credentials *credentials; // the reader's; only their address is compared
+    // The reader's credentials. Only their address is compared.
+    const struct sigv4_credentials *credentials;
     bool has_sent, waiting_place;
     bool is_condition;     // the run was begun with this reader's condition
     bool behind, no_pages; // rule 34
@@ -369,7 +377,7 @@ static inline uint64_t version_hash(const struct store_object *object)
 
 // Returns true if a run of `version`, requested at `asked_us`, may be older than the version that
 // the home gave to a reader last. If `version` is 0, the run's version is not known yet. A run of
-// the given version itself is never older.
+// the given version itself is never older, unless an answer has denied that version (412).
 static inline bool home_given_precedes(const struct home_given *given, uint64_t version,
                                        uint64_t asked_us)
 {
@@ -402,19 +410,20 @@ static inline bool home_redescribed_outdates(const struct home_redescribed *rede
 // Dooms the key's runs in flight on this worker: readers cannot join them, and they are not
 // published.
 void fill_doom(struct fill_worker *fw, struct hash128 hash);
-// Returns true if a run in flight here has the bytes that this reader wants. If the object's size
-// was not known, the run is at the key's home instead of the owner of its stripe (rule 2).
+// Returns true if a run in flight on this worker has the bytes that the reader wants. The key's
+// home has such a run, instead of the stripe's owner, if the object's size was unknown (rule 2).
 bool fill_has_run(struct fill_worker *fw, const struct subscription *sub);
 
 // --- fill_run.c ----------------------------------------------------------------------------------
 
 // Frees a run that has left the table, unless a call or message is due.
 void fill_maybe_free(struct fill *fill);
-void fill_drop_chunks(struct fill *fill);     // afterwards no reader gets bytes from them
+// Releases all chunks. Readers get no more bytes from memory.
+void fill_drop_chunks(struct fill *fill);
 void fill_drop_pages(struct fill *fill);      // readers then use the run's place, or ask again
 void fill_drop_run(struct fill *fill);        // stores nothing of the run
 void fill_release_promise(struct fill *fill); // releases the room promised for a long run
-void fill_pause_end(struct fill *fill, enum fill_pause reason); // `reason` does not hold any more
+void fill_pause_end(struct fill *fill, enum fill_pause reason); // clears this reason
 // Cancels the transfer, if one is in flight. on_fetch_end() then decides how the run continues.
 void fill_cancel(struct fill *fill);
 void fill_stop_waiting(struct fill *fill); // ends PARKED or RESUMING without another request
@@ -422,9 +431,10 @@ void fill_stop_waiting(struct fill *fill); // ends PARKED or RESUMING without an
 // leading one, may do so.
 bool fill_take_lead(struct fill *fill);
 void fill_yield_lead(struct fill *fill);
-// Ends joins, and sends FIRST_END if the run has a token. May free the run.
+// Removes the run from the table, so that no reader can join it. Sends FIRST_END if the run has a
+// token. May free the run.
 void fill_leave_table(struct fill *fill);
-// Ends the home's wait for this first request, if it has a token.
+// Sends FIRST_END to the home, if the run has a token.
 void fill_send_first_end(struct fill *fill);
 // Sends VERSION to the home, if the run has a token and a head.
 void fill_send_version(struct fill *fill);
@@ -476,7 +486,7 @@ bool fill_describe_asks_whole(const struct fill *fill, const struct fill_ask *as
 void fill_describe_start(struct fill *fill); // sends a HEAD at the same time as the run's request
 // Returns true if the run's head must wait until the HEAD is answered. Then the transfer is HELD.
 bool fill_describe_holds(struct fill *fill);
-// Records whether objects of this kind fit in a run.
+// Records whether the object fits in a run, for later objects of the same kind.
 void fill_describe_learn(const struct fill *fill);
 
 // --- fill_unknown.c ------------------------------------------------------------------------------
@@ -485,7 +495,7 @@ void fill_describe_learn(const struct fill *fill);
 void fill_unknown_ask(struct fill *fill, struct origin_fetch *f);
 // Returns true if the request ended because the origin evaluated the condition.
 bool fill_unknown_is_judged(const struct fill *fill, enum err err);
-// Ends such a run.
+// Ends a run whose condition the origin has answered with 304 or 412.
 void fill_unknown_end(struct fill *fill, enum err err);
 // Sets the run's first byte and length, now that the object's size is known.
 void fill_unknown_place(struct fill *fill, uint64_t size_bytes);
@@ -505,7 +515,7 @@ void fill_wait_for_place(struct fill *fill); // rule 20: for a run that is being
 void fill_park(struct fill *fill);           // parks a run whose transfer has ended
 // The run's only timer. Its effect depends on the phases of the run and of its transfer.
 void fill_on_timer(struct timer *timer);
-// Offset up to which its fastest reader has taken bytes.
+// Returns the offset up to which the run's fastest reader has taken bytes.
 uint64_t fill_window_fastest(const struct fill *fill);
 void fill_window_update(struct fill *fill); // sets or clears FILL_PAUSE_WINDOW of an unstored run
 

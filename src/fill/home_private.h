@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shared by the files of a key's home: home.c (which version is current, publication), home_write.c
-// (invalidation, open writes) and home_revalidate.c (is a version current?). All of it runs on the
-// home's worker.
+// Shared by the files of a key's home. home.c decides the version and publishes runs. home_write.c
+// invalidates and holds writes open. home_revalidate.c checks whether a version is current. All of
+// it runs on the home's worker.
 #ifndef FOREBAY_FILL_HOME_PRIVATE_H
 #define FOREBAY_FILL_HOME_PRIVATE_H
 
@@ -30,7 +30,7 @@ struct home_noted {
     struct store_object *object;
 };
 
-struct revalidation {      // one HEAD, shared by all that ask while it is in flight
+struct revalidation {      // one HEAD, shared by all readers that ask meanwhile
     struct list_node node; // in home_key.concluded, once answered
     struct origin_fetch fetch;
     struct origin_trace trace;
@@ -67,21 +67,21 @@ struct home_key {
     struct list publishing; // struct held_publish: held until the version is decided
     uint64_t floor;
     uint64_t acked[FILL_WORKERS_MAX]; // last floor that each worker has acknowledged
-    bool has_floor;                   // workers still have the floor
+    bool has_floor;                   // the floor is not lifted on the workers yet
     unsigned deletes;    // deletes that are not durable yet, for which writes or readers wait
     enum err delete_err; // result of the last delete that ended
     // Deletes in flight that were posted because no look-up was possible (rule 33). Nobody waits
     // for them.
     unsigned unsure;
-    bool is_hidden; // such a delete is in flight, and nothing was put after it was posted
+    bool is_hidden; // a delete counted in `unsure` is in flight, and no run was put since
     unsigned open_writes;
     unsigned doubts;      // number of open writes with is_doubt
     struct list starting; // writes that wait for the delete to be durable
     struct list closing;  // writes that wait for all workers to acknowledge the floor
     struct revalidation *revalidation;
     struct list next_revalidation; // waiters that need a request sent after they asked
-    // struct revalidation: the origin has answered, and the invalidation that
-    // followed has not completed.
+    // Checks (struct revalidation) that the origin has answered. Their readers still wait for an
+    // invalidation to complete.
     struct list concluded;
     // The visible version with its new headers, while they are written to the index. NULL: none.
     struct store_object *described;
@@ -126,7 +126,7 @@ void fill_home_enter(struct home_key *h, enum home_state to);
 
 struct home_key *home_find(struct fill_worker *fw, struct hash128 hash); // NULL: there is none
 struct home_key *home_get(struct fill_worker *fw, struct object_key *key);
-// Frees it, unless something about the key is still undecided.
+// Frees the entry, unless something about the key is still undecided.
 void home_maybe_free(struct home_key *h);
 static inline void home_hold(struct list *list, struct subscription *sub)
 {
