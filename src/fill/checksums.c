@@ -2,8 +2,8 @@
 // Keeps the known checksums of objects, and decides which hits make the home learn more.
 // checksums.h has an overview.
 //
-// The limits of HEADs that no client waits for. A hit decides here whether it asks the key's home
-// at all. A refusal costs a few loads:
+// Limits the HEADs that no client waits for. A hit checks these limits before it asks the key's
+// home, so that a refusal costs only a few loads:
 //
 //   LEARNING_MAX of them are in flight             the next read of the object tries again
 //   one failed there within the last PAUSE_MS      the same, for all objects of that origin
@@ -25,7 +25,8 @@ static_assert(PAUSE_MS < TIME_MASK, "a pause fits the field of the time");
 static_assert(S3_SUMS_MAX == STORE_SUMS_MAX, "what is packed is kept");
 
 #define LINE_PREFIX "x-amz-checksum-"
-#define LINE_NONE "x-amz-checksum-none: -\r\n" // the origin names none; never sent
+// Means that the origin names none; never sent to a client.
+#define LINE_NONE "x-amz-checksum-none: -\r\n"
 
 // --- what is known -------------------------------------------------------------------------------
 
@@ -107,9 +108,9 @@ struct store_sums checksums_of(const struct store_object *object)
     return sums;
 }
 
-// A reply always reads the headers of a run that holds the whole object, so the record refers to
-// them. Any other run may be evicted, or may have been fetched without checksums, so the record
-// keeps them itself.
+// If the run holds the whole object, every reply reads the run's headers, so the record only refers
+// to them. Otherwise the record keeps the checksums itself, because a reply may find only runs that
+// were fetched without checksums.
 struct store_sums checksums_of_run(const struct store_object *object, uint64_t first_byte,
                                    uint64_t end_byte, const struct store_object *described)
 {

@@ -2,31 +2,31 @@
 // Verifies bytes against the origin's checksum of the whole object, in three places.
 //
 // A run is summed as it comes. If it is the whole object, its sum is compared before any reader
-// gets the last byte. Otherwise the sum serves the two others. That holds for CRCs only, because no
-// other checksum can be combined from pieces.
+// gets the last byte. Otherwise the sum serves the other two places, if it is a CRC. No other
+// checksum can be combined from pieces.
 //
 // A stored object in several runs. The key's home keeps the sum of each stored run until together
 // they are the whole object. Neighbouring sums become one piece, so that an object read in order is
 // always one piece. The pieces of an object are in a balanced tree of the C library. No two of them
 // touch, so they are in one order. A piece that touches or overlaps another compares equal to it.
 // So a new piece finds the pieces that it merges with in logarithmic time. Each worker has at most
-// SUM_PIECES_MAX pieces. Above that it drops the object that no run was added to for the longest
-// time, and counts that.
+// SUM_PIECES_MAX pieces. Above that the worker drops the object to which no run was added for the
+// longest time, and counts the drop.
 //
 // A reply of several runs. Its last bytes are sent only if all of its bytes match. It does not wait
 // for the home, which judges only when the last run is written. A run's owner notes the run's sum
 // when its last byte has come, before any reader gets that byte. So a reply that has all bytes of a
 // run finds its sum here, on any worker, without a message. The slots are few, in sets of
 // FILL_RUN_SUM_WAYS, and a later sum may replace an older one. A reply that misses a sum is not
-// verified, which is counted. A slot is written without a lock. Its `proof` does not match while
-// another word is being written.
+// verified, which is counted. A slot is written without a lock. Its `proof` is a hash of its other
+// words, so a reader skips a slot that is being written.
 //
 // A run may be fetched again, with right bytes, while a reply still has the wrong bytes of the
 // earlier fetch. So a reply is cut, whatever the sums here say, if it began before one of these
 // verdicts: its object was judged wrong, or two runs of the same bytes had different sums. The
 // verdicts are counted by a few bits of the object's hash, so at worst replies of another object
-// are cut too. A sum from before the last verdict still counts until its run has come again. Its
-// bytes may be stored, and are handed out until the home has verified them too.
+// are cut too. A sum from before the last verdict still counts until its run is fetched again. The
+// run's bytes may be stored, and replies get them until the home has verified them too.
 #include "fill/fill_private.h"
 
 #include <search.h>
@@ -55,7 +55,7 @@ struct whole_sum { // the sums of one version of one object
 
 struct whole_sums {
     struct fill_map map;
-    struct list by_age; // least recently added to first
+    struct list by_age; // the one to which no run was added for the longest time is first
     unsigned piece_count;
 };
 
@@ -187,7 +187,8 @@ void checksums_condemn(struct fill_worker *fw, const struct store_object *object
     atomic_fetch_add(verdicts_on(fw, object->hash), 1);
 }
 
-// Call it when the whole run has come, before any reader gets its last byte.
+// Notes the run's sum for replies. Call it when the whole run has come, before any reader gets its
+// last byte.
 static void run_note(const struct fill *fill)
 {
     struct span value;
@@ -231,8 +232,8 @@ void checksums_run_begin(struct fill *fill)
     fill->checksum = wanted && kind != S3_CHECKSUM_NONE ? s3_checksum_new(kind) : NULL;
 }
 
-// Compares the sum once. A reply does not know whether a large object came in one run, so it needs
-// the sum of such a run too.
+// Compares the sum once. A reply does not know whether a large object came in one run, so the sum
+// of such a run is noted too.
 void checksums_run_judge(struct fill *fill)
 {
     check(fill_has_come(fill));
@@ -240,7 +241,7 @@ void checksums_run_judge(struct fill *fill)
         return;
     }
     fill->verdict = FILL_VERDICT_PASSED;
-    if (!is_whole(fill)) { // it may have been whole until it was cut at a block's end
+    if (!is_whole(fill)) { // the run may have been whole until it was cut at a block's end
         struct span value;
         run_note(fill);
         if (!s3_checksum_combines(wanted_of(fill->object, &value))) {
@@ -430,8 +431,8 @@ void checksums_reply_done(struct checksums_reply *total)
     *total = (struct checksums_reply){0};
 }
 
-// Adds the next run. Returns false if its sum is not here, or if the reply does not have all of the
-// run: the sum may then be that of an earlier run.
+// Adds the sum of the reply's next run. Returns false if no sum is noted, or if the reply does not
+// have all of that run. The sum may then be that of an earlier, longer run.
 static bool total_grow(struct fill_worker *fw, const struct store_object *object,
                        struct checksums_reply *total, uint64_t end_byte)
 {

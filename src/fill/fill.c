@@ -13,24 +13,25 @@
 //            - The origin fails: all readers for which the error holds get it; the others ask
 //              again.
 //            - 416 for the first byte: the run is requested without a range, once.
-//            - Another version (412, 404, 416, another ETag or size): GONE; the home drops the
-//              record.
+//            - The answer denies the version (412, 404, 416, another ETag or size): the readers get
+//              GONE, and the home drops the record.
 //            - The last reader leaves: the run is cancelled at once.
 //   BODY     - A reader that joins gets the bytes that are there, then the rest.
 //            - The body breaks: the rest is requested with Range and If-Match. When the budget for
 //              that is used up, the readers are cut, and whole blocks are kept.
-//            - Another version: GONE.
+//            - The origin denies the version: as in ASKED.
 //            - The last reader leaves: the block in flight is finished and kept.
 //            - The store refuses the run: it continues unstored, within a window of its fastest
 //              reader (1 MiB, less while memory is short). Slow readers are removed.
-//            - The run stays paused: it is parked and frees its place at the origin (fill_pause.c).
-//   WRITING  - A reader that joins gets the bytes while they are in memory, else waits for the
-//              place.
+//            - The run stays paused: it is parked, and its slot at the origin is freed
+//              (fill_pause.c).
+//   WRITING  - A reader that joins gets the bytes while they are in memory. Otherwise it waits for
+//              the place.
 //            - The last reader leaves: the run continues.
 //            - The store fails: readers that wait ask again.
 //   WRITTEN  - A reader that joins gets the place.
 //            - The run stays until the home has answered.
-//   LEFT     - The index answers.
+//   LEFT     - No reader joins. The index answers readers that come now.
 //
 // A write to the key dooms the fill in any phase: no reader joins it and it is never published, but
 // its readers keep it.
@@ -115,7 +116,7 @@ static void fill_attach(struct fill *fill, struct subscription *sub, bool joined
 
 // --- asks ----------------------------------------------------------------------------------------
 
-// Rule 6: the run's segment is being freed before the home has answered.
+// Rule 6. Returns true if the written run's segment is being freed before the home has answered.
 static bool fill_has_lost_its_place(const struct fill *fill)
 {
     struct store_place place = fill->place;
@@ -132,7 +133,8 @@ static bool fill_takes(const struct fill *fill, const struct subscription *sub,
                        const struct first_message *first)
 {
     bool has_place = sub->ask.suffix_bytes == 0 && (fill->suffix_bytes == 0 || fill_has_head(fill));
-    // Compared in bytes, because another reader's rule may give the object blocks of another size.
+    // The comparison uses bytes, because another reader's rule may give the object blocks of
+    // another size.
     uint64_t wanted = sub->ask.first_byte;
     uint64_t end = fill->first_byte + fill->block_count * (uint64_t)fill->block_size_bytes;
     if (fill->doomed || !has_place || wanted < fill->first_byte || wanted >= end ||
@@ -191,9 +193,9 @@ static struct fill *fill_find(struct fill_worker *fw, const struct subscription 
     return NULL;
 }
 
-// Rule 16: looks in the index once more. Returns how many of `count` blocks, from the reader's on,
-// are absent. 0: the reader's block is there. A record counts if the reader can use it: any version
-// if the reader names none, otherwise its own.
+// Rule 16: looks in the index once more. Returns the number of absent blocks, at most `count`, from
+// the reader's block to the first cached one. 0: the reader's block is cached. Only a record that
+// the reader can use counts: of any version if the reader names none, otherwise of its own.
 static uint64_t fill_absent(struct fill_worker *fw, const struct subscription *sub, uint64_t count)
 {
     static _Thread_local struct store_view view;
@@ -281,8 +283,8 @@ static struct fill *fill_new(struct fill_worker *fw, struct subscription *sub, u
     return fill;
 }
 
-// Rules 17, 29: the owner does not make the first request. The home forgets it, and the reader
-// looks again.
+// Declines a first request (rules 17, 29). The home stops waiting for it, and the reader looks in
+// the index again.
 static void fill_decline_first(struct fill_worker *fw, struct subscription *sub, uint64_t token)
 {
     check(token != 0);
@@ -320,7 +322,8 @@ static void fill_ask(struct fill_worker *fw, struct subscription *sub,
     }
     if (fill != NULL) {
         stats_add(COUNTER_fills_joined, 1);
-        // A reader that joins renews the attempts; origin_retry_take() limits them all.
+        // A join resets the run's count of retries. origin_retry_take() limits the retries of the
+        // whole origin.
         fill->resumes = 0;
         if (token != 0) {
             fill_send_first_end(fill); // rule 17: end the older token first
@@ -355,7 +358,7 @@ static void fill_ask(struct fill_worker *fw, struct subscription *sub,
           (fill->suffix_bytes == 0 && fill->condition.kind == ORIGIN_CONDITION_NONE));
     fill_attach(fill, sub, false);
     if (describes && fill->range == FILL_RANGE_OF_RUN) {
-        // The HEAD is sent first, so that no run holds a place at the origin while its HEAD waits
+        // The HEAD is sent first, so that no run holds a slot at the origin while its HEAD waits
         // for one.
         fill_describe_start(fill);
     }
@@ -405,8 +408,7 @@ void fill_on_taken(struct fill_worker *fw, struct taken_message *m)
     }
 }
 
-// Rule 34: bytes that the reader dropped are delivered again, from memory, pages or the run's
-// place.
+// Rule 34. Delivers bytes again that the reader has dropped: from memory, pages or the run's place.
 void fill_on_want(struct fill_worker *fw, struct want_message *m)
 {
     struct attachment *a = m->attachment;

@@ -85,7 +85,7 @@ void fill_assert_run(const struct fill *fill)
     check(fill->place.segment == NULL || fill->phase == FILL_WRITTEN);
     check(fill->pages.segment == NULL || fill->run != NULL || fill->phase == FILL_WRITING);
     check(fill->pages.segment != NULL || fill->pages.payload_len == 0);
-    // A written run has given its place to its readers.
+    // A written run has no readers, because each was given the run's place.
     check(fill->phase < FILL_WRITTEN || list_empty(&fill->readers));
     check(fill->token == 0 || fill_is_listed(fill)); // rule 19
     check(fill_is_listed(fill) == list_node_linked(&fill->map_node));

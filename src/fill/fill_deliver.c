@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Delivers a run's bytes to its readers, and manages the run's memory. Runs on the stripe's owner.
 //
-// A delivery sends each reader the bytes that it has not been sent. How long the run keeps a chunk
-// depends on memory:
+// A delivery sends each reader the new bytes that the reader has not been sent yet. How long the
+// run keeps a chunk depends on memory:
 //   ample        until the run ends, so that late readers start at once
 //   less         until every reader was sent the chunk and pages can serve late readers
 //   short        until every reader was sent the chunk; a run that is not stored always does this
@@ -35,7 +35,7 @@ static void on_memory_free(void *ctx)
     mailbox_send_from_any_thread(fill->fw->worker, &fill->memory_message);
 }
 
-// A write of the run has ended.
+// Called when a write of the run to disk has ended. `pages` is the part written so far.
 void fill_on_run_progress(void *ctx, const struct store_place *pages)
 {
     struct fill *fill = fill_of(ctx);
@@ -71,7 +71,7 @@ struct chunk *fill_chunk(struct fill *fill)
         return chunk;
     }
     chunk = chunk_new_forced();
-    // Its window limits it already, so it does not wait for memory.
+    // The window already limits an unstored run, so the run does not wait for memory.
     if (fill_is_unstored(fill)) {
         fill_window_update(fill);
         stats_add(COUNTER_buffer_paused, fill->pause == FILL_PAUSE_WINDOW ? 1 : 0);
@@ -146,7 +146,7 @@ static void fill_pace(struct fill *fill)
     list_for_each(node, &fill->readers)
     {
         struct attachment *a = container_of(node, struct attachment, node);
-        // The reader may begin after the fastest one.
+        // `acked_byte` may be above `received`, because a reader may begin later in the run.
         if (a->waiting_place ||
             (a->acked_byte != fastest &&
              fill->received > a->acked_byte + chunk_budget_lean(FILL_DETACH_BEHIND))) {
@@ -158,8 +158,7 @@ static void fill_pace(struct fill *fill)
     fill_pause_update(fill);
 }
 
-// A late reader is assumed to be like the present ones: it cannot be sent pages if one of them
-// cannot.
+// Returns true if a present reader cannot be sent pages. Late readers are assumed to be the same.
 static bool fill_has_readers_without_pages(const struct fill *fill)
 {
     bool any = false;
@@ -201,7 +200,7 @@ void fill_deliver_bytes(struct fill *fill)
     {
         struct attachment *a = container_of(node, struct attachment, node);
         fill_deliver_to(fill, a);
-        if (fill->phase == FILL_WRITING && !a->waiting_place) { // rule 32: it joined late
+        if (fill->phase == FILL_WRITING && !a->waiting_place) { // rule 32: the reader joined late
             fill_end_attachment(a, OUTCOME_DONE, ERR_OK, (struct span){0});
         }
     }
@@ -231,7 +230,7 @@ void fill_on_deliver(struct task *task)
     struct fill *fill = fill_of(container_of(task, struct fill, deliver_task));
     fill_deliver(fill);
     if (fill->phase == FILL_BODY && fill->pause == FILL_PAUSE_MEMORY && fill_take_lead(fill)) {
-        fill_pause_update(fill); // another run has passed the lead on
+        fill_pause_update(fill); // another run has passed the lead to this one
     }
     if (fill->phase == FILL_BODY && list_empty(&fill->readers)) {
         // The last readers were removed, for example because they wanted another version.

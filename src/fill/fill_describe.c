@@ -17,8 +17,9 @@
 // object. Such a run is requested by its range, as for a large kind, because cutting the transfer
 // would fetch bytes twice.
 //
-// A run that is fetched ahead of readers (a warm job) has no range only if its kind has proved to
-// be small. The job is not in a hurry, and a HEAD costs less than the bytes lost with a cut.
+// A run that is fetched ahead of readers (a warm job) is requested without a range only if its kind
+// has proved to be small. The job is not in a hurry, and a HEAD costs less than the bytes lost with
+// a cut.
 //
 // Large kinds are not requested whole each time, because each cut loses a connection and up to some
 // MiB. The run waits for their HEAD, because without the checksums neither the reply nor the stored
@@ -115,7 +116,7 @@ static struct span ending_of(struct span name)
     return has_ending ? (struct span){name.ptr + dot, name.len - dot} : (struct span){NULL, 0};
 }
 
-// The first `width` bytes of the key's name are the folder.
+// Returns the kind of the run's object. The first `width` bytes of its key are the folder.
 static struct kind kind_in(const struct fill *fill, size_t width, enum kind_reach reach)
 {
     struct span name = fill->key->key, bucket = fill->key->bucket, ending = ending_of(name);

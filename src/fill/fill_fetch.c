@@ -9,7 +9,7 @@
 
 // --- ends ----------------------------------------------------------------------------------------
 
-// Rule 22: the origin has denied this version.
+// Rule 22. Ends a run whose version the origin has denied.
 static void fill_gone(struct fill *fill)
 {
     check(!fill_is_fetching(fill));
@@ -59,7 +59,7 @@ static void on_run_written(void *ctx, enum err err, const struct store_place *pl
     fill_drop_pages(fill);
     if (err != ERR_OK) {
         stats_add(COUNTER_fills_unstored, 1);
-        // Readers that can wait do so before they ask again.
+        // The error makes readers that can wait pause before they ask again.
         fill_final_all(fill, OUTCOME_REJOIN, err, (struct span){0});
         fill_leave_table(fill);
         return;
@@ -124,8 +124,7 @@ static void fill_complete(struct fill *fill)
     store_run_finish(run, fill->block_count, on_run_written, fill);
 }
 
-// The body broke and the budget for continuing it is used up. Whole blocks are kept, readers are
-// cut.
+// Ends a run whose body broke after its last retry. Cuts the readers, and keeps the whole blocks.
 static void fill_cut(struct fill *fill, enum err err)
 {
     uint64_t blocks = (fill->received - fill->first_byte) / fill->block_size_bytes;
@@ -166,7 +165,8 @@ static bool fill_keep_blocks(struct fill *fill)
     return true;
 }
 
-// Rule 21. Before the head the run ends at once.
+// Rule 21. Ends a run without readers: before the head at once, otherwise after the block in
+// flight.
 void fill_on_no_readers(struct fill *fill)
 {
     check(list_empty(&fill->readers));
@@ -229,9 +229,9 @@ static void fill_announce(struct fill *fill)
 }
 
 // Rule 14. Returns true if the run would begin a record with headers that its own answer
-// contradicts. A reader in mid-body asks for the version that it was sent, by its ETag. A write
-// that has ended meanwhile may have given that version other headers. A record that is visible has
-// headers of its own, which the run does not change.
+// contradicts. That happens if a reader in mid-body asks for its version by ETag, and a write has
+// given that version other headers since. If a record is visible, the run adds to it and does not
+// change its headers.
 static bool fill_is_outdated(const struct fill *fill)
 {
     static _Thread_local struct store_view view;
@@ -437,8 +437,8 @@ static enum err on_fetch_body(struct origin_fetch *f, struct span data)
     }
     if (are_first) {
         // The first bytes are delivered at once, so that they leave together with the reply's head.
-        // HEAD and VERSION were sent before (rule 18), so these bytes arrive after them. The task
-        // removes readers that have to go.
+        // HEAD and VERSION were sent before (rule 18), so these bytes arrive after them. If the
+        // delivery removes the last reader, the task ends the run.
         fill_deliver(fill);
     }
     worker_defer(fill->fw->worker, &fill->deliver_task);
@@ -455,7 +455,7 @@ static bool err_is_broken_body(enum err err)
 {
     return err == ERR_ORIGIN_RESET || err == ERR_ORIGIN_TIMEOUT || err == ERR_ORIGIN_CONNECT ||
            err == ERR_ORIGIN_5XX || err == ERR_ORIGIN_SLOWDOWN || err == ERR_ORIGIN_DNS ||
-           err == ERR_ORIGIN_FULL || err == ERR_LIMIT; // no place, no descriptor
+           err == ERR_ORIGIN_FULL || err == ERR_LIMIT; // no slot, no descriptor
 }
 
 // Returns true for errors that deny a known version: it is deleted or has another size.
@@ -472,7 +472,8 @@ static void fill_resume(struct fill *fill, uint64_t delay_ms)
     timer_start(&fill->timer, delay_ms);
 }
 
-// An empty object has no range that can be satisfied, so it is requested without one.
+// Requests the object without a range, if the origin has answered 416 for its first byte. No range
+// of an empty object can be satisfied. Returns false if that does not apply.
 static bool fill_ask_otherwise(struct fill *fill, enum err err)
 {
     bool no_first_byte = err == ERR_INVALID_RANGE && fill->object == NULL &&
@@ -484,7 +485,7 @@ static bool fill_ask_otherwise(struct fill *fill, enum err err)
     return no_first_byte;
 }
 
-// The transfer ended with this error, and bytes are missing: asks again, or ends the run.
+// Handles a transfer that ended with `err` while bytes are missing: requests them, or ends the run.
 static void fill_broke(struct fill *fill, enum err err)
 {
     if (fill_ask_otherwise(fill, err)) {
@@ -551,7 +552,7 @@ static bool fill_has_sent(const struct fill *fill)
     return has_sent;
 }
 
-// Returns the end of what is requested now.
+// Returns the end byte of the next request.
 static uint64_t fill_request_end(const struct fill *fill)
 {
     if (!fill_has_head(fill)) {

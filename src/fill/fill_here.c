@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Lists the blocks of runs that were received completely and are being written or published. The
 // index does not show them yet (rule 32). The run's owner adds and removes them; any worker may
-// look without a message. Each name has a set of few slots. If the set is full, a new name replaces
-// another. So the list is only a hint, which a reply uses to describe its source. A reader gets the
-// bytes by joining the run.
+// look without a message. Each name hashes to a set of FILL_HERE_WAYS slots. If the set is full, a
+// new name replaces another. So the list is only a hint, which a reply uses to describe its source.
+// A reader gets the bytes by joining the run.
 #include "fill/fill_private.h"
 
 static_assert(FILL_HERE_SLOTS % FILL_HERE_WAYS == 0, "the sets fill the table");

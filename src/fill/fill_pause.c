@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pauses a run's transfer, and frees its place at the origin. Runs on the stripe's owner.
+// Pauses a run's transfer, and ends a transfer that stays paused, to free its slot at the origin.
+// Runs on the stripe's owner.
 //
-// A paused transfer keeps its connection and one of the few places at the origin (origin/origin.c).
+// A paused transfer keeps its connection and one of the few slots at the origin (origin/origin.c).
 // So a transfer that stays paused is ended, and the run is *parked*. When nothing pauses the run
 // any more, the rest is requested with Range and If-Match, as after a broken body. A version
-// without a strong ETag cannot be requested so, and keeps its place.
-// The transfer phases of phases.def say what may follow: RUNNING, PAUSED, CANCELLED, PARKED,
-// RUNNING.
+// without a strong ETag cannot be continued like that, so its transfer keeps the slot. A parked
+// transfer passes through these phases of phases.def: RUNNING, PAUSED, CANCELLED, PARKED, RUNNING.
 //
 // After it was parked, an unstored run is requested in pieces. A piece fits in its window, and is
 // requested when its reader has taken most of the previous one. So no bytes are thrown away with a
-// transfer, and a slow reader holds a place only while its piece comes. If a reader takes a piece
+// transfer, and a slow reader holds a slot only while its piece comes. If a reader takes a piece
 // quickly, the whole rest is requested again.
 #include "fill/fill_private.h"
 
@@ -99,7 +99,7 @@ void fill_pause_update(struct fill *fill)
         break;
     case TRANSFER_IDLE:
     case TRANSFER_RESUMING:
-    case TRANSFER_HELD:      // it stays paused, whatever the reasons are
+    case TRANSFER_HELD:      // its head stays held, whatever `pause` is
     case TRANSFER_CANCELLED: // on_fetch_end() decides when it ends
         break;
     }
@@ -108,7 +108,7 @@ void fill_pause_update(struct fill *fill)
 void fill_wait_for_place(struct fill *fill)
 {
     check(fill->phase == FILL_WRITING);
-    if (list_empty(&fill->readers)) { // the remaining readers need the place
+    if (list_empty(&fill->readers)) { // all remaining readers wait for the run's place
         return;
     }
     if (!store_keeps_up(fill->fw->worker, fill->fw->store)) {
@@ -118,7 +118,7 @@ void fill_wait_for_place(struct fill *fill)
     }
 }
 
-// The transfer has been paused for too long.
+// Handles a transfer that has been paused for FILL_PAUSE_MAX_MS.
 static void fill_pause_expired(struct fill *fill)
 {
     check(fill->phase == FILL_BODY && !fill->weak);

@@ -21,7 +21,7 @@ struct fill_room *fill_room_new(const struct fill_options *options)
     check(room->workers != NULL);
     room->here = calloc(FILL_HERE_SLOTS, sizeof(*room->here));
     room->kinds = calloc(FILL_KINDS, sizeof(*room->kinds));
-    // Uses no memory until something is listed.
+    // The kernel gives memory to a page of this table only when an object in it is listed.
     room->listed = calloc(FILL_LISTED, sizeof(*room->listed));
     room->uncacheable = calloc(FILL_UNCACHEABLE, sizeof(*room->uncacheable));
     room->run_sums = calloc(FILL_RUN_SUMS, sizeof(*room->run_sums));

@@ -75,7 +75,8 @@ void fill_send_version(struct fill *fill)
         return;
     }
     if (fill->weak) {
-        fill_send_first_end(fill); // no strong ETag: other readers fetch for themselves
+        // Without a strong ETag, other readers fetch the object for themselves.
+        fill_send_first_end(fill);
         return;
     }
     check(fill->object != NULL && fill->object->etag.len > 0);

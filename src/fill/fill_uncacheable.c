@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Remembers keys whose last answer could not be stored because of what the origin sent, and why.
 //
-// An answer of the wrong shape (ORIGIN_FORBIDS_SHAPE) has more headers than a run can store, no
-// length, or is the whole object for a range. A request for it asks the origin twice: once for a
-// fill, which fails, and once to pass the answer on. So, while a key is remembered, some requests
-// pass through at once:
+// An answer of the wrong shape (ORIGIN_FORBIDS_SHAPE) has more headers than a run can store, has no
+// length, or is the whole object where a range was requested. A request for it asks the origin
+// twice: once for a fill, which fails, and once to pass the answer on. So, while a key is
+// remembered, some requests pass through at once:
 // - ORIGIN_FORBIDS_SHAPE: all requests.
 // - ORIGIN_FORBIDS_ETAG: reads of a key without a strong ETag, because a reply cannot be made
 //   of two of its runs.
@@ -13,10 +13,10 @@
 //
 // For all other reasons fills stream the answer, and only `explain` uses the remembered reason.
 //
-// A key is forgotten when it is invalidated, and when an answer can be stored, unless replicas
-// differ. It is also forgotten after a time, because the cause may be temporary, such as a load
-// balancer's. The time is a minute at first. It doubles each time that the same is found again, up
-// to 17 hours.
+// A key is forgotten when it is invalidated or when an answer can be stored, unless the reason is
+// ORIGIN_FORBIDS_VERSIONS. Any key is forgotten after a time, because the cause may be temporary,
+// such as a load balancer. The time is a minute at first. It doubles each time that the key is
+// found uncacheable again, up to 17 hours.
 //
 // All workers share the table. A slot holds a name of 36 bits, the number of doublings, the reason
 // and the time. Two keys that share a slot replace each other. Two keys that also share a name are

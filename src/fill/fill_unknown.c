@@ -7,8 +7,8 @@
 //              All others ask again. The version that the answer names makes older runs invalid
 //              (rule 31). Before the head comes, a reader with a version of its own does not join.
 //   suffix     The owner of the last stripe is unknown until the size is known, so the key's home
-//              makes the run (rule 2). It asks for one block less one byte more than the reader
-//              wants. So the answer holds the whole block in which the wanted bytes begin,
+//              makes the run (rule 2). It requests the wanted bytes and, before them, one block
+//              less one byte. So the answer holds the whole block in which the wanted bytes begin,
 //              wherever the object ends. Bytes before that block are dropped.
 //
 // Runs on the key's home, which owns the stripe that such a run is asked for.

@@ -18,7 +18,7 @@
 //             - PUBLISH: held.
 //   KNOWN     - ROUTE: JOIN goes to the stripe's owner.
 //             - REVALIDATE of a reader without a version: the known version is the answer.
-//             - FIRST_END: NONE; the runs it has published are visible.
+//             - FIRST_END: NONE. The runs that were published are visible in the index.
 //   (any)     - An invalidation (home_write.c): NONE; the held readers are routed again. A VERSION
 //               or FIRST_END that comes later has an old token and decides nothing.
 #include "base/date.h"
@@ -207,9 +207,9 @@ void home_answer_version(struct home_key *h, struct subscription *sub, struct st
 
 // --- kept answers --------------------------------------------------------------------------------
 
-// Returns true if the kept answer counts. No newer version may be known or already given to a
-// reader: readers of a first request get its version before the home does. No worker may hold
-// anything older, and no write may be open.
+// Returns true if the kept answer counts. It does not count while a first request is in flight,
+// because that request's readers get its version before the home does. It does not count either
+// while a worker may hold anything older, a write is open or a record may be visible.
 static bool kept_counts(struct home_key *h)
 {
     if (home_kept(h) == NULL || h->state != HOME_NONE || !home_may_decide(h) || home_is_open(h)) {
@@ -403,9 +403,9 @@ void home_on_route(struct fill_worker *fw, struct ask_message *m)
     home_maybe_free(h);
 }
 
-// Returns the generation for a put. A run of the visible version is added to the runs that the
-// index has. A run of another version, or in blocks of another size, gets a new generation, whose
-// first put hides the older one.
+// Returns the generation for a put. A run of the visible version gets that version's generation, so
+// that it adds to the runs in the index. A run of another version, or in blocks of another size,
+// gets a new generation, whose first put hides the older one.
 static uint64_t home_generation_of(struct home_key *h, const struct home_visible *v,
                                    const struct store_object *object)
 {
@@ -415,7 +415,7 @@ static uint64_t home_generation_of(struct home_key *h, const struct home_visible
 
 // Rule 31. Returns true if `object`, which a first request found, must not be given. That is so if
 // a check found another version or other headers while the request was in flight, or if the index
-// shows another version now. Nobody can say which is older.
+// shows another version now. Nobody can say which of the two is older.
 static bool home_is_in_doubt(struct home_key *h, const struct home_visible *v,
                              const struct store_object *object)
 {
@@ -452,8 +452,8 @@ void home_on_version(struct fill_worker *fw, struct version_message *m)
     struct home_key *h = home_get(fw, m->base.key);
     check(m->token != 0 && m->object != NULL);
     if (h->token != m->token) {
-        // The token is old, so this version decides nothing. But readers of the run get it, so it
-        // is treated as what a check finds.
+        // The token is old, so this version decides nothing. But readers of the run get the
+        // version, so the home treats it like one that a check has found.
         (void)home_find_out(h, m->object);
         home_maybe_free(h);
         return;
@@ -498,8 +498,8 @@ static bool first_end_is_in_doubt(const struct home_key *h, const struct first_e
     return h->found.has && (h->found.object == NULL || is_found == is_denied);
 }
 
-// Returns true if the answer contradicts the visible or the known version, which is then
-// invalidated.
+// Compares the answer with the visible and the known version. Returns true if it contradicts one of
+// them, which the home has then invalidated.
 static bool home_find_out_by_end(struct home_key *h, const struct first_end_message *m)
 {
     if (m->version == 0) {
@@ -588,8 +588,8 @@ static bool home_is_undoomed(const struct home_key *h, const struct publish_mess
     return h->described == NULL && !home_is_open(h) && h->acked[m->base.from->index] == h->floor;
 }
 
-// Rule 14. Returns true if `object` has headers that its version had earlier. The generation that
-// counts (0: none) is never outdated.
+// Rule 14. Returns true if `object` has headers that its version had earlier. A run of
+// `generation`, the one that counts now (0: none), is never outdated.
 static bool home_is_outdated(struct home_key *h, const struct store_object *object,
                              uint64_t generation)
 {
@@ -638,8 +638,9 @@ static void home_publish(struct home_key *h, struct publish_message *m)
     uint64_t generation = home_accepts(h, m);
     if (generation != 0 && !home_sum_is_right(h, m)) {
         store_condemn(h->fw->worker, h->fw->store, h->key->hash, &m->place);
-        home_invalidate(h);                  // this also removes the earlier runs of the object
-        checksums_condemn(h->fw, m->object); // a reply that begins after this finds none of them
+        home_invalidate(h); // this also removes the earlier runs of the object
+        // A reply that begins after this finds none of those runs.
+        checksums_condemn(h->fw, m->object);
         generation = 0;
     }
     if (generation == 0) {
@@ -687,11 +688,11 @@ void home_on_publish(struct fill_worker *fw, struct publish_message *m)
 {
     check(m->fill != NULL && m->object != NULL && m->place.segment != NULL);
     check(m->first_byte <= m->end_byte && m->end_byte <= m->object->size_bytes);
-    // Rule 2: only a run of an object of unknown size is at the home of its key.
+    // Rule 2: the sender owns the run's stripe, or is the home if the object's size was unknown.
     check(m->base.from == fw || m->base.from == object_key_owner(fw, m->base.key, m->first_byte));
     struct home_key *h = home_get(fw, m->base.key);
     if (h->state == HOME_DECIDING && home_is_undoomed(h, m)) {
-        home_hold_publish(h, m); // it may be of the version that is being decided
+        home_hold_publish(h, m); // the run may be of the version that is being decided
     } else {
         home_publish(h, m);
     }

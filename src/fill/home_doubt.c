@@ -2,14 +2,14 @@
 // Decides whether a difference that a check found is a real change or an oddity of the origin.
 // Clients get what GET returns, so a HEAD that contradicts it proves nothing by itself. An upload
 // has a later Last-Modified. If a HEAD reports a change without a later date, or only a date of
-// this moment, the home asks once more with GET of one byte before it drops anything. The result
-// belongs to the origin (origin_doubt.c), so that later checks need one request again.
+// this moment, the home asks once more with GET of one byte before it drops anything. The origin
+// remembers the result (origin_doubt.c), so that later checks need only one request.
 #include "fill/home_private.h"
 
 #include "origin/origin.h"
 
-// If a store sends the current time as each answer's date, an answer that differs only in its date
-// describes the unchanged version.
+// Gives the answer the headers of the version asked about. If an origin dates every answer with the
+// current time, an answer that differs only in its date describes the unchanged version.
 static void take_as_it_was(struct revalidation *c)
 {
     struct store_object *same = fill_version_described_by(c->found, c->asked);
@@ -21,7 +21,7 @@ static void take_as_it_was(struct revalidation *c)
     }
 }
 
-// GET has confirmed the HEAD, whose answer also has the checksums: uses the HEAD's answer.
+// Uses the HEAD's answer, which a GET has confirmed, because it also has the checksums.
 static void take_head(struct revalidation *c)
 {
     store_object_unref(c->found);

@@ -3,10 +3,10 @@
 // run of another version that was requested earlier may be older, so no reader may get it any more
 // (rules 14 and 16 of README.md).
 //
-// A home's entry ends when nothing of its key is undecided, but a run in flight may live longer. So
-// this is in a table of its worker. Keys may share a slot. Of a key that lost its slot only the
-// time is known. A run may then be refused storage or joins without need, but an old run is never
-// accepted.
+// A home's entry is freed when nothing about its key is undecided, but a run in flight may live
+// longer. So these versions are in a table of the home's worker. Keys may share a slot. When
+// another key takes the slot, only the time of the earlier key is kept. A run may then be refused
+// storage or joins without need, but an old run is never accepted.
 #include "fill/home_private.h"
 
 // A worker's clock does not advance within a turn of its loop. The clocks of two workers differ by

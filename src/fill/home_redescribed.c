@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Remembers versions whose headers changed while their ETag stayed (a copy onto itself, an upload
 // of the same bytes). Nothing older than the new headers is published or given to a reader (rules
-// 14, 16 and 31 of README.md). The new floor covers all that is stored or in flight. But a reader
-// in mid-body continues with its version, because the bytes are the same, and begins runs that
-// carry the old headers. This table identifies those runs.
+// 14, 16 and 31 of README.md). The change raises the floor above all runs that are stored or in
+// flight. But a reader in mid-body continues with its version, because the bytes are the same, and
+// begins runs that carry the old headers. This table identifies those runs.
 //
-// It outlives the home's entry, as home_given.c does. Keys may share a slot. Of a key that lost its
-// slot only the time of the change is kept. A run may then stay unstored without need, but a run
-// with old headers is never stored.
+// The table outlives the home's entry, like the one in home_given.c. Keys may share a slot. When
+// another key takes the slot, only the time of the earlier key's change is kept. A run may then
+// stay unstored without need, but a run with old headers is never stored.
 #include "fill/home_private.h"
 
 static struct redescribed_slot *redescribed_slot(struct home_key *h)

@@ -10,9 +10,9 @@
 // - Another ETag, or bytes that cannot stay: it is a new version, and its bytes are fetched again.
 //
 // The answer also names the version's checksums, which are kept with the record. A reader of bytes
-// does not wait for these. The home sends a HEAD for which nobody waits and which overtakes no
-// other request. The next reader finds the checksums. checksums.c says which readers cause such a
-// HEAD.
+// does not wait for missing checksums. Instead the home sends a HEAD that nobody waits for and that
+// yields to all other requests. The next reader then finds the checksums. checksums.c says which
+// readers cause such a HEAD.
 #include "fill/home_private.h"
 
 #include <stdlib.h>
@@ -220,8 +220,9 @@ static void home_learnt(struct revalidation *c)
     checksums_learn_end(c->home->fw, c->home->key->origin, !has_told && !err_says_absent(c->err));
 }
 
-// Answers a reader that asks for checksums alone, unless it must wait. Returns false if it insists
-// on the checksums and waits. A warm job insists only while HEADs for checksums may be sent.
+// Answers a reader that asks for checksums alone, unless the reader must wait. Returns false if the
+// reader insists on the checksums and waits. A warm job insists only while HEADs for checksums may
+// be sent.
 static bool home_answer_described(struct home_key *h, struct subscription *sub)
 {
     check(sub->ask.object != NULL);

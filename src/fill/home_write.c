@@ -2,8 +2,8 @@
 // Invalidation at the key's home: the floor and its acknowledgements, the deletes in the index, and
 // the open writes. Rules 22 and 24 to 28 of README.md.
 //
-// A write's deletes, flushes and reply have this order, and no step can be moved. Before step 1,
-// step 0: `format` notes that the bucket is written to (store_write_note()).
+// A write's deletes, flushes and reply have this order, and no step can be moved. Step 0 comes
+// first: store_write_note() notes on disk, in the file `format`, that the bucket is written to.
 //
 //   1  floor            named; the memory side hides everything below it from every look-up,
 //                       then INVALIDATE
@@ -16,7 +16,7 @@
 //                       has doomed its runs
 //   6  WRITE_DONE       only now does the client get its reply
 //
-// A crash may come between any two of them (kill -9, or a power failure with a disk that keeps what
+// A crash may come between any two steps (kill -9, or a power failure with a disk that keeps what
 // it has confirmed). The next process then finds:
 //
 //   before 2   Perhaps the old record. The origin was not asked, so the record is true.
@@ -29,8 +29,8 @@
 //
 // - The floor comes before the delete is posted, because a look-up between the two would find the
 //   old record, and a reader would get it after the origin had been asked.
-// - Deletes and puts of a key cannot change places: they come from its home alone, through one
-//   queue, in its order. A batch keeps that order for each key (index_batch.c).
+// - Deletes and puts of a key stay in order, because only its home posts them, through one queue. A
+//   batch keeps that order for each key (index_batch.c).
 // - A run's bytes need no flush here, because a delete names none. A run may have been written
 //   whole before the crash without a committed put. Such a run is found in its segment only when
 //   the index is rebuilt or a segment has no seal. It is confirmed before use (rule 30), and a
@@ -39,9 +39,9 @@
 // If a commit fails, store_delete() still reports success if the next process can be kept from
 // believing the index at all (index_writer.c). Otherwise, or after STORE_DELETE_WAIT_MS, it reports
 // an error. The write is then refused before the origin has been asked (home_start_write()). At
-// step 5 the write cannot be refused any more, and need not be. Nothing was published between the
-// two floors, so the second delete has to find at most what the first has left. The first was
-// durable when the origin was asked. The reply goes out when the index writer has answered.
+// step 5 the write can no longer be refused, and need not be. Nothing was published between the two
+// floors, and the first delete was durable before the origin was asked. So the second delete finds
+// at most what the first has left. The reply is sent when the index writer has answered.
 #include "fill/home_private.h"
 
 #include <stdlib.h>
@@ -121,7 +121,8 @@ static void home_raise_floor(struct home_key *h, uint64_t floor, bool deletes)
     home_route_held(h);
 }
 
-// Rules 24 and 33. The store answers at once if it knows that the disk holds nothing of the key.
+// Invalidates the key (rules 24 and 33). The delete completes at once if the store knows that the
+// disk holds nothing of the key.
 void home_invalidate(struct home_key *h)
 {
     stats_add(COUNTER_invalidations, 1);
@@ -138,7 +139,7 @@ struct take_over {
 
 // Rule 24. From here on look-ups find the new headers, and a crash cannot bring back the old ones.
 // The floor becomes the version's new generation, so that nothing of the old generation counts. If
-// a newer floor exists, it has deleted both.
+// a newer floor exists, its delete has removed both generations.
 static void on_taken_over(struct store_delete *post)
 {
     struct take_over *keep = container_of(post, struct take_over, post);

@@ -45,7 +45,7 @@ void object_key_unref(struct object_key *key)
 
 void object_key_unref_to(struct object_key *key, struct object_key **spare)
 {
-#ifdef FOREBAY_ASAN // a real free() shows a later use
+#ifdef FOREBAY_ASAN // with a real free(), the sanitizer reports a later use
     (void)spare;
     object_key_unref(key);
 #else
@@ -91,7 +91,8 @@ static char *key_copy(char *at, struct span from, struct span *ret)
     return at + from.len;
 }
 
-// The origin's number and the epoch follow its name, each after a byte that no name contains.
+// Builds the stored realm: the realm, '|' and the origin's name. The origin's number and the epoch
+// follow, each after a byte that no name contains.
 struct object_key *object_key_new_in(struct object_key **spare, const struct store *store,
                                      const struct object_key *from)
 {

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The keys that writes hold open. Each is listed once, although copies of it may be stored under
-// several names (realms, names of an origin, epochs of a bucket). Until its writer closes it, no
-// home publishes a run of such a key: rules 14, 27 and 28 of README.md. So a writer can invalidate
-// the names one after another, without a record for each name while the origin works.
+// Lists the keys that writes hold open. Each key is listed once, although copies of it may be
+// stored under several names (realms, names of an origin, epochs of a bucket). Until its writer
+// closes it, no home publishes a run of such a key: rules 14, 27 and 28 of README.md. So a writer
+// can invalidate the names one after another, without a record for each name while the origin
+// works.
 //
 // Writers add keys before they send the first WRITE_BEGIN, and close them after the last
 // WRITE_DONE. If a home handles a PUBLISH before that WRITE_BEGIN arrives, it may miss the key
 // here. The WRITE_BEGIN then removes the run.
 //
-// Any worker, under one lock. Hits never come here.
+// Any worker may call these functions. One lock protects the list. Hits do not use it.
 #include "fill/fill_private.h"
 
 #include <stdlib.h>
@@ -16,7 +17,7 @@
 struct open_key {
     struct list_node node;
     struct hash128 hash;
-    struct span place, bucket; // whose epoch is held
+    struct span place, bucket; // name the bucket whose epoch is held
 };
 
 struct open_keys {

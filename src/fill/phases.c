@@ -25,7 +25,7 @@ void fill_transfer_enter(struct fill *fill, enum transfer_phase to)
     };
     check_step(next, fill->transfer, to);
     fill->transfer = to;
-    timer_stop(&fill->timer); // it belonged to the phase that ends
+    timer_stop(&fill->timer); // the timer belonged to the phase that ends
 }
 
 void fill_subscription_enter(struct subscription *sub, enum subscription_state to)

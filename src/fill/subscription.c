@@ -54,8 +54,8 @@ static void subscription_lag(struct subscription *sub)
 
 // Drops what a reader of a stored run has queued beyond its share. The run's owner has those bytes
 // too, in memory or on disk, and the reader asks for them again when its share is sent. So the
-// memory can serve other readers. A reader that keeps up never has that much. The share is never 0,
-// because such a reader would ask again for ever.
+// memory can serve other readers. A reader that keeps up never queues more than its share. The
+// share is never 0, because a reader without a share would ask for the same bytes for ever.
 static void subscription_yield_pieces(struct subscription *sub)
 {
     uint64_t most = min_u64(FILL_QUEUE_MAX, chunk_budget_max_bytes() / FILL_QUEUES_MIN);
@@ -241,8 +241,8 @@ static void subscription_changed(struct subscription *sub)
     }
 }
 
-// Takes ownership of a reference in a message. Those that are left in it are released after its
-// delivery.
+// Takes ownership of a reference in a message. References that are left in a message are released
+// after its delivery.
 static void take_object(struct subscription *sub, struct store_object **object)
 {
     check(sub->answer == NULL);
