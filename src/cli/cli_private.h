@@ -7,7 +7,7 @@
 
 // --- command_env.c -------------------------------------------------------------------------------
 
-// Calls the function for each variable that points clients at `url`. command_env_variables()
+// command_env_variables() calls on_variable() for each variable that points clients at `url`. It
 // returns false if `url` is not http://HOST:PORT or https://HOST:PORT.
 typedef void command_env_variable_fn(void *ctx, const char *name, const char *value);
 bool command_env_variables(const char *url, bool global, command_env_variable_fn *on_variable,

@@ -9,7 +9,7 @@
 
 #define TEXT_MAX_BYTES (256u << 10)
 
-// In the order of commands.def.
+// The functions of the commands, in the order of commands.def.
 static int (*const runs[])(int argc, char **argv) = {
 #define COMMAND(name, takes, least, most, operands, summary, details) command_##name,
 #define OPTION(command, flag, kind, value, default_text, help)
@@ -69,13 +69,13 @@ static int show_commands(void)
     struct buf out;
     buf_init(&out, TEXT_MAX_BYTES);
     command_help_list(&out);
-    (void)fputs(buf_cstr(&out), stderr); // there is no other place to report it
+    (void)fputs(buf_cstr(&out), stderr); // a failure to write to stderr cannot be reported
     buf_done(&out);
     return EXIT_CODE_USAGE;
 }
 
-// Moves options in front of the command to after it. Returns the number of their words; -1, after
-// it has reported an error, if one is wrong.
+// Moves the options that precede the command's name to after it. Returns the number of words that
+// it moved. If an option is wrong, reports the error and returns -1.
 static int move_leading(int argc, char **argv)
 {
     struct buf why;

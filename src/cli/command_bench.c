@@ -26,8 +26,8 @@
 #include "store/offline/offline.h"
 
 #define MIB (1u << 20)
-#define PIECE (8u * MIB)   // of one large read
-#define SMALL (128u << 10) // of one random read
+#define PIECE (8u * MIB)   // bytes of one large read
+#define SMALL (128u << 10) // bytes of one random read
 #define READERS 16u        // connections to the server
 #define DIRECT_MAX 64u     // concurrent requests to the origin
 #define DISK_THREADS 8u
@@ -37,8 +37,8 @@
 #define ASK_TIMEOUT_MS 30000u
 #define OUTPUT_MAX_BYTES 65536u
 #define CACHE_SIZE "4GiB"
-#define SIGNAL_OVER SIGUSR1   // to the thread that waits for signals
-#define DATA_MAX (1ull << 30) // read from the object
+#define SIGNAL_OVER SIGUSR1   // ends the thread that waits for signals
+#define DATA_MAX (1ull << 30) // maximum bytes that are read from the object
 #define GOOD_SHARE 0.95
 #define ROUND_MS 6000u // of each measurement
 #define QUICK_MS 500u
@@ -52,9 +52,9 @@ struct bench {
     char bucket[256], key[PROBE_KEY_MAX];
     struct origin *origin;
     const char *origin_bucket;
-    uint64_t object_bytes, data_bytes;  // of the object; the part that is read
+    uint64_t object_bytes, data_bytes;  // size of the object; of the part that is read
     uint64_t round_ms;                  // of each measurement
-    double disk, one, many, cold, warm; // bytes a second
+    double disk, one, many, cold, warm; // bytes per second
     double small_per_s, first_p50_ms, first_p99_ms;
     unsigned direct;  // concurrent requests of the measurement straight to the origin
     sigset_t signals; // signals that end the process; run_watch() waits for them
@@ -69,7 +69,7 @@ struct crew {
                  uint64_t *ret_first_us);
     void *(*tool_new)(struct bench *b);
     void (*tool_free)(void *tool);
-    uint64_t until_ms, count_max; // count_max: most pieces of work altogether
+    uint64_t until_ms, count_max; // count_max: maximum pieces of work of all threads together
     atomic_uint_fast64_t next, bytes, done, failed, sample_count;
     uint32_t *samples; // times to the first byte, in us
 };
@@ -125,7 +125,7 @@ struct disk_tool {
     char *bytes;
 };
 
-static char disk_path[64]; // of the unnamed file, by its descriptor
+static char disk_path[64]; // path of the unnamed file, by its descriptor
 
 static void *disk_tool_new(struct bench *b)
 {
@@ -246,7 +246,8 @@ static void *client_new(struct bench *b)
 {
     CURL *easy = curl_easy_init();
     check(easy != NULL);
-    (void)curl_easy_setopt(easy, CURLOPT_URL, b->url); // options that this libcurl has cannot fail
+    // These options cannot fail with this libcurl.
+    (void)curl_easy_setopt(easy, CURLOPT_URL, b->url);
     (void)curl_easy_setopt(easy, CURLOPT_PROXY, "");
     (void)curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
     (void)curl_easy_setopt(easy, CURLOPT_FAILONERROR, 1L);
@@ -279,7 +280,7 @@ static bool read_large(struct bench *b, uint64_t n, void *tool, uint64_t *ret_by
                       ret_first_us);
 }
 
-// Reads at positions from a fixed sequence, so that two runs read the same.
+// Reads at positions from a fixed sequence, so that each run of the command reads the same ones.
 static bool read_small(struct bench *b, uint64_t n, void *tool, uint64_t *ret_bytes,
                        uint64_t *ret_first_us)
 {
@@ -341,7 +342,8 @@ static bool make_url(struct bench *b)
     return ok;
 }
 
-// Reads each block once, then the same blocks until the time is over, then small pieces anywhere.
+// Reads each piece of the object once (cold). Then reads the same pieces until the time is over
+// (warm), and then small pieces at random positions.
 static bool measure_server(struct bench *b)
 {
     struct crew crew = {.bench = b,
@@ -551,7 +553,7 @@ static void drop_server(struct bench *b, uint64_t grace_ms)
     command_server_done(&b->server);
 }
 
-// Waits for a signal, removes the server and everything of it, and ends the process by that signal.
+// Waits for a signal. Then ends the server, removes its files, and ends the process by that signal.
 static void *run_watch(void *ctx)
 {
     struct bench *b = ctx;

@@ -267,7 +267,7 @@ static int check_keys(const struct config *config)
     }
     buf_init(&errors, OUTPUT_MAX_BYTES);
     enum err err = access_keys_load(config->auth_keys_file, &keys, &errors);
-    (void)fputs(buf_cstr(&errors), stderr); // there is no other place to report it
+    (void)fputs(buf_cstr(&errors), stderr); // a failure to write to stderr cannot be reported
     buf_done(&errors);
     access_keys_unref(keys);
     return err == ERR_OK ? EXIT_CODE_OK : EXIT_CODE_CONFIGURATION;

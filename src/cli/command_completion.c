@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay completion bash|zsh|fish`: a script from the tables of commands and settings.
+// `forebay completion bash|zsh|fish`: prints a completion script, which it makes from the tables of
+// commands and settings.
 #include "cli/cli_private.h"
 #include "commands/commands.h"
 
@@ -282,7 +283,8 @@ static void render_zsh(struct buf *out)
                          "    (( $#choices )) && compadd -a choices\n"
                          "    _describe option rows\n"
                          "}\n"
-                         "if [ \"$funcstack[1]\" = _forebay ]; then\n" // from a folder of $fpath
+                         // true if zsh has loaded this file from $fpath
+                         "if [ \"$funcstack[1]\" = _forebay ]; then\n"
                          "    _forebay \"$@\"\n"
                          "else\n"
                          "    compdef _forebay forebay\n"

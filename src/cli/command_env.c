@@ -120,7 +120,7 @@ struct answer {
     struct endpoint endpoint;
 };
 
-// Finds the first TCP listener.
+// Reads the first TCP listener and the authentication mode from a server's /version.
 static void read_version(const char *body, struct answer *answer)
 {
     json_t *json = json_loads(body, 0, NULL);
@@ -162,7 +162,7 @@ struct printer {
 
 static void print_comment(struct printer *p, const char *text)
 {
-    if (p->shell != SHELL_DOCKER) { // its lines become arguments
+    if (p->shell != SHELL_DOCKER) { // docker reads each line as an argument
         buf_printf(&p->out, "# %s\n", text);
     }
 }
@@ -227,10 +227,10 @@ static void print_no_proxy(struct printer *p, const struct endpoint *e)
     }
 }
 
-// GDAL, and with it rasterio, rioxarray and QGIS. rio-tiler, odc and R's duckdbfs read
-// AWS_S3_ENDPOINT and AWS_HTTPS as GDAL does: a host without a scheme, and YES or NO. Programs that
-// want a URL there use the name for a setting of their own, so a value with a scheme stays.
-// `forebay run` keeps any value: it may lead to another store than the origin.
+// Prints the variables of GDAL, which rasterio, rioxarray and QGIS use too. rio-tiler, odc and R's
+// duckdbfs read AWS_S3_ENDPOINT and AWS_HTTPS as GDAL does: a host without a scheme, and YES or NO.
+// Other programs expect a URL in AWS_S3_ENDPOINT, so an existing value with a scheme is kept.
+// `forebay run` keeps any existing value, because it may name another store than the origin.
 static void print_gdal(struct printer *p, const struct endpoint *e)
 {
     const char *now = adds_to_environment(p) ? getenv("AWS_S3_ENDPOINT") : NULL;
@@ -245,10 +245,11 @@ static void print_gdal(struct printer *p, const struct endpoint *e)
     }
 }
 
-// htslib (samtools, bcftools, pysam) asks this host by https for s3:// names, and by http for
-// s3+http:// names. On a plain endpoint its s3:// names would fail, which go to AWS without these
-// variables. A person at a shell can write the other names. A container, or the command of `forebay
-// run`, gets no such variables.
+// Prints the variables of htslib (samtools, bcftools, pysam). With them htslib sends s3:// names to
+// this host over HTTPS, and s3+http:// names over HTTP. On a plain HTTP endpoint s3:// names then
+// fail, while without the variables they reach AWS. A person at a shell can write s3+http:// names
+// instead. So on a plain endpoint, containers and the command of `forebay run` do not get the
+// variables.
 static void print_htslib(struct printer *p, const struct endpoint *e)
 {
     bool is_for_a_person = p->on_variable == NULL && adds_to_environment(p);
@@ -337,7 +338,7 @@ static bool has_client_keys(void)
     return access(path, R_OK) == 0;
 }
 
-// Asks the running server for its address. If the exit code is not OK, there is nothing to print.
+// Asks the running server for its address. On failure reports the error and returns its exit code.
 static int find_endpoint(int argc, char **argv, struct answer *ret_answer)
 {
     struct config *config = commands_load_config(argc, argv);

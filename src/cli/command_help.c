@@ -123,7 +123,7 @@ static void man_text(struct buf *out, const char *text)
     }
 }
 
-// Ends a text's last line.
+// Appends a text, and ends its last line.
 static void man_line(struct buf *out, const char *text)
 {
     man_text(out, text);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay reload`, `forebay drain` and `forebay loglevel`: the same as signals, but with an
-// answer.
+// `forebay reload`, `forebay drain` and `forebay loglevel`: do the same as signals, but print the
+// server's answer.
 #include "cli/client/command_client.h"
 
 #include <stdio.h>
@@ -46,7 +46,7 @@ int command_reload(int argc, char **argv)
         print_reload(&client, answer);
     }
     if (answer != NULL) {
-        (void)json_object_del(answer, "ok"); // the result has its own
+        (void)json_object_del(answer, "ok"); // the result has a member `ok` of its own
     }
     return command_client_end(&client, code, answer);
 }

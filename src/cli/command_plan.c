@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // `forebay plan --dataset SIZE --cache SIZE ...`: computes what a cache of that size saves, and
 // what the rest costs. It runs the store's own policy on a small model of a training job. The model
-// has BLOCKS blocks, each epoch in a new order, and a cache for the same share of them.
+// has BLOCKS blocks, and a cache for the same share of them. Each epoch reads the blocks in a new
+// order.
 #include "commands/commands.h"
 
 #include <math.h>
@@ -19,7 +20,7 @@
 #define HEADROOM 0.9 // part of cache.size for data, like the default of cache.headroom
 #define EPOCHS_MAX 1000u
 #define NODES_MAX 100000u
-#define ACCESSES_MAX 3000000u // of one simulation, because later epochs show nothing new
+#define ACCESSES_MAX 3000000u // maximum reads of one simulation; later epochs show nothing new
 #define OUTPUT_MAX_BYTES 65536u
 #define SPARES 2u
 #define BATCH 16u
@@ -32,7 +33,7 @@
 
 struct plan {
     uint64_t dataset_bytes, cache_bytes, nodes, epochs;
-    uint64_t request_bytes; // of a mean request
+    uint64_t request_bytes; // bytes of a mean request
     double price_gb, price_requests;
     bool has_prices; // the user gave prices
     uint32_t lens[BLOCKS], order[BLOCKS];

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #define OUTPUT_MAX_BYTES 65536u
-#define ID_MAX 0xfffffffeu // chown(2) reads the next one as "unchanged"
+#define ID_MAX 0xfffffffeu // to chown(2) the next number means "unchanged"
 
 static bool owner_parse(const char *text, struct store_prepare_options *options)
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `forebay profile FILE`: replays an access log (log.keys: full) with the store's own policy, for
-// caches of several sizes. Memory is limited: it leaves out blocks beyond BLOCKS_MAX and reads of
-// them beyond READS_MAX, and reports that.
+// caches of several sizes. To limit its memory, it leaves out blocks beyond BLOCKS_MAX and reads
+// beyond READS_MAX, and reports that.
 #include "commands/commands.h"
 
 #include <errno.h>
@@ -15,12 +15,12 @@
 #include "store/offline/offline.h"
 #include "store/store.h"
 
-#define BLOCK_BYTES (1u << 20) // cache.block_size by default
+#define BLOCK_BYTES (1u << 20) // the default of cache.block_size
 #define BLOCK_BYTES_MIN 1024u  // the smallest space that an object takes on disk
 #define BLOCKS_MAX (1u << 20)
 #define READS_MAX (16u << 20)
-#define READS_OF_LINE_MAX 65536u // blocks: 64 GiB
-#define SLOTS (4u * BLOCKS_MAX)  // of the hash table of blocks; a power of two
+#define READS_OF_LINE_MAX 65536u // blocks that one line may read: 64 GiB
+#define SLOTS (4u * BLOCKS_MAX)  // entries of the hash table of blocks; a power of two
 #define PREFIXES_MAX 1024u
 #define PREFIXES_SHOWN 8u
 #define LINE_MAX_BYTES 65536u
@@ -56,7 +56,8 @@ static uint32_t find_block(struct profile *p, uint64_t hash, uint32_t len)
 {
     hash = hash != 0 ? hash : 1;
     uint64_t at = hash & (SLOTS - 1);
-    while (p->hashes[at] != 0 && p->hashes[at] != hash) { // never full: at most a quarter is in use
+    // The table is never full: at most a quarter is in use.
+    while (p->hashes[at] != 0 && p->hashes[at] != hash) {
         at = (at + 1) & (SLOTS - 1);
     }
     if (p->hashes[at] == 0) {
@@ -311,7 +312,7 @@ int command_profile(int argc, char **argv)
     }
     struct profile *p = profile_new();
     read_lines(p, file);
-    int failed = ferror(file) ? errno : 0; // of the last read
+    int failed = ferror(file) ? errno : 0; // the error of the last read
     if (file != stdin) {
         (void)fclose(file); // it was only read
     }

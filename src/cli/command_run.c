@@ -43,7 +43,7 @@
 #define SETTLE_MS 20
 #define SETTLE_TRIES 50u
 #define FLAG_MAX (PATH_MAX + 64)
-// The value of a counters.def row in a summary.
+// Returns the value of a counter of counters.def in a summary.
 #define VALUE(summary, name)                                                                       \
     command_client_double(json_object_get(summary, "counters"), stats_name(COUNTER_##name))
 
@@ -59,8 +59,8 @@ struct run {
 };
 
 struct run_signals {
-    sigset_t waited, before; // blocked during the run; the mask from before it
-    void (*before_pipe)(int number), (*before_child)(int number); // the handlers from before
+    sigset_t waited, before; // signals blocked during the run; the signal mask before the run
+    void (*before_pipe)(int number), (*before_child)(int number); // the handlers before the run
 };
 
 static int not_started(const char *why)
@@ -68,7 +68,7 @@ static int not_started(const char *why)
     static const char prefix[] = "forebay: ";
     why += strncmp(why, prefix, sizeof(prefix) - 1) == 0
                ? sizeof(prefix) - 1
-               : 0; // remove the prefix of the server's message
+               : 0; // removes the prefix of the server's message
     size_t len = strlen(why);
     while (len > 0 && why[len - 1] == '\n') {
         len--;
@@ -100,7 +100,7 @@ static bool base_directory(const struct config *config, char ret_path[PATH_MAX])
     return len > 0 && len < PATH_MAX - 8; // leaves room for a number
 }
 
-// Chooses the first unused directory from number `*from` on. *from becomes the number after it.
+// Chooses the first unused directory from number *from on. Sets *from to the number after it.
 static bool choose_directory(struct run *run, unsigned *from)
 {
     char base[PATH_MAX];
@@ -156,7 +156,8 @@ static void tell_server(struct run *run, int argc, char **argv)
             command_server_word(&run->server, defaults[i].flag);
         }
     }
-    // Clients of this environment already use another endpoint, so it becomes the origin.
+    // Clients of this environment already use another endpoint, so that endpoint becomes the
+    // origin.
     if (is_default(run->config, "origin.endpoint") && endpoint != NULL && endpoint[0] != '\0') {
         (void)snprintf(run->endpoint_flag, sizeof(run->endpoint_flag), "--origin.endpoint=%s",
                        endpoint);
@@ -172,8 +173,8 @@ static void set_variable(void *ctx, const char *name, const char *value)
     check(setenv(name, value, 1) == 0);
 }
 
-// Sets the variables of CMD. A client without any keys sends no request. The origin accepts any
-// keys here, so CMD gets some.
+// Sets the environment variables of CMD. A client without keys sends no request. A directory as the
+// origin accepts any keys, so CMD then gets some.
 static void set_environment(const struct run *run)
 {
     check(command_env_variables(run->url, run->is_global, set_variable, NULL));
@@ -245,7 +246,7 @@ static void restart_server(struct run *run)
                   again ? ", and was started again"
                         : "; what the command reads from here on fails");
     if (!again) {
-        (void)fputs(buf_cstr(&why), stderr); // there is no other place to report it
+        (void)fputs(buf_cstr(&why), stderr); // a failure to write to stderr cannot be reported
     }
     buf_done(&why);
 }
@@ -274,7 +275,8 @@ static int wait_for_child(struct run *run, const sigset_t *signals)
     for (;;) {
         siginfo_t info;
         int number = sigwaitinfo(signals, &info);
-        if (reap(run, &code)) { // after each signal, because one may stand for several ends
+        // After each signal, because one SIGCHLD may stand for several children.
+        if (reap(run, &code)) {
             return code;
         }
         if (number > 0 && number != SIGCHLD && info.si_code != SI_KERNEL) {
@@ -313,7 +315,7 @@ static json_t *settled_summary(struct run *run)
     json_t *summary = command_server_summary(&run->server);
     for (unsigned tries = 1; tries < SETTLE_TRIES && VALUE(summary, http_connections_active) > 0;
          tries++) {
-        (void)poll(NULL, 0, SETTLE_MS); // a signal may shorten it
+        (void)poll(NULL, 0, SETTLE_MS); // a signal may shorten the pause
         json_decref(summary);
         summary = command_server_summary(&run->server);
     }
@@ -384,11 +386,12 @@ static void block_signals(struct run_signals *ret_signals)
     check(sigprocmask(SIG_BLOCK, &ret_signals->waited, &ret_signals->before) == 0);
     ret_signals->before_pipe = signal(SIGPIPE, SIG_IGN);
     ret_signals->before_child =
-        signal(SIGCHLD, SIG_DFL); // the kernel would not send it if it were ignored
+        signal(SIGCHLD, SIG_DFL); // the kernel sends no SIGCHLD while it is ignored
     check(ret_signals->before_pipe != SIG_ERR && ret_signals->before_child != SIG_ERR);
 }
 
-// `words` is CMD; NULL follows its last word.
+// Runs the server, then CMD, and prints the summary. `words` is CMD, ended by NULL. Returns the
+// exit code.
 static int run_all(struct run *run, int argc, char **argv, char **words)
 {
     struct run_signals signals;

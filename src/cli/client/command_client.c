@@ -158,7 +158,7 @@ bool command_client_wait(uint64_t ms)
     (void)sigaddset(&interrupts, SIGINT);
     (void)sigaddset(&interrupts, SIGTERM);
     check(sigprocmask(SIG_BLOCK, &interrupts, &waiting) ==
-          0); // a signal does not interrupt a request
+          0); // so that a signal does not interrupt a request
     (void)sigdelset(&waiting, SIGINT);
     (void)sigdelset(&waiting, SIGTERM);
     catch_interrupts();
@@ -224,8 +224,8 @@ void command_client_parameter(struct buf *path, const char *name, struct span va
 
 // --- output --------------------------------------------------------------------------------------
 
-// Prints a message of `type`: a JSON line with --json, and for people a line after the word
-// `before`.
+// Prints a message on stderr, after the text `before`. With --json also prints it as a line of
+// `type`.
 PRINTF_LIKE(4, 0)
 static void tell(const struct command_client *client, const char *type, const char *before,
                  const char *format, va_list args)

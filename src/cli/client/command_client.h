@@ -12,7 +12,7 @@
 #include "s3/s3.h"
 
 struct command_client {
-    const char *name; // of the command
+    const char *name; // the command's name
     bool is_json;
     struct config *config;              // NULL: the address was found without a configuration
     char address[COMMANDS_ADDRESS_MAX]; // the address that answered last; "": none yet
@@ -21,8 +21,8 @@ struct command_client {
     bool tells_wait; // reports a wait once
 };
 
-// Returns EXIT_CODE_OK, or, after it has printed the reason, the exit code with which the command
-// ends.
+// Prepares the client for the command `name`. On failure prints the reason and returns the exit
+// code of the command.
 int command_client_open(struct command_client *client, const char *name);
 void command_client_close(struct command_client *client);
 // Send a GET, a POST or a DELETE. The POST takes ownership of `body`. The caller owns *ret_answer.
@@ -35,15 +35,17 @@ int command_client_delete(struct command_client *client, const char *path, json_
 // returns false or on SIGINT or SIGTERM. Empty lines are not passed on.
 int command_client_follow(struct command_client *client, const char *path,
                           admin_client_line_fn on_line, void *ctx);
-// Returns false if SIGINT or SIGTERM came since the first call. They interrupt nothing else.
+// Waits for `ms` milliseconds. Returns false if SIGINT or SIGTERM has come since the first call.
+// These signals end the wait early and interrupt nothing else.
 bool command_client_wait(uint64_t ms);
 // Appends "NAME=VALUE", percent-coded, after '?' or '&'.
 void command_client_parameter(struct buf *path, const char *name, struct span value);
 
-// Prints an error for people, and as type `error`.
+// Prints an error on stderr, and with --json also as a line of type `error`.
 void command_client_error(const struct command_client *client, const char *format, ...)
     PRINTF_LIKE(2, 3);
-// Warns for people, and as type `warning`, if the user may have meant something else.
+// Warns on stderr, and with --json also with a line of type `warning`, that the user may have meant
+// something else.
 void command_client_warn(const struct command_client *client, const char *format, ...)
     PRINTF_LIKE(2, 3);
 // Warns if a URI contains a '*' inside, because that is an ordinary character there.
@@ -57,15 +59,15 @@ int command_client_end(struct command_client *client, int code, json_t *json);
 
 uint64_t command_client_u64(const json_t *json, const char *name);
 double command_client_double(const json_t *json, const char *name);
-uint64_t command_client_sum(const json_t *object); // of all members
+uint64_t command_client_sum(const json_t *object); // the sum of all members
 const char *command_client_text(const json_t *json, const char *name);
 bool command_client_bool(const json_t *json, const char *name);
 
 // --- for people ----------------------------------------------------------------------------------
 
-// Calls commands_visible() for a C string.
+// As commands_visible(), for a C string.
 const char *command_client_visible(const char *text);
-// Calls commands_visible() for a text in an answer, which may contain NUL.
+// As commands_visible(), for a text in an answer, which may contain NUL.
 const char *command_client_shown(const json_t *json, const char *name);
 // Both results are valid until the eighth call after this one.
 const char *command_bytes(double bytes);  // "1.5 GiB"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sends a GET of the S3 API to the first listener that the server names. Signs it with the keys of
-// the environment if the server requires keys. Ignores proxies of the environment, because the
-// server is the user's own.
+// Sends a GET of the S3 API to one of the listeners that the server names (choose()). Signs it with
+// the keys of the environment if the server requires keys. Ignores proxies of the environment,
+// because the server is the user's own.
 #include "cli/client/command_fetch.h"
 
 #include <curl/curl.h>
@@ -21,12 +21,12 @@
 struct transfer {
     struct command_fetch *fetch;
     CURL *curl;
-    char base[512], socket_path[512]; // "http://HOST:PORT"; of a unix socket, or ""
+    char base[512], socket_path[512]; // "http://HOST:PORT"; path of the unix socket, or ""
     bool is_open;                     // the server requires no keys
-    struct buf path;                  // of the object, encoded
+    struct buf path;                  // path of the object, percent-encoded
     struct curl_slist *headers;
     struct buf error; // an error document instead of the object
-    bool is_refused;  // by on_bytes()
+    bool is_refused;  // on_bytes() has refused the bytes
 };
 
 // --- choosing a listener -------------------------------------------------------------------------
@@ -168,13 +168,13 @@ static void prepare(struct transfer *t, const char *url)
 
 // --- the answer ----------------------------------------------------------------------------------
 
-// Writes "NoSuchKey: The specified key does not exist." from an error document.
+// Describes an error document, such as "NoSuchKey: The specified key does not exist."
 static void describe(const struct transfer *t, char *ret_text, size_t size)
 {
     struct s3_error_body body = {0};
     struct arena *arena = arena_new(ARENA_MAX_BYTES);
     (void)s3_error_read(arena, buf_span(&t->error),
-                        &body); // if it is no error document, the status has to do
+                        &body); // if it is no error document, only the status is shown
     (void)snprintf(ret_text, size, "%.*s%s%.*s", (int)body.code.len,
                    body.code.len > 0 ? body.code.ptr : "", body.message.len > 0 ? ": " : "",
                    (int)body.message.len, body.message.len > 0 ? body.message.ptr : "");
@@ -189,7 +189,7 @@ static int judge(struct command_client *client, struct transfer *t, CURLcode rc)
     (void)curl_easy_getinfo(t->curl, CURLINFO_STARTTRANSFER_TIME, &t->fetch->first_s);
     (void)curl_easy_getinfo(t->curl, CURLINFO_TOTAL_TIME, &t->fetch->total_s);
     if (t->is_refused) {
-        return EXIT_CODE_FAILED; // on_bytes() has the reason
+        return EXIT_CODE_FAILED; // on_bytes() has reported the reason
     }
     if (rc == CURLE_OK && (status == 200 || status == 206)) {
         return EXIT_CODE_OK;

@@ -229,12 +229,12 @@ static bool wait_for_all(struct calls *calls, uint64_t timeout_ms)
     return all;
 }
 
-// Cancels all calls. Returns false if one of them waits in the kernel, so that it may end at any
+// Cancels all calls. Returns false if one of them hangs in the kernel, so that it may end at any
 // later time.
 static bool cancel_all(struct worker *w, struct calls *calls, struct call *all, unsigned count)
 {
     check(pthread_mutex_lock(&calls->lock) == 0);
-    calls->running += count; // also wait for each of these messages
+    calls->running += count; // also waits for each of these messages
     check(pthread_mutex_unlock(&calls->lock) == 0);
     for (unsigned i = 0; i < count; i++) {
         all[i].cancel.deliver = deliver_cancel;

@@ -37,9 +37,8 @@ struct command_probe_answer {
     uint64_t first_us; // time to the head of the answer
     uint64_t total_us;
     uint64_t bytes;            // of the body
-    uint64_t size_bytes;       // HEAD, GET: size of the object; LIST: of the first one
-    char key[PROBE_KEY_MAX];   // LIST: the first one's; BUCKETS: the first bucket; empty: there is
-                               // none
+    uint64_t size_bytes;       // HEAD, GET: the object's size; LIST: the size of the first object
+    char key[PROBE_KEY_MAX];   // LIST: the first key; BUCKETS: the first bucket; "": there is none
     char text[PROBE_TEXT_MAX]; // the beginning of an error document
 };
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The command itself opens the port and hands it over by LISTEN_FDS. So the port is known before
-// the server runs, and outlives it. A restarted server has the same port, and connections wait for
-// it. READY=1 arrives on NOTIFY_SOCKET, an abstract socket. The kernel ends the server when its
-// parent ends, for whatever reason. The server has a session of its own, so that the terminal's
-// signals reach only the command.
+// the server runs, and stays open when the server has ended. A restarted server has the same port,
+// and connections wait for it. The server reports READY=1 on NOTIFY_SOCKET, an abstract socket. The
+// kernel ends the server when its parent ends, for whatever reason. The server has a session of its
+// own, so that the terminal's signals reach only the command.
 #include "cli/client/command_server.h"
 
 #include <arpa/inet.h>
@@ -28,7 +28,8 @@
 
 #define BACKLOG 1024
 #define HANDED_OVER 3 // first descriptor of LISTEN_FDS
-#define HIGH_FD 10    // lowest number of descriptors that must not collide with those
+// Descriptors from this number on do not collide with those that are handed over.
+#define HIGH_FD 10
 #define SUMMARY_TIMEOUT_MS 5000u
 #define LOG_SHOWN_BYTES 8192
 #define LOG_MAX_BYTES (1 << 20)
@@ -77,7 +78,7 @@ static bool open_notify(struct command_server *s, struct buf *ret_why)
 static bool make_folder(struct command_server *s, struct buf *ret_why)
 {
     const char *base = getenv("XDG_RUNTIME_DIR");
-    bool fits = base != NULL && // the address of a socket is short
+    bool fits = base != NULL && // the path of a socket must be short
                 strlen(base) + sizeof("/forebay-XXXXXX/admin.sock") <= sizeof(s->folder);
     base = fits && base[0] == '/' && access(base, W_OK) == 0 ? base : "/tmp";
     (void)snprintf(s->folder, sizeof(s->folder), "%s/forebay-XXXXXX", base);
@@ -99,7 +100,7 @@ bool command_server_init(struct command_server *s, struct buf *ret_why)
     }
     if (s->log_fd < 0 || ftruncate(s->log_fd, LOG_MAX_BYTES) != 0 ||
         fcntl(s->log_fd, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK) !=
-            0) { // surplus arguments are refused
+            0) { // the seals refuse output beyond LOG_MAX_BYTES
         return fail(ret_why, "no file for its log");
     }
     command_server_word(s, "forebay");
@@ -127,7 +128,7 @@ void command_server_settings(struct command_server *s, int argc, char **argv,
                              const char *const *skipped)
 {
     for (int i = 0; i < argc; i++) {
-        bool has_value = strchr(argv[i], '=') == NULL && i + 1 < argc; // the next word
+        bool has_value = strchr(argv[i], '=') == NULL && i + 1 < argc; // the next word is the value
         if (!is_skipped(argv[i], skipped)) {
             command_server_word(s, argv[i]);
             if (has_value) {
@@ -223,7 +224,8 @@ void command_server_ended(struct command_server *s)
 void command_server_log(struct command_server *s, struct buf *ret_text)
 {
     char text[LOG_SHOWN_BYTES];
-    off_t size = lseek(s->log_fd, 0, SEEK_CUR); // the server writes at the same offset
+    // The offset is shared with the server, so it is the end of the log.
+    off_t size = lseek(s->log_fd, 0, SEEK_CUR);
     off_t from = size > LOG_SHOWN_BYTES ? size - LOG_SHOWN_BYTES : 0;
     ssize_t len = pread(s->log_fd, text, (size_t)(size - from), from);
     if (len > 0) {
@@ -275,6 +277,6 @@ void command_server_done(struct command_server *s)
     }
     if (s->folder[0] != '\0') {
         (void)unlink(s->admin + strlen("unix:")); // the server removes it if it stops normally
-        (void)rmdir(s->folder);                   // our folder in a temporary one
+        (void)rmdir(s->folder);                   // the folder held only that socket
     }
 }

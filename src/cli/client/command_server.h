@@ -11,7 +11,7 @@
 #include "base/bytes.h"
 
 #define COMMAND_SERVER_WORDS_MAX 512u
-#define COMMAND_SERVER_PATH_MAX 100u // of a unix socket
+#define COMMAND_SERVER_PATH_MAX 100u // longest path of a unix socket
 
 struct command_server {
     pid_t pid; // 0: no server runs
@@ -20,17 +20,19 @@ struct command_server {
     char folder[COMMAND_SERVER_PATH_MAX];      // holds the admin socket; removed at the end
     char admin[COMMAND_SERVER_PATH_MAX + 24u]; // "unix:PATH" of that socket
     char notify[64];
-    const char *words[COMMAND_SERVER_WORDS_MAX]; // of its command line; NULL follows the last one
+    // Words of the server's command line, ended by NULL.
+    const char *words[COMMAND_SERVER_WORDS_MAX];
     unsigned word_count;
 };
 
 // Opens a port and all other resources, but starts nothing. Returns false, and the reason in
 // *ret_why, on failure. The caller calls command_server_done() in any case.
 bool command_server_init(struct command_server *server, struct buf *ret_why);
-// Appends a word to its command line, after `serve`. The word must live as long as the server.
+// Appends a word to the server's command line, after `serve`. The word must live as long as the
+// server.
 void command_server_word(struct command_server *server, const char *word);
-// Appends the user's settings, except those in `skipped` (flags; NULL ends them), which the command
-// sets itself.
+// Appends the user's settings to the server's command line. Leaves out the flags in `skipped`
+// (ended by NULL), which the command sets itself.
 void command_server_settings(struct command_server *server, int argc, char **argv,
                              const char *const *skipped);
 // Starts the server and waits until it serves, at most `timeout_ms`. If it has ended before, the
@@ -42,7 +44,7 @@ bool command_server_start(struct command_server *server, uint64_t timeout_ms, st
 json_t *command_server_summary(struct command_server *server);
 // Call it when waitpid() has reaped the server.
 void command_server_ended(struct command_server *server);
-// Returns the end of its log.
+// Appends the end of the server's log to *ret_text.
 void command_server_log(struct command_server *server, struct buf *ret_text);
 // Sends SIGTERM, and after `grace_ms` SIGKILL. Returns when the server has ended.
 void command_server_stop(struct command_server *server, uint64_t grace_ms);

@@ -14,10 +14,10 @@ struct doctor {
     const struct config *config;
     const char *const *buckets; // named by the user
     unsigned bucket_count;
-    uint64_t timeout_ms;    // for each answer of an origin
-    struct store_look look; // at cache.dir
+    uint64_t timeout_ms;    // longest wait for an answer of an origin
+    struct store_look look; // what is at cache.dir
     unsigned count[3];      // findings by state
-    int exit_code;          // of the first red finding that has one
+    int exit_code;          // exit code of the first red finding that sets one
     bool has_speed;
 };
 
@@ -46,8 +46,8 @@ void command_doctor_metadata(struct doctor *doctor, bool is_missed);
 
 struct command_probe;
 struct command_probe_ask;
-// Measures the origin with the object of `ask`, which has `size_bytes`. Only the first large enough
-// object of a report is measured, and none of a directory.
+// Measures the origin with the object of `ask`, which has `size_bytes`. Measures only the first
+// object of a report that is large enough, and no object of a directory.
 void command_doctor_speed(struct doctor *doctor, struct command_probe *probe,
                           const struct command_probe_ask *ask, uint64_t size_bytes);
 

@@ -24,7 +24,7 @@
 
 #define PROBE_BYTES (1u << 20)
 #define PROBE_READS 16u
-#define PROBE_MAX_US 2000000u // end the test when this time is over
+#define PROBE_MAX_US 2000000u // longest duration of the test
 #define SLOW_4K_US 10000u
 #define SLOW_1M_US 100000u
 #define ALIGNMENT 4096u
@@ -60,7 +60,7 @@ static void check_directory(struct doctor *d, const char *above)
             "%s holds a cache of the newer format version %u", dir, d->look.version);
     } else if (d->look.found == STORE_FOUND_OTHER && d->look.uid == geteuid() &&
                (d->look.mode & (S_IWGRP | S_IWOTH)) ==
-                   0) { // otherwise it is in a folder of its own
+                   0) { // otherwise the cache uses a folder of its own in it
         command_doctor_find(d, DOCTOR_RED, "directory",
                             "set cache.dir to an empty directory, or to one that is not there yet",
                             "%s holds something that is no cache: a start refuses it", dir);
@@ -78,7 +78,7 @@ static void check_directory(struct doctor *d, const char *above)
 
 static const struct {
     unsigned long magic;
-    const char *name, *why; // why: the reason of a failure
+    const char *name, *why; // why: the reason against it; NULL: it is suitable
 } kinds[] = {
     {0xef53, "ext4", NULL},
     {0x58465342, "xfs", NULL},
@@ -186,9 +186,9 @@ static void check_disk(struct doctor *d, const char *above)
     memset(bytes, 'x', PROBE_BYTES);
     int fd = open(above, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
     if (fd < 0 || pwrite(fd, bytes, PROBE_BYTES, 0) != PROBE_BYTES || fdatasync(fd) != 0) {
-        int failed =
-            errno == EISDIR ? EOPNOTSUPP : errno; // file systems report missing support like this
-        if (access(above, W_OK) == 0) {           // otherwise reported with the directory
+        // EISDIR means that the file system does not support O_TMPFILE.
+        int failed = errno == EISDIR ? EOPNOTSUPP : errno;
+        if (access(above, W_OK) == 0) { // otherwise check_directory() has reported it
             command_doctor_find(
                 d, failed == EOPNOTSUPP ? DOCTOR_GREEN : DOCTOR_RED, "disk",
                 failed == EOPNOTSUPP ? NULL

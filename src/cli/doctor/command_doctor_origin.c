@@ -11,8 +11,8 @@
 #include "cli/doctor/command_doctor.h"
 #include "commands/commands.h"
 
-#define CANCEL_MS 500u  // after the timeout of the driver
-#define BUCKETS_MAX 20u // buckets to check
+#define CANCEL_MS 500u  // added to the driver's timeout
+#define BUCKETS_MAX 20u // maximum number of buckets to check
 #define SKEW_YELLOW_S 300
 #define SKEW_RED_S 900 // from here on S3 refuses signatures
 

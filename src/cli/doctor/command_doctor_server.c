@@ -16,7 +16,7 @@
 #define SUMMARY_MAX_BYTES (1u << 20)
 #define INDEX_SHARE_MAX 50u // percent of cache.size; more means that objects are tiny
 
-// The value of a counters.def row in a summary.
+// Returns the value of a counter of counters.def in a summary.
 #define VALUE(counters, name) command_client_u64(counters, stats_name(COUNTER_##name))
 
 // Returns the summary of the server; NULL if no server answers or it requires a token.

@@ -17,7 +17,8 @@
 #define SLOW_BYTES_PER_S 20e6 // every kind of disk is faster
 #define CANCEL_MS 500u
 
-// Returns the rate of the received bytes, even if the time cut the answers short; 0: none arrived.
+// Returns the rate of the received bytes, even if the timeout cut the answers short; 0: none
+// arrived.
 static double rate_of(const struct command_probe_answer *answers, unsigned count)
 {
     uint64_t bytes = 0, us = 1;

@@ -10,7 +10,7 @@
 #include "s3/s3.h"
 
 #define BATCH_MAX 500u           // objects in one call
-#define BATCH_BYTES (128u << 10) // of their names
+#define BATCH_BYTES (128u << 10) // bytes of their names
 #define URI_MAX_BYTES 4096u
 
 struct evict {
@@ -101,7 +101,7 @@ static int on_object(void *ctx, const json_t *object)
     return EXIT_CODE_OK;
 }
 
-// Only shows the cached part of an object.
+// With --dry-run, shows the cached part of an object.
 static int try_object(struct evict *e)
 {
     json_t *explanation = NULL;
@@ -137,7 +137,7 @@ static int evict_bucket(struct evict *e)
 
 static int evict_prefix(struct evict *e)
 {
-    int code = send_batch(e); // of the URIs before this one
+    int code = send_batch(e); // sends the URIs before this one
     e->is_walk = true;
     if (code == EXIT_CODE_OK) {
         code = command_pages_walk(&e->client, e->uri, on_object, e);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay ls URI` and `forebay du URI`: show what of a prefix is cached, object by object or in
-// total. The server asks the origin for the names. Objects that the origin does not have any more
-// are not listed.
+// `forebay ls URI` and `forebay du URI`: show how much of a prefix is cached, object by object or
+// in total. The server asks the origin for the names. Objects that the origin does not have any
+// more are not listed.
 #include "cli/client/command_pages.h"
 
 #include <stdio.h>
@@ -110,7 +110,7 @@ struct folder {
 struct du {
     struct command_client client;
     const char *uri;
-    size_t prefix_len; // of the key
+    size_t prefix_len; // bytes of the prefix in each key
     struct sums sums;
     struct folder *folders;
     size_t count, capacity;

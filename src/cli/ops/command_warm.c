@@ -21,7 +21,7 @@
 #define LINE_MAX_BYTES 8192u
 #define PATH_MAX_BYTES 16384u
 #define BATCH_MAX 2000u
-#define BATCH_BYTES (128u << 10) // of their names, which may be longer in JSON
+#define BATCH_BYTES (128u << 10) // bytes of the URIs in a batch, which may be longer in JSON
 #define EVERY_MIN_MS 1000u
 #define EVERY_MAX_MS 86400000u
 #define STANDS_MAX_MS (30ull * EVERY_MAX_MS)
@@ -30,20 +30,20 @@ struct warm {
     struct command_client client;
     bool is_check, is_dry_run; // is_dry_run implies is_check
     bool pins, is_fluid;
-    uint64_t pin_ttl_ms; // 0: for good
-    double least;        // share that must be cached
+    uint64_t pin_ttl_ms; // 0: the pins do not expire
+    double least;        // share that must be cached for success
     uint64_t concurrency, rate;
     json_t *batch;
     size_t batch_bytes;
-    const char *uri; // the current one
-    struct buf path; // of an object below it
-    uint64_t job;    // 0: not started
+    const char *uri; // the URI being added
+    struct buf path; // URI of an object below `uri`
+    uint64_t job;    // 0: the job has not started
     struct command_warm_count count;
 };
 
 // --- the URIs ------------------------------------------------------------------------------------
 
-// Sends the rest of the URIs, or with `more` a batch that others follow.
+// Sends the collected URIs to the server. `more`: another batch follows.
 static int send_batch(struct warm *w, bool more)
 {
     json_t *answer = NULL;
@@ -65,7 +65,7 @@ static int send_batch(struct warm *w, bool more)
     return code;
 }
 
-// Reports a missing part. `bytes` is UINT64_MAX if its size is unknown.
+// With --dry-run, reports a part that is not cached. `bytes` is UINT64_MAX if its size is unknown.
 static void tell_missing(struct warm *w, const char *uri, const char *range, uint64_t bytes)
 {
     if (!w->is_dry_run) {
@@ -202,7 +202,8 @@ static bool read_line(FILE *file, char ret_line[LINE_MAX_BYTES], const char **re
 
 static int add_file(struct warm *w, const char *path)
 {
-    static const char mark[] = "\xef\xbb\xbf"; // some editors put it in front of UTF-8
+    // Byte order mark that some editors put in front of UTF-8.
+    static const char mark[] = "\xef\xbb\xbf";
     char line[LINE_MAX_BYTES];
     const char *why = NULL;
     bool is_stdin = strcmp(path, "-") == 0;
@@ -366,7 +367,7 @@ static int run_features(struct warm *w, struct command_warm_features *features, 
     return code;
 }
 
-// Returns NULL, or what is wrong.
+// Reads the options of --node-features. Returns NULL, or a message about the option that is wrong.
 static const char *take_features(const struct warm *w, const char *every, const char *ttl,
                                  struct command_warm_features *features)
 {

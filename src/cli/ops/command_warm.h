@@ -6,8 +6,7 @@
 #include "cli/client/command_client.h"
 
 // Follows the job until it ends, or until it has counted all its objects and the share `least` of
-// their bytes is cached.
-// Shows progress, prints the result and returns the exit code.
+// their bytes is cached. Shows progress, prints the result and returns the exit code.
 int command_warm_follow(struct command_client *client, uint64_t job, double least);
 // Calls add() with each URI that the variables of a Fluid DataLoad name, until a result is not
 // EXIT_CODE_OK. Prints errors in the variables. Returns the last exit code. command_warm_fluid.c
@@ -26,7 +25,7 @@ struct command_warm_features {
     struct command_client *client;
     const char *file;
     double least;       // cached share from which on the label is set
-    uint64_t every_ms;  // 0: once
+    uint64_t every_ms;  // time between two counts; 0: count once
     uint64_t stands_ms; // lifetime of a label that is not renewed
     // Adds the objects at `uri` to *count. Prints errors and returns an exit code.
     int (*count)(void *ctx, const char *uri, struct command_warm_count *count);
@@ -37,7 +36,7 @@ uint64_t command_warm_features_stands_ms(uint64_t every_ms); // the default
 // a signal ends it with EXIT_CODE_OK.
 int command_warm_features(const struct command_warm_features *options, int argc, char **argv);
 
-// Writes one line for people.
+// Describes a warm job in one line for people.
 void command_warm_line(const json_t *job, char *ret_text, size_t size);
 
 #endif

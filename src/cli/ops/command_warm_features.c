@@ -3,10 +3,10 @@
 // Discovery, which sets labels of its node from it. The label is forebay.io/warm-NAME=true for each
 // data set of which enough is cached. Main thread.
 //
-// A label is a promise that expires. Each line is below a time after which it does not count any
-// more. So a label that is not renewed disappears by itself, for example if the server is away,
-// this process has ended or the disk is full. The file is first written under a name that begins
-// with a dot, which Node Feature Discovery ignores, and then renamed.
+// A label expires unless it is renewed. In the file, a comment above the labels has the time until
+// which they count. So a label disappears by itself, for example if the server is away, this
+// process has ended or the disk is full. The file is first written under a name that begins with a
+// dot, which Node Feature Discovery ignores, and then renamed.
 #include "cli/ops/command_warm.h"
 
 #include <assert.h>
@@ -29,16 +29,16 @@
 #define FILE_BYTES_MAX (64u << 10) // Node Feature Discovery does not read larger ones
 #define STANDS_MIN_MS 180000u      // Node Feature Discovery reads the file once a minute
 #define STANDS_ONCE_MS 3600000u
-#define BUSY_TRIES 100u // while another process writes the same file
+#define BUSY_TRIES 100u // tries while another process writes the same file
 #define BUSY_MS 50
-#define RETRY_MS 10000u // until it asks a server again that was away
+#define RETRY_MS 10000u // pause before it asks a server again that did not answer
 
 static_assert(DATA_SETS_MAX * (NAME_BYTES_MAX + 80) + 256 < FILE_BYTES_MAX,
               "what is too long would be read by nobody");
 
 struct data_set {
     struct span name;
-    int64_t ends_s; // of its label; 0: no label
+    int64_t ends_s; // when its label expires; 0: no label
     bool is_known, is_warm;
 };
 
@@ -175,7 +175,7 @@ static void render(const struct features *f, int64_t now_s, struct buf *text)
         if (set->ends_s <= now_s) {
             continue;
         }
-        if (set->ends_s != ends_s) { // it applies to all lines below it
+        if (set->ends_s != ends_s) { // the comment applies to all lines below it
             ends_s = set->ends_s;
             buf_append_cstr(text, "# +expiry-time=");
             append_time(text, ends_s);
@@ -187,8 +187,9 @@ static void render(const struct features *f, int64_t now_s, struct buf *text)
 }
 
 // Opens the new file, locked, so that nobody else writes it at the same time. The owner of the lock
-// renames the file or removes it, and the lock ends with its process. A file of another process, or
-// anything that is no file, is removed. Returns -1, and the reason in errno, on failure.
+// renames the file or removes it, and the lock ends with its process. A file of another user, or
+// anything that is not a regular file with one name, is removed. Returns -1, and the reason in
+// errno, on failure.
 static int open_fresh(const char *fresh)
 {
     for (unsigned i = 0; i < BUSY_TRIES; i++) {
@@ -216,7 +217,8 @@ static int open_fresh(const char *fresh)
 }
 
 // Replaces the file, so that its new content appears as a whole or not at all. On failure only the
-// old file remains. Another user reads it. Returns false, and the reason in errno, on failure.
+// old file remains. The mode is 0644, because another user reads the file. Returns false, and the
+// reason in errno, on failure.
 static bool replace_file(const char *path, const char *fresh, struct span text)
 {
     int fd = open_fresh(fresh);
@@ -306,8 +308,8 @@ static int count_set(struct features *f, struct data_set *set)
     return EXIT_CODE_OK;
 }
 
-// Writes all data sets that could be counted. Returns the last failure; one of the file comes
-// first.
+// Counts all data sets, and writes the file. Returns the error of the file if there is one,
+// otherwise the last error of a data set.
 static int round_once(struct features *f)
 {
     int code = EXIT_CODE_OK;
@@ -317,15 +319,15 @@ static int round_once(struct features *f)
         counted += one == EXIT_CODE_OK;
         code = one != EXIT_CODE_OK ? one : code;
     }
-    // After a single round, a data set that was not counted is unknown, and the old file may know
-    // more.
+    // If a single round could not count a data set, the old file may have a valid label for it, so
+    // the old file stays.
     bool writes = f->options->every_ms > 0 ? counted > 0 : code == EXIT_CODE_OK;
     int written = writes ? write_file(f) : EXIT_CODE_OK;
     return written != EXIT_CODE_OK ? written : code;
 }
 
-// Ends the process at any point, because the file is complete at all times. In a container the
-// default action of a signal is to ignore it, so a handler is needed.
+// Ends the process at once, because the file is complete at all times. A handler is needed, because
+// the first process of a container ignores signals that it does not handle.
 static void on_signal(int number)
 {
     (void)number;

@@ -3,15 +3,16 @@
 // starts the command of the CacheRuntimeClass (dataOperationSpecs) in a job with these variables:
 //
 //   FLUID_DATALOAD_DATA_PATH    paths in the data set, "/imagenet/train:/labels"
-//   FLUID_RUNTIME_CONFIG_PATH   a JSON file with the data set's "mounts". Each has a mountPoint,
-//   here
-//                               s3://BUCKET/PREFIX, and its path in the data set, or a name, which
-//                               means the path "/" and the name
+//   FLUID_RUNTIME_CONFIG_PATH   a JSON file with the data set's "mounts". Each mount has a
+//                               mountPoint, here s3://BUCKET/PREFIX. It also has its path in the
+//                               data set, or a name, which means the path "/" and the name.
 //
-// Two more variables make no difference here. FLUID_DATALOAD_METADATA: a fetch includes names and
-// sizes of objects. FLUID_DATALOAD_PATH_REPLICAS: a cache holds each object once. A path may be a
-// folder or a file, which means a prefix or an object in S3. The command asks the server whether
-// the prefix has objects.
+// The command ignores two more variables. FLUID_DATALOAD_METADATA has no effect, because a fetch
+// always includes the names and sizes of objects. FLUID_DATALOAD_PATH_REPLICAS has none, because a
+// cache holds each object once.
+//
+// A path may be a folder or a file, which is a prefix or an object in S3. To find out which, the
+// command asks the server whether the prefix has objects.
 #include "cli/ops/command_warm.h"
 
 #include <stdlib.h>
@@ -50,7 +51,8 @@ static struct span mount_path(const json_t *mount)
     return without_slashes(path.len > 0 ? path : name);
 }
 
-// Names have no leading slash, but paths have one.
+// Returns true if `path` is `folder` or below it. Ignores leading slashes, because paths have one
+// and names of mounts have none.
 static bool is_below(struct span path, struct span folder, struct span *ret_rest)
 {
     folder = folder.len > 0 && folder.ptr[0] == '/' ? skip(folder, 1) : folder;

@@ -10,7 +10,7 @@
 #include "stats/stats.h"
 
 #define INTERVAL_MAX_S 86400u
-#define HEAD_EVERY 20u // lines
+#define HEAD_EVERY 20u // lines between two headings
 #define MIB (1.0 / 1048576)
 
 // Returns the upper bound of the bucket, because the position inside it is unknown.

@@ -7,7 +7,7 @@
 
 #include "stats/stats.h"
 
-// The value of a counters.def row in a summary.
+// Returns the value of a counter of counters.def in a summary.
 #define VALUE(counters, name) command_client_u64(counters, stats_name(COUNTER_##name))
 
 // Returns {word: count} of the rows of refusals.def that have occurred since the start.

@@ -108,7 +108,7 @@ static bool ask_all(struct buf *out, const struct config *config, uint64_t inter
             return false;
         }
     }
-    (void)poll(NULL, 0, (int)(1000 * interval_s)); // a signal may shorten it
+    (void)poll(NULL, 0, (int)(1000 * interval_s)); // a signal may shorten the pause
     return ask(out, config, "/metrics");
 }
 

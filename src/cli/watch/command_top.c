@@ -11,9 +11,9 @@
 #include <string.h>
 
 #define INTERVAL_MAX_S 86400u
-#define RANK_INTERVAL_MAX_S 3600u // maximum of a server
+#define RANK_INTERVAL_MAX_S 3600u // the longest interval that a server accepts
 #define FRAME_MAX_BYTES (256u << 10)
-#define ROWS 39u // if stdout is no terminal
+#define ROWS 39u // rows that are shown if stdout is no terminal
 #define BAR_CELLS 30u
 #define REASONS_MAX 3u
 
@@ -22,7 +22,7 @@ struct top {
     uint64_t interval_ms;
     bool is_screen;
     struct command_sample from, to;
-    json_t *summary; // of `to`
+    json_t *summary; // the summary of sample `to`
 };
 
 // --- a frame -------------------------------------------------------------------------------------
@@ -62,7 +62,7 @@ static void render_figures(const struct top *top, struct buf *out)
     buf_append_cstr(out, "\n");
 }
 
-// Shows space with data, reserved space and free space.
+// Draws a bar of the space with data, the reserved space and the free space.
 static void render_space(const struct top *top, struct buf *out)
 {
     char bar[BAR_CELLS + 1];
@@ -81,7 +81,7 @@ static void render_space(const struct top *top, struct buf *out)
                top->to.value[COUNTER_cache_objects]);
 }
 
-// Lists the reasons since the start, the most frequent first.
+// Lists the most frequent reasons why requests have bypassed the cache since the start.
 static void render_bypass(const struct top *top, struct buf *out)
 {
     const json_t *reasons = json_object_get(top->summary, "bypass");

@@ -13,7 +13,7 @@
 
 #define PATH_MAX_BYTES 16384u
 #define FRAME_MAX_BYTES (256u << 10)
-#define ROWS 26u // if stdout is no terminal
+#define ROWS 26u // rows that are shown if stdout is no terminal
 
 struct rank {
     struct command_client client;
