@@ -5,13 +5,15 @@
 // Limits the HEADs that no client waits for. A hit checks these limits before it asks the key's
 // home, so that a refusal costs only a few loads:
 //
-//   LEARNING_MAX of them are in flight             the next read of the object tries again
-//   one failed there within the last PAUSE_MS      the same, for all objects of that origin
-//   this version is being asked about              its other hits neither ask nor wait
+//   limit                                             effect
+//   LEARNING_MAX of these HEADs are in flight         the next read of the object tries again
+//   one failed at the origin within PAUSE_MS          the same, for all objects of that origin
+//   the home is being asked about this version        other hits of it neither ask nor wait
 //
-// All workers share the slots. A slot holds a name of 36 bits and a time. It belongs to that name
-// until the home releases it, or until PAUSE_MS have passed. A version can use any of WAYS slots.
-// If other versions hold all of them, the version is asked about when it is read again. Any worker.
+// All workers share the slots. A slot holds a name of 36 bits and a time. The slot belongs to that
+// name until the home releases it, or until PAUSE_MS have passed. A version can use any of WAYS
+// slots. If other versions hold all of them, the next read of the version tries again. Any worker
+// may call these functions.
 #include "fill/fill_private.h"
 
 #define LEARNING_MAX 1024u
@@ -155,7 +157,7 @@ static uint64_t version_of(const struct object_key *key, const struct store_obje
     return hash64(object->etag.ptr, object->etag.len, key->hash.lo);
 }
 
-// Returns the first of the slots that may hold the version.
+// Returns the first of the WAYS slots that the version can use.
 static _Atomic uint64_t *version_slots(struct fill_worker *fw, uint64_t version)
 {
     return &fw->room->learning.versions[version % (FILL_LEARN_VERSIONS / WAYS) * WAYS];

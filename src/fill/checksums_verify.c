@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Verifies bytes against the origin's checksum of the whole object, in three places.
 //
-// A run is summed as it comes. If it is the whole object, its sum is compared before any reader
-// gets the last byte. Otherwise the sum serves the other two places, if it is a CRC. No other
-// checksum can be combined from pieces.
+// A run. Its checksum (the sum) is computed as the bytes arrive. If the run is the whole object,
+// the sum is compared before any reader gets the last byte. Otherwise the sum serves the other two
+// places, if it is a CRC. No other checksum can be combined from pieces.
 //
 // A stored object in several runs. The key's home keeps the sum of each stored run until together
 // they are the whole object. Neighbouring sums become one piece, so that an object read in order is
-// always one piece. The pieces of an object are in a balanced tree of the C library. No two of them
-// touch, so they are in one order. A piece that touches or overlaps another compares equal to it.
-// So a new piece finds the pieces that it merges with in logarithmic time. Each worker has at most
-// SUM_PIECES_MAX pieces. Above that the worker drops the object to which no run was added for the
-// longest time, and counts the drop.
+// always one piece. The pieces of an object are in a balanced tree of the C library. Pieces in the
+// tree never touch each other, so they have one order. A piece that touches or overlaps another
+// compares equal to it. So a new piece finds the pieces that it merges with in logarithmic time.
+// Each worker has at most SUM_PIECES_MAX pieces. Above that the worker drops the object to which no
+// run was added for the longest time, and counts the drop.
 //
 // A reply of several runs. Its last bytes are sent only if all of its bytes match. It does not wait
 // for the home, which judges only when the last run is written. A run's owner notes the run's sum
@@ -23,10 +23,11 @@
 //
 // A run may be fetched again, with right bytes, while a reply still has the wrong bytes of the
 // earlier fetch. So a reply is cut, whatever the sums here say, if it began before one of these
-// verdicts: its object was judged wrong, or two runs of the same bytes had different sums. The
-// verdicts are counted by a few bits of the object's hash, so at worst replies of another object
-// are cut too. A sum from before the last verdict still counts until its run is fetched again. The
-// run's bytes may be stored, and replies get them until the home has verified them too.
+// verdicts: its object was judged wrong, or two runs of the same bytes had different sums. Objects
+// that share a few bits of their hashes share one counter of verdicts, so at worst replies of
+// another object are cut too. A sum from before the last verdict still counts until its run is
+// fetched again. The run's bytes may be stored, and replies get them until the home has verified
+// them too.
 #include "fill/fill_private.h"
 
 #include <search.h>

@@ -2,7 +2,7 @@
 // A fill is a run in flight, on the worker that owns its stripe. The owner asks the origin for each
 // block only once.
 //
-// Everything here runs on the stripe's owner. It reaches readers on other workers by messages. A
+// Everything here runs on the stripe's owner, which reaches readers on other workers by messages. A
 // fill is freed when it has left the table and its transfer, its HEAD and its wait for memory are
 // over.
 //
@@ -127,7 +127,7 @@ static bool fill_has_lost_its_place(const struct fill *fill)
     return true;
 }
 
-// Decides whether a reader can join the run. `first` is the first request; NULL: the reader names a
+// Returns true if a reader can join the run. `first` is the first request; NULL: the reader names a
 // version.
 static bool fill_takes(const struct fill *fill, const struct subscription *sub,
                        const struct first_message *first)

@@ -217,9 +217,10 @@ void subscription_leave(struct subscription *subscription);
 void fill_describe_listed(struct fill_worker *fw, struct span bucket, struct span key,
                           uint64_t size_bytes);
 
-// Remembers why the origin's last answer for this key was not stored, for a limited time or until
-// the key is invalidated. With ORIGIN_FORBIDS_SHAPE, requests that find nothing cached bypass the
-// cache at once; with ORIGIN_FORBIDS_ETAG, reads do.
+// Remembers why the origin's last answer for this key was not stored, for a limited time. An
+// invalidation of the key ends that time, except for ORIGIN_FORBIDS_VERSIONS. With
+// ORIGIN_FORBIDS_SHAPE, requests that find nothing cached bypass the cache at once; with
+// ORIGIN_FORBIDS_ETAG, reads do.
 void fill_uncacheable_note(struct fill_worker *fw, struct hash128 hash, enum origin_forbids why);
 enum origin_forbids fill_uncacheable(struct fill_worker *fw, struct hash128 hash);
 

@@ -201,7 +201,7 @@ bool fill_describe_asks_whole(const struct fill *fill, const struct fill_ask *as
     return asks;
 }
 
-// --- HEAD beside a run ---------------------------------------------------------------------------
+// --- a HEAD at the same time as the run ----------------------------------------------------------
 
 static enum err on_describe_head(struct origin_fetch *f)
 {

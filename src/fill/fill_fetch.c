@@ -387,7 +387,7 @@ static enum err on_fetch_head(struct origin_fetch *f)
     if (fill->phase == FILL_LEFT) {
         return ERR_CANCELLED;
     }
-    if (fill_has_head(fill)) { // the rest of a broken body, of the same version by If-Match
+    if (fill_has_head(fill)) { // the rest of a broken body; If-Match ensures the version
         if (f->forbids == ORIGIN_FORBIDS_VERSIONS) {
             fill_uncacheable_note(fill->fw, fill->key->hash, f->forbids);
             fill->audience = f->is_bound ? FILL_FOR_BOUND : fill->audience;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The key floors of one worker. Records of a lower generation do not count. A floor stays from the
-// key's invalidation until the home lifts it (rules 5, 25, 26). Runs on that worker.
+// Keeps the floors of keys on one worker. Records of a generation below the floor do not count. A
+// floor stays from the key's invalidation until the home lifts it (rules 5, 25, 26). Runs on that
+// worker.
 #include "fill/fill_private.h"
 
 #include <stdlib.h>

@@ -5,13 +5,14 @@
 // A paused transfer keeps its connection and one of the few slots at the origin (origin/origin.c).
 // So a transfer that stays paused is ended, and the run is *parked*. When nothing pauses the run
 // any more, the rest is requested with Range and If-Match, as after a broken body. A version
-// without a strong ETag cannot be continued like that, so its transfer keeps the slot. A parked
-// transfer passes through these phases of phases.def: RUNNING, PAUSED, CANCELLED, PARKED, RUNNING.
+// without a strong ETag cannot be continued like that, so its transfer keeps the slot. The transfer
+// of a parked run passes through these phases of phases.def: RUNNING, PAUSED, CANCELLED, PARKED,
+// RUNNING.
 //
-// After it was parked, an unstored run is requested in pieces. A piece fits in its window, and is
-// requested when its reader has taken most of the previous one. So no bytes are thrown away with a
-// transfer, and a slow reader holds a slot only while its piece comes. If a reader takes a piece
-// quickly, the whole rest is requested again.
+// An unstored run that was parked is requested in pieces. Each piece fits in the run's window, and
+// is requested when the fastest reader has taken most of the previous piece. So no received bytes
+// are thrown away when a transfer ends, and a slow reader holds a slot only while its piece comes.
+// If a reader takes a piece quickly, the whole rest is requested again.
 #include "fill/fill_private.h"
 
 uint64_t fill_window_fastest(const struct fill *fill)

@@ -16,11 +16,12 @@
 // A key is forgotten when it is invalidated or when an answer can be stored, unless the reason is
 // ORIGIN_FORBIDS_VERSIONS. Any key is forgotten after a time, because the cause may be temporary,
 // such as a load balancer. The time is a minute at first. It doubles each time that the key is
-// found uncacheable again, up to 17 hours.
+// found uncacheable again afterwards, up to 17 hours.
 //
 // All workers share the table. A slot holds a name of 36 bits, the number of doublings, the reason
 // and the time. Two keys that share a slot replace each other. Two keys that also share a name are
-// both taken for uncacheable, which costs hits or requests but never a wrong byte. Any worker.
+// both taken for uncacheable, which costs hits or requests but never a wrong byte. Any worker may
+// call these functions.
 #include "fill/fill_private.h"
 
 #define UNCACHEABLE_S 60u // doubled at most DOUBLED_MAX times

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A key's home is the worker that owns its stripe 0. It alone decides which version is current,
 // names generations and posts the key's index changes. All of this runs on that worker. An entry
-// exists while something of the key is undecided (home_private.h). Rules 11 to 15 of README.md.
+// exists while something about the key is undecided (home_private.h). Rules 11 to 15 of README.md.
 //
 // This table shows what each state knows of the version and what it does with each message:
 //

@@ -5,16 +5,15 @@
 // A write's deletes, flushes and reply have this order, and no step can be moved. Step 0 comes
 // first: store_write_note() notes on disk, in the file `format`, that the bucket is written to.
 //
-//   1  floor            named; the memory side hides everything below it from every look-up,
-//                       then INVALIDATE
-//   2  delete, durable  one commit of the index, which LMDB flushes before it returns;
-//                       the answer comes after
-//   3  WRITE_READY      no delete is in flight: only now is the origin asked
-//   4  WRITE_END        whatever the origin has answered: a second floor above all that was
-//                       read in between, as in 1
-//   5  delete, durable  as in 2, and every worker has acknowledged the floor, each after it
-//                       has doomed its runs
-//   6  WRITE_DONE       only now does the client get its reply
+//   1  floor            The home names a floor. The memory side hides everything below it from
+//                       every look-up. Then the home sends INVALIDATE.
+//   2  delete, durable  The index commits once. LMDB flushes the commit before the store answers.
+//   3  WRITE_READY      No delete is in flight. Only now does the writer ask the origin.
+//   4  WRITE_END        Whatever the origin has answered, the home names a second floor, above all
+//                       that was read in between, as in 1.
+//   5  delete, durable  As in 2. Also, every worker has doomed its runs and then acknowledged the
+//                       floor.
+//   6  WRITE_DONE       Only now does the client get its reply.
 //
 // A crash may come between any two steps (kill -9, or a power failure with a disk that keeps what
 // it has confirmed). The next process then finds:
@@ -25,7 +24,7 @@
 //              (home_is_undoomed()). Nobody knows whether the origin has applied the write. The
 //              client has no reply, and the note of step 0 makes the next process confirm
 //              everything in the bucket before use.
-//   after 6    The same: nothing that the reply makes untrue.
+//   after 6    The same as from 3 to 6, so nothing that the reply makes untrue.
 //
 // - The floor comes before the delete is posted, because a look-up between the two would find the
 //   old record, and a reader would get it after the origin had been asked.
