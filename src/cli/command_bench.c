@@ -40,7 +40,7 @@
 #define SIGNAL_OVER SIGUSR1   // ends the thread that waits for signals
 #define DATA_MAX (1ull << 30) // maximum bytes that are read from the object
 #define GOOD_SHARE 0.95
-#define ROUND_MS 6000u // of each measurement
+#define ROUND_MS 6000u // duration of each measurement
 #define QUICK_MS 500u
 
 struct bench {
@@ -53,7 +53,7 @@ struct bench {
     struct origin *origin;
     const char *origin_bucket;
     uint64_t object_bytes, data_bytes;  // size of the object; of the part that is read
-    uint64_t round_ms;                  // of each measurement
+    uint64_t round_ms;                  // duration of each measurement
     double disk, one, many, cold, warm; // bytes per second
     double small_per_s, first_p50_ms, first_p99_ms;
     unsigned direct;  // concurrent requests of the measurement straight to the origin
@@ -142,7 +142,7 @@ static void disk_tool_free(void *ptr)
 {
     struct disk_tool *tool = ptr;
     if (tool->fd >= 0) {
-        (void)close(tool->fd); // it was only read
+        (void)close(tool->fd); // the file was only read
     }
     free(tool->bytes);
     free(tool);
@@ -190,7 +190,7 @@ static bool measure_disk(struct bench *b)
         b->disk = took_s > 0 ? (double)atomic_load(&crew.bytes) / took_s : 0;
     }
     if (fd >= 0) {
-        (void)close(fd); // it has no name
+        (void)close(fd); // the file has no name, so closing it also frees it
     }
     free(bytes);
     return ok;

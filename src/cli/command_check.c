@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay check [-T] [--live] [--explain BUCKET/KEY]` and `forebay config default|schema|docs`.
+// `forebay check [-T] [--live] [--explain BUCKET/KEY]`: checks the configuration, prints its
+// values, asks a running server whether it is alive, or prints the rule of an object. `forebay
+// config default|schema|docs`: prints a sample file, a JSON Schema or a Markdown table of the
+// settings.
 #include "commands/commands.h"
 
 #include "auth/auth.h"
@@ -42,7 +45,7 @@ static int check_live(const struct config *config)
 
 // --- Values that depend on this host -------------------------------------------------------------
 
-// Returns the bytes in the files of a folder; 0 if it does not exist.
+// Returns the bytes on disk of the files in a folder; 0 if the folder does not exist.
 static uint64_t folder_bytes(const char *dir, const char *name)
 {
     char path[4096];
@@ -58,7 +61,7 @@ static uint64_t folder_bytes(const char *dir, const char *name)
         }
     }
     if (folder != NULL) {
-        (void)closedir(folder); // it was only read
+        (void)closedir(folder); // the file was only read
     }
     return bytes;
 }

@@ -16,7 +16,7 @@ static void append_words(struct buf *out, const char *choices)
     }
 }
 
-// Appends a text for use inside single quotes.
+// Appends a text inside single quotes. Each single quote in the text becomes `quote`.
 static void append_quoted(struct buf *out, const char *text, const char *quote)
 {
     for (; *text != '\0'; text++) {
@@ -121,7 +121,7 @@ static void render_bash(struct buf *out)
     buf_append_cstr(out, "'\n"
                          "    COMPREPLY=()\n"
                          "    [ \"$COMP_CWORD\" -gt 1 ] && previous=${COMP_WORDS[COMP_CWORD - 1]}\n"
-                         "    while [ \"$at\" -lt \"$COMP_CWORD\" ]; do\n" // options in front
+                         "    while [ \"$at\" -lt \"$COMP_CWORD\" ]; do\n" // skips leading options
                          "        case ${COMP_WORDS[at]} in\n"
                          "            ");
     append_leading(out, true, "|");
@@ -247,7 +247,7 @@ static void render_zsh(struct buf *out)
         zsh_row(out, option->flag, option->help);
     }
     buf_append_cstr(out, " )\n"
-                         "    while (( CURRENT > 2 )); do\n" // options in front
+                         "    while (( CURRENT > 2 )); do\n" // skips leading options
                          "        case ${words[2]} in\n"
                          "            ");
     append_leading(out, true, "|");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay help [COMMAND]`, and --man: the same table as a manual page.
+// `forebay help [COMMAND]`: lists the commands, or describes one. With --man prints the same table
+// as a manual page.
 #include "cli/cli_private.h"
 #include "commands/commands.h"
 
@@ -19,7 +20,7 @@ static void option_usage(struct buf *out, const struct command_option *option)
     }
 }
 
-// Lists the options that may also be in front of a command.
+// Lists the options that may also precede a command.
 static void list_common(struct buf *out)
 {
     static const struct command all = {.name = "", .takes = TAKES_ALL};

@@ -62,7 +62,7 @@ struct allow {
     struct span bucket, prefix, ops;
 };
 
-// Parses BUCKET[/PREFIX][:OPS]. A prefix that contains a colon needs its operations after it.
+// Parses BUCKET[/PREFIX][:OPS]. After a prefix that contains a colon, OPS is required.
 static bool allow_parse(const char *text, struct allow *ret_allow)
 {
     struct span rest = span_from_cstr(text);

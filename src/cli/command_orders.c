@@ -35,7 +35,7 @@ int command_reload(int argc, char **argv)
 {
     struct command_client client;
     json_t *answer = NULL;
-    (void)argc, (void)argv; // it has no options of its own
+    (void)argc, (void)argv; // the command has no options of its own
     int code = command_client_open(&client, "reload");
     if (code != EXIT_CODE_OK) {
         return code;
@@ -70,7 +70,7 @@ static int order(const char *name, const char *path, json_t *body, const char *d
 
 int command_drain(int argc, char **argv)
 {
-    (void)argc, (void)argv; // it has no options of its own
+    (void)argc, (void)argv; // the command has no options of its own
     return order("drain", "/api/v1/drain", json_object(),
                  "draining: it ends when nothing is in flight, after shutdown.grace at the latest");
 }
@@ -78,7 +78,7 @@ int command_drain(int argc, char **argv)
 int command_loglevel(int argc, char **argv)
 {
     char done[256];
-    check(argc == 1); // commands.def
+    check(argc == 1); // commands.def requires one operand
     (void)snprintf(
         done, sizeof(done),
         "the server logs %s and above, until it is restarted, or a reload brings another "

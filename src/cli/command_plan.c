@@ -29,7 +29,7 @@
 #define PRICE_GB 0.09
 #define PRICE_REQUESTS 0.0004
 #define PRICE_MAX 1e6
-#define REQUEST_BYTES_MAX (4u << 20) // most that a fill requests at once
+#define REQUEST_BYTES_MAX (4u << 20) // maximum bytes that a fill requests at once
 
 struct plan {
     uint64_t dataset_bytes, cache_bytes, nodes, epochs;

@@ -41,7 +41,8 @@ struct profile {
     uint32_t *slots, *lens;
     uint32_t *reads; // numbers of the blocks that were read, in the order of the log
     uint32_t block_count, read_count, again_count;
-    // Bytes of all different blocks, of all reads, and of the reads that were not a block's first.
+    // Bytes of all distinct blocks, of all reads, and of the reads that were not the first of a
+    // block.
     uint64_t held_bytes, read_bytes, again_bytes;
     uint64_t lines, bad_lines, other_lines, left_out;
     struct prefix prefixes[PREFIXES_MAX];
@@ -85,7 +86,7 @@ static void count_prefix(struct profile *p, struct span bucket, struct span key,
         i++;
     }
     if (i == PREFIXES_MAX) {
-        return; // the first thousand are enough to find the hot ones
+        return; // the first PREFIXES_MAX prefixes are enough to find those that are read most
     }
     struct prefix *prefix = &p->prefixes[i];
     if (i == p->prefix_count) {
@@ -285,7 +286,7 @@ static struct profile *profile_new(void)
     p->hashes = calloc(SLOTS, sizeof(*p->hashes));
     p->slots = calloc(SLOTS, sizeof(*p->slots));
     p->lens = calloc(BLOCKS_MAX, sizeof(*p->lens));
-    p->reads = calloc(READS_MAX, sizeof(*p->reads)); // its unused pages cost nothing
+    p->reads = calloc(READS_MAX, sizeof(*p->reads)); // pages that are not used take no memory
     check(p->hashes != NULL && p->slots != NULL && p->lens != NULL && p->reads != NULL);
     buf_init(&p->out, OUTPUT_MAX_BYTES);
     return p;
@@ -314,7 +315,7 @@ int command_profile(int argc, char **argv)
     read_lines(p, file);
     int failed = ferror(file) ? errno : 0; // the error of the last read
     if (file != stdin) {
-        (void)fclose(file); // it was only read
+        (void)fclose(file); // the file was only read
     }
     int code = EXIT_CODE_FAILED;
     if (failed != 0) {

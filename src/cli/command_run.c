@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // `forebay run [--KEY VALUE]... -- CMD [ARG]...`: a private cache for one command. The server and
-// CMD are child processes. If any of the three processes ends, the others end too, because the
-// kernel signals children when their parent ends.
+// CMD are child processes. When this process ends, both end too, because the kernel signals
+// children when their parent ends. When CMD ends, this process stops the server. If the server
+// ends, this process restarts it, at most RESTARTS_MAX times.
 //
 // The exit code is CMD's own, or 128 + N when signal N ended it. It is 127 when CMD was not found,
 // 126 when it cannot be run, and 125 when Forebay did not start.
 //
 // The cache is kept from one run to the next, in $XDG_CACHE_HOME/forebay. Another run at the same
-// time uses the next free directory (forebay-2 ...) instead of the same cache. The reason is that
-// one server uses one set of credentials, and only users who may read an object at the origin may
+// time uses the next free directory (forebay-2 ...) instead of the same cache. The reason is that a
+// server uses one set of credentials, and a user who may not read an object at the origin must not
 // read it from a cache.
 #include "cli/cli_private.h"
 #include "commands/commands.h"
@@ -185,8 +186,8 @@ static void set_environment(const struct run *run)
     }
 }
 
-// Starts CMD. Returns 0 if it runs, otherwise the errno of exec, which arrives through a pipe. exec
-// closes the pipe if it succeeds.
+// Starts CMD. Returns 0 if CMD runs, otherwise an exit code. The child writes the errno of a failed
+// exec to a pipe, which a successful exec closes.
 static int start_child(struct run *run, char **words, const struct run_signals *signals)
 {
     int pipes[2], failed = 0;
@@ -280,7 +281,7 @@ static int wait_for_child(struct run *run, const sigset_t *signals)
             return code;
         }
         if (number > 0 && number != SIGCHLD && info.si_code != SI_KERNEL) {
-            (void)kill(run->child, number); // it is not reaped yet
+            (void)kill(run->child, number); // the pid is valid, because CMD is not reaped yet
         }
     }
 }

@@ -9,7 +9,7 @@
 
 #include "base/clock.h"
 
-#define SERVES_WAIT_MS 150000u // longest time of a grace period and a start
+#define SERVES_WAIT_MS 150000u // longest grace period plus the longest start
 #define SERVES_ASKED_MS 50
 
 // Returns the id of the process that answers as a server; 0 if none does.

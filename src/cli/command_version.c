@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay version [--json]`: the versions of this binary and its libraries. If a library reports
-// its version at run time, that one is shown instead of the one of the build.
+// `forebay version [--json]`: prints the versions of this binary and its libraries. If a library
+// reports its version at run time, that version is shown instead of the one at build time.
 #include "commands/commands.h"
 
 #include "base/version.h"
@@ -16,7 +16,7 @@
 #include <sys/utsname.h>
 #include <xxhash.h>
 #include <yaml.h>
-#ifdef FOREBAY_FAULTS // test builds check heads with it too
+#ifdef FOREBAY_FAULTS // test builds also check request heads with llhttp
 #include <llhttp.h>
 #endif
 
@@ -62,7 +62,7 @@ static void list_libraries(struct library *ret_rows)
 
 int command_version(int argc, char **argv)
 {
-    (void)argc, (void)argv; // it has no options of its own
+    (void)argc, (void)argv; // the command has no options of its own
     struct library rows[LIBRARY_COUNT];
     struct utsname host;
     struct buf out;

@@ -299,8 +299,8 @@ struct attachment {
     const struct sigv4_credentials *credentials;
     bool has_sent, waiting_place;
     bool is_condition;     // the run was begun with this reader's condition
-    bool behind, no_pages; // rule 34
-    bool ahead;            // rule 20
+    bool behind, no_pages; // rule 34: the reader has dropped bytes; it cannot be sent pages
+    bool ahead;            // rule 20: the reader gets no bytes, only the end
     uint64_t next_byte;    // end of the bytes delivered
     uint64_t acked_byte;
 };

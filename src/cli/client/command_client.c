@@ -55,7 +55,7 @@ static void tell_wait(struct command_client *client, const struct buf *answer)
     if (client->tells_wait) {
         json_t *json = json_loadb(answer->ptr, answer->len, 0, NULL);
         command_client_warn(client, "waits: %s", command_client_text(json, "reason"));
-        (void)fflush(stdout); // the result reports failures
+        (void)fflush(stdout); // commands_result() reports a failure
         json_decref(json);
         client->tells_wait = false;
     }
@@ -181,7 +181,8 @@ int command_client_follow(struct command_client *client, const char *path,
                           admin_client_line_fn on_line, void *ctx)
 {
     json_t *summary = NULL;
-    int code = command_client_get(client, "/api/v1/summary", &summary); // finds out the address
+    // This also finds the server's address.
+    int code = command_client_get(client, "/api/v1/summary", &summary);
     json_decref(summary);
     if (code != EXIT_CODE_OK) {
         return code;

@@ -69,7 +69,7 @@ bool command_client_bool(const json_t *json, const char *name);
 const char *command_client_visible(const char *text);
 // As commands_visible(), for a text in an answer, which may contain NUL.
 const char *command_client_shown(const json_t *json, const char *name);
-// Both results are valid until the eighth call after this one.
+// A result is valid until the eighth later call of either function.
 const char *command_bytes(double bytes);  // "1.5 GiB"
 const char *command_time(double seconds); // "2 d 3 h", "3 min 4 s", "12 s"
 

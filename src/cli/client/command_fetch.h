@@ -15,10 +15,10 @@ struct command_fetch {
     double first_s, total_s;
 };
 
-// Fetches, prints errors, and returns an exit code. on_bytes() gets only bytes of the object. They
-// are complete only with EXIT_CODE_OK.
+// Fetches the object, prints errors, and returns an exit code. on_bytes() gets only bytes of the
+// object. It has received all of them only if the result is EXIT_CODE_OK.
 int command_fetch(struct command_client *client, struct command_fetch *fetch);
-// Prints how the request was answered, in one line on stderr for people.
+// Prints the size, the speed and the cache status of the answer, in one line on stderr.
 void command_fetch_tell(const struct command_client *client, const struct command_fetch *fetch);
 
 #endif

@@ -14,7 +14,8 @@ struct command_probe {
 };
 
 // Opens the configured origins. Each wait of a request takes at most `timeout_ms`, and requests are
-// not retried. ret_why gets one line. The caller calls command_probe_close() in any case.
+// not retried. On failure *ret_why gets one line. The caller calls command_probe_close() in any
+// case.
 enum err command_probe_open(struct command_probe *probe, const struct config *config,
                             uint64_t timeout_ms, struct buf *ret_why) MUST_USE;
 void command_probe_close(struct command_probe *probe);
@@ -36,7 +37,7 @@ struct command_probe_answer {
     unsigned status;   // 0: no answer
     uint64_t first_us; // time to the head of the answer
     uint64_t total_us;
-    uint64_t bytes;            // of the body
+    uint64_t bytes;            // bytes of the body
     uint64_t size_bytes;       // HEAD, GET: the object's size; LIST: the size of the first object
     char key[PROBE_KEY_MAX];   // LIST: the first key; BUCKETS: the first bucket; "": there is none
     char text[PROBE_TEXT_MAX]; // the beginning of an error document

@@ -49,7 +49,7 @@ static bool open_port(struct command_server *s, struct buf *ret_why)
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     s->listen_fd = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, HIGH_FD) : -1;
     if (fd >= 0) {
-        (void)close(fd); // the copy is in use
+        (void)close(fd); // only the copy is used
     }
     if (s->listen_fd < 0 || bind(s->listen_fd, (struct sockaddr *)&at, len) != 0 ||
         listen(s->listen_fd, BACKLOG) != 0 ||
@@ -96,7 +96,7 @@ bool command_server_init(struct command_server *s, struct buf *ret_why)
     int fd = memfd_create("forebay-log", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     s->log_fd = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, HIGH_FD) : -1;
     if (fd >= 0) {
-        (void)close(fd); // the copy is in use
+        (void)close(fd); // only the copy is used
     }
     if (s->log_fd < 0 || ftruncate(s->log_fd, LOG_MAX_BYTES) != 0 ||
         fcntl(s->log_fd, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK) !=
@@ -203,7 +203,7 @@ bool command_server_start(struct command_server *s, uint64_t timeout_ms, struct 
         int count = poll(fds, ARRAY_LEN(fds), (int)min_u64(until_ms - now_ms, 60000));
         ready = count > 0 && is_ready(s);
         if (!ready && count > 0 && (fds[1].revents & POLLIN) != 0) {
-            break; // it has ended
+            break; // the server has ended
         }
     }
     if (ended >= 0) {
@@ -254,7 +254,7 @@ void command_server_stop(struct command_server *s, uint64_t grace_ms)
     }
     int ended = (int)syscall(SYS_pidfd_open, s->pid, 0);
     struct pollfd fd = {.fd = ended, .events = POLLIN};
-    (void)kill(s->pid, SIGTERM); // it is our child and not reaped yet
+    (void)kill(s->pid, SIGTERM); // the pid is valid, because our child is not reaped yet
     if (grace_ms == 0 || ended < 0 || poll(&fd, 1, (int)min_u64(grace_ms, 600000)) <= 0) {
         (void)kill(s->pid, SIGKILL);
     }

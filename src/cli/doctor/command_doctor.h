@@ -27,7 +27,8 @@ struct doctor {
 void command_doctor_find(struct doctor *doctor, enum doctor_state state, const char *check_name,
                          const char *remedy, const char *format, ...) PRINTF_LIKE(5, 6);
 
-// Prints the verdict: text, or with --json the last line. Returns the exit code of the command.
+// Prints the verdict: the counts as text, or with --json as the last line. Returns the exit code of
+// the command.
 int command_doctor_verdict(struct doctor *doctor);
 
 // Reports "WHERE: WHAT" as a red finding about an origin. Sets the exit code to EXIT_CODE_ORIGIN,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The findings of `forebay doctor`, as lines for people or JSON for programs, and its verdict.
+// Prints the findings of `forebay doctor`, as lines for people or as JSON, and the verdict.
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -24,7 +24,7 @@ void command_doctor_find(struct doctor *doctor, enum doctor_state state, const c
     char found[FOUND_MAX];
     va_list args;
     va_start(args, format);
-    (void)vsnprintf(found, sizeof(found), format, args); // a longer one is cut
+    (void)vsnprintf(found, sizeof(found), format, args); // a longer text is cut
     va_end(args);
     doctor->count[state]++;
     if (!commands_common()->is_json) {

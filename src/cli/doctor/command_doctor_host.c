@@ -122,7 +122,7 @@ static void check_size(struct doctor *d, const char *above)
 {
     struct statvfs fs;
     if (statvfs(above, &fs) != 0) {
-        return; // reported above
+        return; // check_file_system() has reported it
     }
     uint64_t unit = fs.f_frsize, total = fs.f_blocks * unit, free_bytes = fs.f_bavail * unit;
     uint64_t wanted = d->config->cache_size.bytes;
@@ -213,7 +213,7 @@ static void check_disk(struct doctor *d, const char *above)
                             (double)small_us / 1000, (double)large_us / 1000);
     }
     if (fd >= 0) {
-        (void)close(fd); // it has no name
+        (void)close(fd); // the file has no name, so closing it also frees it
     }
     free(bytes);
 }
@@ -318,7 +318,7 @@ static int try_bind(const struct config_listen *at)
         failed = errno;
     }
     if (fd >= 0) {
-        (void)close(fd); // it never accepted anything
+        (void)close(fd); // it has accepted no connection
     }
     freeaddrinfo(found);
     return failed;

@@ -14,7 +14,7 @@
 #define CANCEL_MS 500u  // added to the driver's timeout
 #define BUCKETS_MAX 20u // maximum number of buckets to check
 #define SKEW_YELLOW_S 300
-#define SKEW_RED_S 900 // from here on S3 refuses signatures
+#define SKEW_RED_S 900 // from this difference on S3 refuses signatures
 
 // --- Network -------------------------------------------------------------------------------------
 
@@ -24,7 +24,7 @@ struct reach {
     double dns_s, connect_s, tls_s, first_s;
     long port;      // 0: no connection
     int64_t date_s; // 0: the answer had no Date
-    int64_t now_s;  // our time at that answer
+    int64_t now_s;  // this host's time when that answer came
 };
 
 static size_t on_header(char *line, size_t size, size_t count, void *ctx)

@@ -12,9 +12,9 @@
 
 #define SIZE_MIN (1u << 20) // smaller objects measure only round trips
 #define ONE_MAX (16u << 20)
-#define PIECE_MAX (4u << 20) // most that a fill requests at once
+#define PIECE_MAX (4u << 20) // maximum bytes that a fill requests at once
 #define MANY 8u
-#define SLOW_BYTES_PER_S 20e6 // every kind of disk is faster
+#define SLOW_BYTES_PER_S 20e6 // a slower origin is yellow, because every kind of disk is faster
 #define CANCEL_MS 500u
 
 // Returns the rate of the received bytes, even if the timeout cut the answers short; 0: none

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay doctor`: checks clients started from this environment, and who could reach the server.
+// `forebay doctor`: checks the settings of clients that are started from this environment, and who
+// could reach the server.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -17,7 +17,7 @@ struct evict {
     struct command_client client;
     const char *uri;
     bool dry_run;
-    bool has_realms; // objects of a realm may be cached where the listing does not look
+    bool has_realms; // objects may be cached under realms, where the listing does not look
     bool is_walk;    // evicts a prefix: reports only objects that may be cached
     json_t *batch;   // URIs
     size_t batch_bytes;
@@ -84,7 +84,8 @@ static int on_object(void *ctx, const json_t *object)
     struct evict *e = ctx;
     uint64_t bytes = command_client_u64(object, "cached_bytes");
     e->has_realms = command_client_bool(object, "realms");
-    // The cache may keep the answer of a HEAD, but under a name that cannot be listed.
+    // The cache may hold the answer of a HEAD for the object. The listing only says that there are
+    // such answers.
     bool may_be_told = command_client_bool(object, "answers") && !e->dry_run;
     if (!command_client_bool(object, "known") && !e->has_realms && !may_be_told) {
         return EXIT_CODE_OK;
@@ -159,7 +160,7 @@ static int evict_uri(struct evict *e, const char *text)
         return EXIT_CODE_USAGE;
     }
     command_client_warn_of_star(&e->client, text, &uri);
-    json_t *as_json = json_string(text); // the request is JSON, so it must be UTF-8
+    json_t *as_json = json_string(text); // the request is JSON, so the URI must be UTF-8
     json_decref(as_json);
     if (as_json == NULL) {
         command_client_error(&e->client, "%s: not UTF-8", text);

@@ -14,7 +14,7 @@ static void print_rule(const json_t *rule)
     bool is_ttl = strcmp(freshness, "ttl") == 0;
     printf("rule     %s (%s): ", command_client_visible(command_client_text(rule, "match")),
            command_client_visible(command_client_text(rule, "where")));
-    if (!command_client_bool(rule, "cache")) { // the other fields have no meaning then
+    if (!command_client_bool(rule, "cache")) { // then the other fields have no meaning
         printf("cache: false\n");
         return;
     }
@@ -138,7 +138,7 @@ int command_explain(int argc, char **argv)
     struct command_client client;
     struct buf path;
     const char *range = commands_argument_take_value(&argc, argv, "--range");
-    check(argc == 1); // commands.def
+    check(argc == 1); // commands.def requires one operand
     int code = command_client_open(&client, "explain");
     if (code != EXIT_CODE_OK) {
         return code;

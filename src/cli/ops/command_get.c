@@ -83,7 +83,7 @@ static int run(struct get *g, struct command_fetch *fetch)
     if (code != EXIT_CODE_OK) {
         (void)unlink(g->part); // if this fails, the file stays under a name that shows what it is
     }
-    (void)close(g->fd); // it was synced, or is not wanted
+    (void)close(g->fd); // the file was synced, or is not wanted
     return code;
 }
 

@@ -85,7 +85,7 @@ static int on_listed(void *ctx, const json_t *object)
 int command_ls(int argc, char **argv)
 {
     struct ls ls = {.all = commands_argument_take(&argc, argv, "--all")};
-    check(argc == 1); // commands.def
+    check(argc == 1); // commands.def requires one operand
     int code = command_client_open(&ls.client, "ls");
     if (code != EXIT_CODE_OK) {
         return code;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay pin URI...`, `forebay unpin URI...` and `forebay pins`: objects that a full cache keeps
-// whatever else is read.
+// `forebay pin URI...`, `forebay unpin URI...` and `forebay pins`: pin objects, unpin them, or list
+// the pins. A full cache keeps pinned objects, whatever else is read.
 #include "cli/client/command_client.h"
 
 #include <stdio.h>
@@ -117,7 +117,7 @@ int command_pins(int argc, char **argv)
 {
     struct command_client client;
     json_t *answer = NULL;
-    (void)argc, (void)argv; // it has no options of its own
+    (void)argc, (void)argv; // the command has no options of its own
     int code = command_client_open(&client, "pins");
     if (code != EXIT_CODE_OK) {
         return code;

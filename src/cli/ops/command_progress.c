@@ -36,7 +36,7 @@ int command_progress_follow(struct command_client *client, const struct command_
         }
     }
     if (!is_quiet && is_terminal) {
-        (void)fputs(CLEAR_LINE, stderr); // there is no way to report an error of stderr
+        (void)fputs(CLEAR_LINE, stderr); // a failure to write to stderr cannot be reported
     }
     return code;
 }

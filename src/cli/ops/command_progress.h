@@ -14,8 +14,8 @@ struct command_progress {
     void *ctx;
 };
 
-// Asks for the state until the task ends. The caller owns *state, the last state seen, before and
-// after the call. Without -q it shows progress on stderr: on a terminal one line that changes,
+// Asks for the state until the task ends. *state is the last state seen. The caller owns it before
+// and after the call. Without -q it shows progress on stderr: on a terminal one line that changes,
 // otherwise a line every five seconds. With --json it also prints lines of type "progress". Returns
 // an exit code.
 int command_progress_follow(struct command_client *client, const struct command_progress *progress,

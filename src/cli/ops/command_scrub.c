@@ -19,7 +19,8 @@ static bool is_under_way(void *ctx, const json_t *scrub)
     return is_state(scrub, "running") || is_state(scrub, "waiting");
 }
 
-// Estimates from the number of segments, because the bytes in a full segment are not known before.
+// Estimates from the number of segments, because the bytes in a full segment are unknown until it
+// has been read.
 static double seconds_left(const json_t *scrub)
 {
     double done = command_client_double(scrub, "segments_done");

@@ -224,7 +224,7 @@ static int add_file(struct warm *w, const char *path)
         code = EXIT_CODE_FAILED;
     }
     if (!is_stdin) {
-        (void)fclose(file); // it was only read
+        (void)fclose(file); // the file was only read
     }
     return code;
 }

@@ -9,7 +9,8 @@
 // their bytes is cached. Shows progress, prints the result and returns the exit code.
 int command_warm_follow(struct command_client *client, uint64_t job, double least);
 // Calls add() with each URI that the variables of a Fluid DataLoad name, until a result is not
-// EXIT_CODE_OK. Prints errors in the variables. Returns the last exit code. command_warm_fluid.c
+// EXIT_CODE_OK. Prints errors in the variables. Returns the last exit code. In
+// command_warm_fluid.c.
 typedef int (*command_warm_add_fn)(void *ctx, const char *uri);
 int command_warm_fluid(struct command_client *client, command_warm_add_fn add, void *ctx);
 // Totals of the objects that one or several URIs name.
@@ -20,7 +21,7 @@ struct command_warm_count {
 };
 double command_warm_share(const struct command_warm_count *count);
 
-// Options of --node-features. command_warm_features.c
+// Options of --node-features; see command_warm_features.c.
 struct command_warm_features {
     struct command_client *client;
     const char *file;
@@ -31,9 +32,9 @@ struct command_warm_features {
     int (*count)(void *ctx, const char *uri, struct command_warm_count *count);
     void *ctx;
 };
-uint64_t command_warm_features_stands_ms(uint64_t every_ms); // the default
-// Without `every_ms`, runs once, prints the result and returns the exit code. Otherwise runs until
-// a signal ends it with EXIT_CODE_OK.
+uint64_t command_warm_features_stands_ms(uint64_t every_ms); // the default lifetime
+// Counts the data sets and writes the file. If `every_ms` is 0, does so once, prints the result and
+// returns the exit code. Otherwise repeats it until a signal ends the process with EXIT_CODE_OK.
 int command_warm_features(const struct command_warm_features *options, int argc, char **argv);
 
 // Describes a warm job in one line for people.

@@ -52,7 +52,7 @@ struct features {
 
 // --- the command line ----------------------------------------------------------------------------
 
-// Returns the name in "NAME=URI". It is empty if no '=' is in front of the URI.
+// Returns the name in "NAME=URI". The name is empty if the argument has no '='.
 static struct span name_of(const char *argument)
 {
     struct span s = span_from_cstr(argument), name = {argument, span_find(s, '=')};

@@ -148,7 +148,7 @@ int command_status(int argc, char **argv)
 {
     struct command_client client;
     json_t *summary = NULL;
-    (void)argc, (void)argv; // it has no options of its own
+    (void)argc, (void)argv; // the command has no options of its own
     int code = command_client_open(&client, "status");
     if (code != EXIT_CODE_OK) {
         return code;

@@ -126,7 +126,7 @@ static void show_file(struct buf *out, const char *path)
         buf_printf(out, "%s\n", strerror(errno));
     }
     if (fd >= 0) {
-        (void)close(fd); // it was only read
+        (void)close(fd); // the file was only read
     }
 }
 
