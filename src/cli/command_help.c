@@ -157,7 +157,7 @@ static void man_options(struct buf *out, const struct command *command)
     bool is_open = false;
     while ((option = command_line_next_option(command, option)) != NULL) {
         if (option->command == NULL) {
-            continue; // described once, for all commands
+            continue; // man_common() describes it once, for all commands
         }
         if (!is_open) {
             buf_append_cstr(out, ".Bl -tag -width Ds\n");

@@ -71,7 +71,8 @@ struct store_sums checksums_of(const struct store_object *object);
 // is another description, maybe of the same version; or NULL.
 struct store_sums checksums_of_run(const struct store_object *object, uint64_t first_byte,
                                    uint64_t end_byte, const struct store_object *described);
-// Returns the checksums of the answer `found` for the index record of an object of that size.
+// Returns the checksums that the answer `found` names, for the index record of an object of
+// `size_bytes`.
 struct store_sums checksums_learnt(const struct store_object *found, uint64_t size_bytes);
 
 // --- HEADs that learn the checksums of stored objects --------------------------------------------
@@ -87,7 +88,8 @@ void checksums_learn_release(struct fill_worker *fw, const struct object_key *ke
 // Returns true if one more HEAD that no client waits for may be sent to the origin. If not, counts
 // the refusal in the statistics.
 bool checksums_learn_may_ask(struct fill_worker *fw, const struct origin *origin) MUST_USE;
-void checksums_learn_begin(struct fill_worker *fw); // call it when such a HEAD is sent
+// Call it when a HEAD that no client waits for is sent.
+void checksums_learn_begin(struct fill_worker *fw);
 // Call it when the HEAD has ended. A failure pauses these HEADs for its origin.
 void checksums_learn_end(struct fill_worker *fw, const struct origin *origin, bool has_failed);
 

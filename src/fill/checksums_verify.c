@@ -361,7 +361,8 @@ static void piece_merge(struct sum_piece *left, struct sum_piece *right)
 }
 
 // Adds a piece, and returns it merged with its neighbours. A piece that was fetched again replaces
-// the pieces that it covers. If others cover it already, it is freed, and NULL is returned.
+// the pieces that it overlaps. If another piece already covers the new one, the new one is freed,
+// and NULL is returned.
 static struct sum_piece *piece_add(struct whole_sums *sums, struct whole_sum *ws,
                                    struct sum_piece *piece)
 {

@@ -316,7 +316,7 @@ static void fill_ask(struct fill_worker *fw, struct subscription *sub,
         return;
     }
     if (fill != NULL && token != 0 && sub->ask.strict) {
-        // The run's request was sent before the strict reader asked.
+        // A strict reader does not share a request that was sent before it asked.
         fill_decline_first(fw, sub, token);
         return;
     }

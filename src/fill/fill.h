@@ -67,8 +67,8 @@ enum fill_ask_kind {
     FILL_ASK_CURRENT, // no bytes: is `object` still current?
     // The same for a client that wants bytes: if the origin refuses the HEAD, a GET decides.
     FILL_ASK_CURRENT_TO_READ,
-    // The checksums of `object`, if the home has them. If not, it answers without them and asks the
-    // origin for the next reader.
+    // Asks for the checksums of `object`. If the home does not have them, it answers without them,
+    // and requests them from the origin for the next reader.
     FILL_ASK_CHECKSUMS,
     FILL_ASK_CHECKSUMS_NOW, // the same, but the reader waits for the origin
     // Not a question: tells the home that an answer which bypassed the cache named `object`. If

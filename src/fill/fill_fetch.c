@@ -332,7 +332,8 @@ enum err fill_take_head(struct fill *fill)
         return ERR_ORIGIN_UNFIT;
     }
     if (fill->object != NULL && fill->object->size_bytes != object->size_bytes) {
-        store_object_unref(object); // one of the two answers is wrong
+        // Two answers name one ETag with different sizes, so one of them is wrong.
+        store_object_unref(object);
         return ERR_ORIGIN_CHANGED;
     }
     object->block_size_bytes = fill->block_size_bytes;

@@ -109,15 +109,15 @@ struct fill_worker {
     struct store *store;
     struct worker *worker;
     unsigned index;
-    struct fill_map fills;         // struct fill.map_node: runs in flight that this worker owns
+    struct fill_map fills;         // runs in flight that this worker owns, by struct fill.map_node
     struct fill *memory_lead;      // the run that continues while memory is short
-    struct fill_map homes;         // struct home_key.map_node
-    struct fill_map floors;        // fill_floor.c: floors not lifted yet
+    struct fill_map homes;         // entries of keys whose home is this worker
+    struct fill_map floors;        // floors of keys that are not lifted yet; fill_floor.c
     struct whole_sums *whole_sums; // NULL until the first sum
     struct {                       // home_kept.c
         struct fill_map map;       // struct kept_answer.map_node
         struct list by_age;        // struct kept_answer.age_node, oldest first
-        uint64_t bytes;            // charged to BUDGET_ANSWERS
+        uint64_t bytes;            // bytes charged to BUDGET_ANSWERS
     } kept;
     struct given_slot given[FILL_GIVEN];                   // home_given.c; by key hash
     struct redescribed_slot redescribed[FILL_REDESCRIBED]; // home_redescribed.c; by key hash
@@ -420,7 +420,8 @@ bool fill_has_run(struct fill_worker *fw, const struct subscription *sub);
 void fill_maybe_free(struct fill *fill);
 // Releases all chunks. Readers get no more bytes from memory.
 void fill_drop_chunks(struct fill *fill);
-void fill_drop_pages(struct fill *fill);      // readers then use the run's place, or ask again
+// Unpins the written part of the run. Readers then use the run's place, or ask again.
+void fill_drop_pages(struct fill *fill);
 void fill_drop_run(struct fill *fill);        // stores nothing of the run
 void fill_release_promise(struct fill *fill); // releases the room promised for a long run
 void fill_pause_end(struct fill *fill, enum fill_pause reason); // clears this reason

@@ -323,7 +323,7 @@ static void home_route_unknown(struct home_key *h, struct subscription *sub)
     }
 }
 
-// Rule 11.
+// Rule 11. Answers a reader's ROUTE, forwards it to an owner, or holds the reader.
 static void home_route(struct home_key *h, struct subscription *sub)
 {
     check(fill_ask_is_for_bytes(sub->ask.kind) && sub->ask.object == NULL); // rule 7
@@ -446,7 +446,7 @@ bool home_find_out(struct home_key *h, struct store_object *object)
     return false;
 }
 
-// Rule 12.
+// Handles VERSION: a first request has found a version (rule 12).
 void home_on_version(struct fill_worker *fw, struct version_message *m)
 {
     struct home_key *h = home_get(fw, m->base.key);
@@ -542,7 +542,7 @@ static bool home_doubts_end(struct home_key *h, const struct first_end_message *
     return in_doubt;
 }
 
-// Rule 13.
+// Handles FIRST_END: a first request has ended (rule 13).
 void home_on_first_end(struct fill_worker *fw, struct first_end_message *m)
 {
     struct home_key *h = home_find(fw, m->base.key->hash);
@@ -632,7 +632,7 @@ static bool home_sum_is_right(struct home_key *h, struct publish_message *m)
     return checksums_object_add(h->fw, h->key, m->object, m->first_byte, m->end_byte, sum);
 }
 
-// Rules 14 and 15.
+// Puts the run in the index, or refuses it (rules 14 and 15).
 static void home_publish(struct home_key *h, struct publish_message *m)
 {
     uint64_t generation = home_accepts(h, m);

@@ -24,7 +24,7 @@ struct held_publish { // a PUBLISH that came while the version was being decided
 
 // The version that other answers named while a request of the home was in flight.
 struct home_noted {
-    bool has; // another answer came
+    bool has; // at least one other answer has come
     // The version that they named. NULL: they said that there is no object, they disagree about the
     // version or its headers, or they named a version without its headers.
     struct store_object *object;
@@ -48,8 +48,8 @@ struct revalidation {      // one HEAD, shared by all readers that ask meanwhile
     struct span document; // the origin's error; a copy
 };
 
-// Returns true if the HEAD's answer need not mean that the object has changed. The home then asks
-// again with GET (home_doubt.c).
+// Returns true if the HEAD reports a change that may not be real. The home then asks again with GET
+// (home_doubt.c).
 bool home_doubts_answer(struct revalidation *c);
 
 struct home_key {
@@ -79,7 +79,8 @@ struct home_key {
     struct list starting; // writes that wait for the delete to be durable
     struct list closing;  // writes that wait for all workers to acknowledge the floor
     struct revalidation *revalidation;
-    struct list next_revalidation; // waiters that need a request sent after they asked
+    // Readers that wait for the next request, which is sent after they asked.
+    struct list next_revalidation;
     // Checks (struct revalidation) that the origin has answered. Their readers still wait for an
     // invalidation to complete.
     struct list concluded;
@@ -202,7 +203,7 @@ void home_doubt_headers(struct home_key *h, const struct store_object *object);
 
 // Returns the version in the key's kept answer. NULL: no kept answer is valid.
 struct store_object *home_kept(const struct home_key *h);
-uint64_t home_kept_us(const struct home_key *h); // when the origin was asked for it
+uint64_t home_kept_us(const struct home_key *h); // when the origin was asked for the kept answer
 // As home_kept(), even if the kept answer is outdated. Use it only for the checksums of the version
 // that it names.
 struct store_object *home_described(const struct home_key *h);

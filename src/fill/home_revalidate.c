@@ -191,7 +191,7 @@ static void answer_described(struct home_key *h, struct subscription *sub,
     struct answer_message *m = message_revalidated_new(h->fw, NULL);
     m->subscription = sub;
     m->outcome = OUTCOME_DESCRIBED;
-    m->object = described; // the caller's reference
+    m->object = described; // takes over the caller's reference
     message_send(sub->at, &m->base);
 }
 
@@ -287,7 +287,8 @@ static enum err on_revalidation_head(struct origin_fetch *f)
 {
     struct revalidation *c = f->ctx;
     check(c->found == NULL);
-    // Uses the reader's key, because the home's may come from a write and then has no rule.
+    // Uses the reader's key, because the home's key may come from a write, for which no rule is
+    // looked up.
     c->found = fill_version_from_fetch(c->key, f, NULL);
     if (c->found == NULL) {
         return ERR_ORIGIN_UNFIT;
@@ -348,7 +349,8 @@ static bool home_shows_another(struct home_key *h, const struct subscription *su
     return sub->ask.object == NULL ? !v.rebuilt : sub->ask.object->generation != v.generation;
 }
 
-// Rules 29 and 32.
+// Answers a reader that asks for the current version, or holds the reader until the origin has
+// answered (rules 29 and 32).
 static void home_revalidate(struct home_key *h, struct subscription *sub)
 {
     check(!fill_ask_is_for_bytes(sub->ask.kind) && sub->ask.kind != FILL_ASK_TELL);
@@ -395,9 +397,9 @@ void home_on_revalidate(struct fill_worker *fw, struct ask_message *m)
     home_maybe_free(h);
 }
 
-// Rule 31. An answer that bypassed the cache named this version, or no object. Its request may have
-// been sent before other clients were given another version. Then nobody can say which version is
-// newer, and no run in flight counts for either.
+// Handles TOLD (rule 31): an answer that bypassed the cache named this version, or no object. Its
+// request may have been sent before other clients were given another version. Then nobody can say
+// which version is newer, and no run in flight counts for either.
 void home_on_told(struct fill_worker *fw, struct ask_message *m)
 {
     struct home_key *h = home_get(fw, m->base.key);

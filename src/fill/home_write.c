@@ -136,9 +136,10 @@ struct take_over {
     uint64_t generation;
 };
 
-// Rule 24. From here on look-ups find the new headers, and a crash cannot bring back the old ones.
-// The floor becomes the version's new generation, so that nothing of the old generation counts. If
-// a newer floor exists, its delete has removed both generations.
+// Called when the index has answered a take-over of headers (rule 24). If it succeeded, look-ups
+// find the new headers from here on, and a crash cannot bring back the old ones. The floor becomes
+// the version's new generation, so that nothing of the old generation counts. If a newer floor
+// exists, its delete has removed both generations.
 static void on_taken_over(struct store_delete *post)
 {
     struct take_over *keep = container_of(post, struct take_over, post);
@@ -207,7 +208,7 @@ static void home_start_write(struct home_key *h, struct list_node *node)
     home_answer_write(node, message_write_ready_new(h->fw, NULL));
 }
 
-// Rules 26, 27, 28, 31.
+// Continues everything that has waited for acknowledgements or deletes (rules 26, 27, 28 and 31).
 void home_settle(struct home_key *h)
 {
     struct list_node *node;

@@ -38,8 +38,8 @@ struct home_given {
 
 // When the headers of the key's version changed (home_redescribed.c).
 struct home_redescribed {
-    uint64_t at_us;   // a description learnt until then is outdated ...
-    uint64_t headers; // ... unless its fill_version_headers_hash() is this one
+    uint64_t at_us;   // descriptions learnt until then are outdated, except those with `headers`
+    uint64_t headers; // fill_version_headers_hash() of the headers since then
 };
 
 enum fill_message_type {
@@ -138,7 +138,7 @@ struct attached_message {
     struct subscription *subscription;
     struct attachment *attachment;
     bool joined; // the run was already in flight
-    bool whole;  // all of its bytes had been received
+    bool whole;  // all bytes of the run had already been received
 };
 
 struct head_message {
@@ -189,7 +189,8 @@ struct fill_message *message_new(struct fill_worker *from, enum fill_message_typ
 void message_send(struct fill_worker *to, struct fill_message *message);
 // Frees the message, with all references that the receiver has not taken.
 void message_release(struct fill_message *message);
-// Returns a copy on the heap for a message's document. Empty if memory is short.
+// Returns a copy of `s` on the heap, for the document of a message. Returns an empty span if memory
+// is short.
 struct span message_document(struct span s);
 
 // Answers the ask with AGAIN.

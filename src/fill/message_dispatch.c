@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls the receiver that messages.def names. Runs on the receiver's worker. This is the only file
-// that includes every receiver; they send through message.c, which knows none of them.
+// Calls the receiver that messages.def names. Runs on the receiver's worker. Only this file depends
+// on every receiver. Receivers send messages through message.c, which depends on none of them.
 #include "fill/message.h"
 
 #include "fill/fill_private.h"

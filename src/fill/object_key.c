@@ -11,7 +11,7 @@
 #include "base/check.h"
 #include "fill/fill_private.h"
 
-// Minimum size, so that the next key most likely fits too.
+// Minimum bytes for the names of a key, so that the memory most likely fits the next key too.
 #define KEY_ROOM_MIN 256u
 
 struct object_key *object_key_ref(struct object_key *key)

@@ -53,8 +53,8 @@ void object_key_unref(struct object_key *key); // NULL is fine
 // The same, but the last reference leaves the memory in *spare, for another key. The caller
 // releases it with free().
 void object_key_unref_to(struct object_key *key, struct object_key **spare);
-// Returns true if requests for both keys are the same to the origin. Both must name the same
-// object.
+// Returns true if Forebay sends the origin the same requests for both keys and applies the same
+// rule. Both keys must name the same object.
 bool object_key_asks_alike(const struct object_key *a, const struct object_key *b);
 
 #endif

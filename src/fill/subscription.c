@@ -194,7 +194,7 @@ void subscription_pop(struct subscription *sub)
     uint32_t bytes = piece->len;
     piece_free(sub, piece);
     if (chunk_budget_is_short()) {
-        subscription_yield_pieces(sub); // the pieces came while memory was not short
+        subscription_yield_pieces(sub); // drops pieces that were queued while memory was not short
     }
     fill_assert_subscription(sub);
     if (sub->state == SUBSCRIPTION_ATTACHED && !sub->stored) {

@@ -20,7 +20,7 @@
 #define QUEUE_DEPTH 16u
 #define PROBE_CONNECTIONS 256u
 
-struct calls { // the main thread waits for them
+struct calls { // calls in progress, for which the main thread waits
     pthread_mutex_t lock;
     pthread_cond_t changed;
     unsigned running;

@@ -66,8 +66,8 @@ static json_t *figures_of(const json_t *summary)
     return json;
 }
 
-// Returns the consequence of a degraded component, and where to read more. The state of an origin
-// contains the reason of its trouble, with the remedy.
+// Returns the consequence of a degraded component, and where to read more. For an origin, the line
+// `state` already has the trouble and its remedy.
 static const char *meaning_of(const char *component)
 {
     static const struct {

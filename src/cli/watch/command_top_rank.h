@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Part of `forebay top`: rankings.
+// Shows the rankings of `forebay top`.
 #ifndef FOREBAY_CLI_COMMAND_TOP_RANK_H
 #define FOREBAY_CLI_COMMAND_TOP_RANK_H
 
