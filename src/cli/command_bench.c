@@ -409,7 +409,7 @@ static void find_origin(struct bench *b)
     }
 }
 
-// Chooses the object of --origin, otherwise the first one of the first bucket.
+// Chooses the object of --origin, otherwise the first object of the first bucket.
 static bool find_object(struct bench *b)
 {
     struct command_probe_answer answer;

@@ -306,7 +306,7 @@ int command_check(int argc, char **argv)
         code = check_live(config);
     } else if ((code = check_keys(config)) != EXIT_CODE_OK ||
                (code = check_token(config)) != EXIT_CODE_OK) {
-        // already reported
+        // The error has been reported.
     } else if (object != NULL) {
         code = explain(config, object);
     } else if (values) {
@@ -316,7 +316,7 @@ int command_check(int argc, char **argv)
     }
     json_t *file = config->file != NULL ? control_text(span_from_cstr(config->file)) : json_null();
     config_free(config);
-    if (code == EXIT_CODE_USAGE) { // already reported, with its result
+    if (code == EXIT_CODE_USAGE) { // the error has been reported, with its result
         json_decref(file);
         return code;
     }

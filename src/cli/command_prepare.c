@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay prepare DIR [--owner UID:GID] [--wipe-older]`: for an init container or the set-up of a
-// node, without a shell. store_prepare() describes what it does and refuses.
+// `forebay prepare DIR [--owner UID:GID] [--wipe-older]`: prepares a cache directory. It is for
+// init containers and the set-up of nodes, and needs no shell. store_prepare() describes what it
+// does and refuses.
 #include "commands/commands.h"
 
 #include "store/offline/offline.h"

@@ -317,8 +317,8 @@ static struct whole_sums *sums_of(struct fill_worker *fw)
     return fw->whole_sums;
 }
 
-// Returns the entry of this version, as the most recent one. An entry of another version of the key
-// is freed.
+// Returns the entry of this version, and moves it to the end of by_age. An entry of another version
+// of the key is freed.
 static struct whole_sum *whole_sum_get(struct whole_sums *sums, struct hash128 hash,
                                        const struct store_object *object, enum s3_checksum kind)
 {

@@ -87,7 +87,8 @@ void fill_assert_run(const struct fill *fill)
     check(fill->pages.segment != NULL || fill->pages.payload_len == 0);
     // A written run has no readers, because each was given the run's place.
     check(fill->phase < FILL_WRITTEN || list_empty(&fill->readers));
-    check(fill->token == 0 || fill_is_listed(fill)); // rule 19
+    // Rule 19: a run that has left the table has sent FIRST_END.
+    check(fill->token == 0 || fill_is_listed(fill));
     check(fill_is_listed(fill) == list_node_linked(&fill->map_node));
     check(fill->phase != FILL_FREED || (!fill->describing && !fill->memory_waiting));
     assert_transfer(fill);
@@ -101,7 +102,8 @@ static void assert_acknowledgements(const struct home_key *h)
 #ifdef FOREBAY_FAULTS
     for (unsigned i = 0; i < h->fw->room->worker_count; i++) {
         check(h->acked[i] <= h->floor);
-        check(h->has_floor || h->acked[i] == h->floor); // rule 26
+        // Rule 26: a floor is lifted only when every worker has acknowledged it.
+        check(h->has_floor || h->acked[i] == h->floor);
     }
     list_for_each(node, &h->starting)
     {
@@ -124,18 +126,25 @@ void fill_assert_home(const struct home_key *h)
     check(h->known == NULL || h->known->generation >= h->floor);
     check(h->state != HOME_DECIDING || h->token != 0);
     check(h->state != HOME_NONE || h->token == 0);
-    check(h->state != HOME_KNOWN || h->token != 0); // rule 13
+    // Rule 13: FIRST_END ends KNOWN.
+    check(h->state != HOME_KNOWN || h->token != 0);
     check(!h->found.has || h->state == HOME_DECIDING);
     check(h->found.has || h->found.object == NULL);
+    // Rule 31: without a first request, readers are held only for deletes or acknowledgements.
     check(list_empty(&h->held) || h->state == HOME_DECIDING ||
-          (h->state == HOME_NONE && !home_is_settled(h)));   // rule 31
-    check(h->state == HOME_NONE || home_is_acknowledged(h)); // rule 11
+          (h->state == HOME_NONE && !home_is_settled(h)));
+    // Rule 11: a first request is sent only after all acknowledgements.
+    check(h->state == HOME_NONE || home_is_acknowledged(h));
     check(list_empty(&h->publishing) || h->state == HOME_DECIDING);
     check(!h->has_floor || h->floor != 0);
-    check(h->has_floor || h->open_writes == 0);                                      // rule 26
-    check(list_empty(&h->starting) || (h->deletes > 0 && h->open_writes > 0));       // rule 27
-    check(list_empty(&h->closing) || h->open_writes > 0);                            // rule 28
-    check(list_empty(&h->concluded) || h->described != NULL || !home_is_settled(h)); // rule 31
+    // Rule 26: the floor stays while a write is open.
+    check(h->has_floor || h->open_writes == 0);
+    // Rule 27: a write starts when its delete is durable.
+    check(list_empty(&h->starting) || (h->deletes > 0 && h->open_writes > 0));
+    // Rule 28: a write is open until it has been answered.
+    check(list_empty(&h->closing) || h->open_writes > 0);
+    // Rule 31: answers wait only while something is unsettled.
+    check(list_empty(&h->concluded) || h->described != NULL || !home_is_settled(h));
     check(h->doubts <= h->open_writes);
     check(h->revalidation != NULL || list_empty(&h->next_revalidation));
     assert_acknowledgements(h);

@@ -139,7 +139,8 @@ static void fill_deliver_to(struct fill *fill, struct attachment *a)
     }
 }
 
-// Removes readers that are too far behind the fastest reader of an unstored run. They ask again.
+// Removes the readers of an unstored run that are too far behind the bytes received, except the
+// fastest one. They ask again.
 static void fill_pace(struct fill *fill)
 {
     uint64_t fastest = fill_window_fastest(fill);

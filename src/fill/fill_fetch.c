@@ -182,7 +182,7 @@ void fill_on_visible(struct fill_worker *fw, struct verdict_message *m)
 {
     (void)fw;
     struct fill *fill = fill_of(m->fill);
-    check(fill->phase == FILL_WRITTEN); // rule 20
+    check(fill->phase == FILL_WRITTEN); // rule 20: only a written run was published
     stats_add(COUNTER_fills_stored, 1);
     fill_leave_table(fill);
     fill_assert_run(fill);
@@ -192,7 +192,7 @@ void fill_on_dropped(struct fill_worker *fw, struct verdict_message *m)
 {
     (void)fw;
     struct fill *fill = fill_of(m->fill);
-    check(fill->phase == FILL_WRITTEN); // rule 20
+    check(fill->phase == FILL_WRITTEN); // rule 20: only a written run was published
     stats_add(COUNTER_fills_dropped, 1);
     fill_leave_table(fill);
     fill_assert_run(fill);

@@ -44,7 +44,7 @@ void fill_floor_raise(struct fill_worker *fw, struct hash128 hash, uint64_t gene
         list_push_back(fill_map_bucket(&fw->floors, hash), &floor->map_node);
         fw->floors.count++;
     }
-    check(floor->generation < generation); // rule 3
+    check(floor->generation < generation); // rule 3: generations only rise
     floor->generation = generation;
 }
 

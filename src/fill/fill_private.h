@@ -233,7 +233,7 @@ struct fill {
     struct list_node map_node; // in fw->fills, until the run leaves that table
     struct fill_worker *fw;
     struct object_key *key;
-    bool doomed;              // an invalidation has met the run
+    bool doomed;              // invalidated: no reader joins the run, and it is not published
     uint64_t token;           // the home's token, if this run is a first request; otherwise 0
     const char *unstored_why; // one word: why the run is not stored; NULL: it is or was stored
     enum err failed;          // why no head was accepted; sent with FIRST_END
@@ -511,9 +511,10 @@ void subscription_place_suffix(struct subscription *sub, uint64_t size_bytes);
 
 // --- fill_pause.c --------------------------------------------------------------------------------
 
-void fill_pause_update(struct fill *fill);   // call it when a reason to pause may have changed
-void fill_wait_for_place(struct fill *fill); // rule 20: for a run that is being written
-void fill_park(struct fill *fill);           // parks a run whose transfer has ended
+void fill_pause_update(struct fill *fill); // call it when a reason to pause may have changed
+// Rule 20: sends readers away from a disk with a backlog.
+void fill_wait_for_place(struct fill *fill);
+void fill_park(struct fill *fill); // parks a run whose transfer has ended
 // The run's only timer. Its effect depends on the phases of the run and of its transfer.
 void fill_on_timer(struct timer *timer);
 // Returns the offset up to which the run's fastest reader has taken bytes.

@@ -42,7 +42,7 @@ struct home_key *home_find(struct fill_worker *fw, struct hash128 hash)
 
 struct home_key *home_get(struct fill_worker *fw, struct object_key *key)
 {
-    check(object_key_home(fw, key) == fw); // rule 1
+    check(object_key_home(fw, key) == fw); // rule 1: only the home decides
     struct home_key *h = home_find(fw, key->hash);
     if (h != NULL) {
         return h;
@@ -118,7 +118,7 @@ struct home_visible home_look_up(struct home_key *h)
         v.sums = view.sums;
         v.etag_hash = view.etag_hash;
         v.block_size_bytes = view.block_size_bytes;
-        check(v.generation >= h->floor); // rule 5
+        check(v.generation >= h->floor); // rule 5: look-ups ignore older records
     }
     store_view_done(&view);
     return v;
@@ -258,8 +258,8 @@ static bool kept_helps(const struct store_object *kept, const struct fill_ask *a
     return false;
 }
 
-// Rule 11. Answers a reader that wants bytes with the kept version, if that is fresh and helps.
-// Returns false if the first request must decide.
+// Rule 11. Answers a reader that wants bytes with the kept version, if that version is fresh and
+// saves a request. Returns false if the first request must decide.
 static bool home_route_kept(struct home_key *h, struct subscription *sub)
 {
     const struct store_object *kept = home_kept(h);
@@ -303,7 +303,7 @@ void home_drop_refused(struct home_key *h, struct subscription *sub)
     }
 }
 
-// Rule 11, nothing known and nothing being decided.
+// Rule 11. Routes a reader while no version is known or being decided.
 static void home_route_unknown(struct home_key *h, struct subscription *sub)
 {
     struct home_visible v = home_look_up(h);
@@ -326,13 +326,14 @@ static void home_route_unknown(struct home_key *h, struct subscription *sub)
 // Rule 11. Answers a reader's ROUTE, forwards it to an owner, or holds the reader.
 static void home_route(struct home_key *h, struct subscription *sub)
 {
-    check(fill_ask_is_for_bytes(sub->ask.kind) && sub->ask.object == NULL); // rule 7
+    // Rule 7: ROUTE names no version.
+    check(fill_ask_is_for_bytes(sub->ask.kind) && sub->ask.object == NULL);
     home_drop_refused(h, sub);
     sub->ask.strict |= h->doubts > 0;
     if (h->state != HOME_NONE && sub->ask.strict) {
         message_send_again(h->fw, sub); // the request in flight was sent before this reader came
     } else if (h->state == HOME_KNOWN && sub->ask.kind == FILL_ASK_BYTES_OR_VERSION) {
-        home_answer_version(h, sub, h->known, h->known_us); // rule 32
+        home_answer_version(h, sub, h->known, h->known_us); // rule 32: no bytes are needed
     } else if (h->state == HOME_KNOWN) {
         home_forward(h, sub);
     } else if (h->state == HOME_DECIDING) {
@@ -579,7 +580,7 @@ static void home_answer_fill(struct fill_worker *owner, struct fill *fill,
     message_send(owner, &m->base);
 }
 
-// Rule 14. Returns true if no invalidation has met the run. home_on_publish() asks this when the
+// Rule 14. Returns true if no invalidation affects the run. home_on_publish() asks this when the
 // PUBLISH arrives, because then only acknowledgements that the sender sent earlier have arrived.
 // While the index replaces the version's headers, every run is refused: it has the earlier headers
 // or the generation that is being replaced.

@@ -176,7 +176,7 @@ static void revalidation_end(struct revalidation *c, bool says_nothing)
 
 void home_answer_concluded(struct home_key *h)
 {
-    check(home_may_decide(h) && h->described == NULL); // rule 31
+    check(home_may_decide(h) && h->described == NULL); // rule 31: answers wait until then
     struct list_node *node;
     while ((node = list_pop_front(&h->concluded)) != NULL) {
         revalidation_end(container_of(node, struct revalidation, node), false);

@@ -103,7 +103,7 @@ void home_delete_unseen(struct home_key *h)
 
 static void home_raise_floor(struct home_key *h, uint64_t floor, bool deletes)
 {
-    check(floor > h->floor); // rule 3
+    check(floor > h->floor); // rule 3: generations only rise
     h->floor = floor;
     h->has_floor = true;
     home_forget(h);
@@ -226,7 +226,7 @@ void home_settle(struct home_key *h)
         home_answer_write(node, message_write_done_new(h->fw, NULL));
     }
     if (h->has_floor && settled && h->open_writes == 0) {
-        check(list_empty(&h->starting) && list_empty(&h->closing)); // rule 26
+        check(list_empty(&h->starting) && list_empty(&h->closing)); // rule 26: no write is left
         h->has_floor = false;
         for (unsigned i = 0; i < h->fw->room->worker_count; i++) {
             struct floor_message *m = message_floor_lift_new(h->fw, h->key);

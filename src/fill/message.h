@@ -67,9 +67,9 @@ struct first_message {
     struct fill_message base;
     struct subscription *subscription;
     uint64_t token;
-    // The owner must not join the reader to a run that home_given_precedes() calls older, ...
+    // The owner must not join the reader to a run that home_given_precedes() calls older.
     struct home_given given;
-    struct home_redescribed redescribed; // ... nor to one with outdated headers
+    struct home_redescribed redescribed; // nor to a run with headers that are outdated by these
 };
 
 struct version_message {

@@ -121,7 +121,7 @@ subscription_ask(struct fill_worker *fw, const struct fill_ask *ask,
     bool wants_bytes = fill_ask_is_for_bytes(ask->kind);
     check(!wants_bytes || (ask->block_size_bytes > 0 && ask->block_count > 0));
     check(!wants_bytes || ask->first_byte / ask->block_size_bytes == ask->block);
-    check(!ask->has_sent || ask->object != NULL); // rule 8
+    check(!ask->has_sent || ask->object != NULL); // rule 8: a reply that has begun has a version
     struct subscription *sub = calloc(1, sizeof(*sub));
     check(sub != NULL);
     sub->magic = SUBSCRIPTION_MAGIC;

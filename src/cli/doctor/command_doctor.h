@@ -40,7 +40,7 @@ void command_doctor_red_of_origin(struct doctor *doctor, const char *check_name,
 
 struct origin;
 void command_doctor_expiry(struct doctor *doctor, const struct origin *origin);
-// `is_missed`: no other source has credentials.
+// Checks the instance metadata service. `is_missed`: no other source has credentials.
 void command_doctor_metadata(struct doctor *doctor, bool is_missed);
 
 // --- command_doctor_speed.c: how fast the origin delivers an object, for a few seconds

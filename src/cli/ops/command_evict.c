@@ -10,7 +10,7 @@
 #include "s3/s3.h"
 
 #define BATCH_MAX 500u           // objects in one call
-#define BATCH_BYTES (128u << 10) // bytes of their names
+#define BATCH_BYTES (128u << 10) // bytes of the names in one call
 #define URI_MAX_BYTES 4096u
 
 struct evict {

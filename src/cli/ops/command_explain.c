@@ -37,7 +37,8 @@ static void print_map(const json_t *range)
     printf("\n");
 }
 
-// Prints the piece with the lowest worth relative to its bar, if there is a bar.
+// Prints the piece whose worth is lowest, compared with the bar that a piece must exceed to be
+// stored. Prints nothing if no piece has such a bar.
 static void print_policy(const json_t *policy)
 {
     const json_t *pieces = json_object_get(policy, "pieces"), *worst = NULL;

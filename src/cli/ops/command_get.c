@@ -29,8 +29,8 @@ static bool on_bytes(void *ctx, struct span bytes)
     return true;
 }
 
-// Chooses the path: FILE, or a file in it if it is a directory. Without FILE, the last part of the
-// key.
+// Chooses the path to write: FILE, or a file in FILE if that is a directory. Without FILE, the last
+// part of the key is the name.
 static bool name_file(struct get *g, const char *uri, const char *file)
 {
     const char *slash = strrchr(uri, '/');

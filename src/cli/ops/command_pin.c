@@ -18,7 +18,7 @@ static void print_item(const json_t *item, const char *what)
     printf("\n");
 }
 
-// Prints the result of all three commands.
+// Prints the result of pin, unpin or pins, and closes the client. Returns the exit code.
 static int end(struct command_client *client, int code, const char *what, json_t *answer)
 {
     json_t *items = json_object_get(answer, "pins");

@@ -9,7 +9,7 @@ struct command_progress {
     const char *path; // GET of this path returns the state of the task
     // Returns true if the task has not ended.
     bool (*goes_on)(void *ctx, const json_t *state);
-    // Writes the text for people. Returns the members of the JSON line.
+    // Describes the state as a text for people. Returns the members of its JSON line.
     json_t *(*describe)(const json_t *state, char *ret_text, size_t size);
     void *ctx;
 };

@@ -101,7 +101,7 @@ static int count_object(void *ctx, const json_t *object)
     return EXIT_CODE_OK;
 }
 
-// Counts a range of an object by its blocks.
+// Counts by blocks how much of an object, or of a range of it, is cached.
 static int count_range(struct warm *w, const char *uri, const char *range)
 {
     struct buf path;

@@ -9,7 +9,7 @@
 // their bytes is cached. Shows progress, prints the result and returns the exit code.
 int command_warm_follow(struct command_client *client, uint64_t job, double least);
 // Calls add() with each URI that the variables of a Fluid DataLoad name, until a result is not
-// EXIT_CODE_OK. Prints errors in the variables. Returns the last exit code. In
+// EXIT_CODE_OK. Prints errors in the variables. Returns the last exit code. Defined in
 // command_warm_fluid.c.
 typedef int (*command_warm_add_fn)(void *ctx, const char *uri);
 int command_warm_fluid(struct command_client *client, command_warm_add_fn add, void *ctx);

@@ -369,7 +369,7 @@ int command_warm_features(const struct command_warm_features *options, int argc,
         end_on_signals();
     }
     code = round_once(&f);
-    while (options->every_ms > 0) { // until a signal
+    while (options->every_ms > 0) { // until a signal ends the process
         bool is_away = code == EXIT_CODE_UNREACHABLE;
         (void)poll(NULL, 0,
                    (int)(is_away ? min_u64(RETRY_MS, options->every_ms) : options->every_ms));

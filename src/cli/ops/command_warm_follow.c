@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The counts, the progress and the end of a warm job. Main thread.
+// Follows a warm job, shows its progress, and prints its result. Main thread.
 #include "cli/ops/command_warm.h"
 
 #include <stdio.h>

@@ -8,7 +8,7 @@
 static bool on_line(void *ctx, struct span line)
 {
     struct command_entries *e = ctx;
-    json_t *entry = json_loadb(line.ptr, line.len, JSON_ALLOW_NUL, NULL); // a key may have one
+    json_t *entry = json_loadb(line.ptr, line.len, JSON_ALLOW_NUL, NULL); // a key may contain NUL
     uint64_t dropped = command_client_u64(entry, "dropped");
     if (dropped > 0) {
         e->dropped += dropped;

@@ -7,7 +7,8 @@
 
 struct command_entries {
     struct command_client client;
-    const char *dropped_text;                      // such as "lines were dropped"; follows a number
+    // Printed after a number, such as "lines were dropped".
+    const char *dropped_text;
     void (*print)(void *ctx, const json_t *entry); // prints one entry for people
     void *ctx;
     uint64_t max; // 0: no end

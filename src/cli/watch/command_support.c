@@ -85,7 +85,7 @@ static void run_self(struct buf *out, const char *word, const char *flag, int ar
 
 // --- A running server ----------------------------------------------------------------------------
 
-// Returns false if the server does not answer.
+// Appends the server's answer for `path`. Returns false if the server does not answer.
 static bool ask(struct buf *out, const struct config *config, const char *path)
 {
     unsigned status = 0;

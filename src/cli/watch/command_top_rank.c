@@ -22,7 +22,7 @@ struct rank {
     json_t *last;
 };
 
-// Ways to avoid each bypass reason, in the same words as the page.
+// Ways to avoid each bypass reason, in the same words as the admin page.
 static const struct {
     const char *reason, *remedy;
 } remedies[] = {
