@@ -309,8 +309,8 @@ static void fill_ask(struct fill_worker *fw, struct subscription *sub,
     check((token != 0) == (first != NULL));
     bool is_owner =
         object_key_owner(fw, sub->ask.key, sub->ask.block * sub->ask.block_size_bytes) == fw;
-    check(is_owner ||
-          object_key_home(fw, sub->ask.key) == fw); // rule 2: only the owner or the home asks
+    // Rule 2: only the owner of the stripe or the home asks the origin.
+    check(is_owner || object_key_home(fw, sub->ask.key) == fw);
     struct fill *fill = fill_find(fw, sub, first);
     if (fill == NULL && !is_owner) {
         message_send_again(fw, sub); // the run that the home saw here has ended

@@ -69,7 +69,8 @@ struct first_message {
     uint64_t token;
     // The owner must not join the reader to a run that home_given_precedes() calls older.
     struct home_given given;
-    struct home_redescribed redescribed; // nor to a run with headers that are outdated by these
+    // The same for a run that home_redescribed_outdates() calls outdated.
+    struct home_redescribed redescribed;
 };
 
 struct version_message {
