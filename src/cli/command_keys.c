@@ -104,7 +104,7 @@ static void append_allow(struct buf *out, const char *text)
     struct allow allow = {0};
     struct span piece;
     const char *comma = "";
-    check(allow_parse(text, &allow)); // checked before
+    check(allow_parse(text, &allow)); // command_keys() has checked the text
     buf_append_cstr(out, "{bucket: ");
     append_quoted(out, allow.bucket);
     buf_append_cstr(out, ", prefix: ");
@@ -121,7 +121,7 @@ static json_t *allow_json(const char *text)
     struct allow allow = {0};
     struct span piece;
     json_t *ops = json_array();
-    check(allow_parse(text, &allow)); // checked before
+    check(allow_parse(text, &allow)); // command_keys() has checked the text
     while (span_split(&allow.ops, ',', &piece)) {
         check(json_array_append_new(ops, control_text(piece)) == 0);
     }

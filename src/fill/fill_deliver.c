@@ -12,8 +12,9 @@
 // does one whose bytes are not in memory any more. Other bytes come from memory or, at the run's
 // end, from its place.
 //
-// Two things pause a transfer (fill_pause.c). An unstored run waits for its fastest reader (its
-// window). A stored run waits for memory, except the leading run of each worker.
+// Three things pause a transfer (fill_pause.c). An unstored run waits for its fastest reader (its
+// window). A stored run waits for memory, except the leading run of each worker. The leading run
+// waits for the disk.
 #include "fill/fill_private.h"
 
 static void fill_on_memory(struct worker *w, struct message *message)

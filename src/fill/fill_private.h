@@ -77,7 +77,7 @@ struct fill_room {
     struct fill_worker *workers;
     _Atomic uint64_t *here;        // FILL_HERE_SLOTS block names; fill_here.c
     _Atomic uint64_t *kinds;       // FILL_KINDS scores of kinds of objects; fill_describe.c
-    _Atomic uint16_t *listed;      // FILL_LISTED objects with their sizes; fill_describe.c
+    _Atomic uint16_t *listed;      // FILL_LISTED objects, each small or large; fill_describe.c
     _Atomic uint64_t *uncacheable; // FILL_UNCACHEABLE keys with reasons; fill_uncacheable.c
     struct {                       // checksums.c
         atomic_uint in_flight;
@@ -203,7 +203,7 @@ enum fill_pause {
 // Whether the first request of a run names a range.
 enum fill_range {
     FILL_RANGE_OF_RUN,      // the request names the run's range
-    FILL_RANGE_FOR_SUMS,    // no range, because no answer with one has checksums
+    FILL_RANGE_FOR_SUMS,    // no range, because answers to a range have no checksums
     FILL_RANGE_FOR_NO_BYTES // no range, because the origin answered 416 for the first byte
 };
 

@@ -4,7 +4,8 @@
 // before they read would otherwise ask the origin each time.
 //
 // A kept answer counts like a record that was validated when the origin was asked (rule 32 of
-// README.md). The reader decides whether it is fresh. It stops counting in each of these cases:
+// README.md). The reader decides whether it is fresh. The kept answer stops counting in each of
+// these cases:
 // - a reader is given another version or other headers of the key
 // - the key is invalidated
 // - a run of another version is published

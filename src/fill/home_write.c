@@ -272,7 +272,7 @@ void home_on_write_end(struct fill_worker *fw, struct write_message *m)
     home_settle(h);
 }
 
-// Rule 22: the origin denied this version to a run.
+// Handles VERSION_GONE (rule 22): the origin has denied this version to a run.
 void home_on_version_gone(struct fill_worker *fw, struct version_message *m)
 {
     check(m->object != NULL);

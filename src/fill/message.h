@@ -31,7 +31,7 @@ struct home_given {
     // differ from `version`, because the version given last may be in doubt while its headers are
     // not.
     uint64_t described, headers, described_until_us;
-    // A version that is not current, according to an answer of the origin (412).
+    // version_hash() of a version that is not current, according to an answer of the origin (412).
     uint64_t denied;
     uint64_t denied_until_us; // a run requested until then may be of the denied version
 };

@@ -73,7 +73,7 @@ static int uri_of_mount(struct fluid *f, const json_t *mount)
                              (int)point.len, point.ptr);
         return EXIT_CODE_CONFIGURATION;
     }
-    buf_done(&f->uri); // empty it
+    buf_done(&f->uri); // empties the buffer
     buf_append_span(&f->uri, point);
     return EXIT_CODE_OK;
 }
