@@ -445,7 +445,7 @@ static bool total_grow(struct fill_worker *fw, const struct store_object *object
     if (sum.end_byte > end_byte) {
         return false;
     }
-    check(sum.end_byte > total->end_byte); // the reply advances
+    check(sum.end_byte > total->end_byte); // a run has bytes, so the reply advances
     struct s3_checksum_state *next = s3_checksum_of_crc(total->kind, sum.crc);
     if (total->sum == NULL) {
         total->sum = next;

@@ -61,8 +61,8 @@ bool fill_here_has(const struct fill_worker *fw, struct hash128 key, uint64_t et
 
 enum fill_ask_kind {
     FILL_ASK_BYTES, // the run that holds first_byte
-    // The same for an unknown version. If the home knows the version, it answers with the version
-    // and sends no bytes.
+    // The same, if the reader names no version. If the home knows the version, it answers with the
+    // version and sends no bytes.
     FILL_ASK_BYTES_OR_VERSION,
     FILL_ASK_CURRENT, // no bytes: is `object` still current?
     // The same for a client that wants bytes: if the origin refuses the HEAD, a GET decides.

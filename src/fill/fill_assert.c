@@ -126,7 +126,7 @@ void fill_assert_home(const struct home_key *h)
     check(h->known == NULL || h->known->generation >= h->floor);
     check(h->state != HOME_DECIDING || h->token != 0);
     check(h->state != HOME_NONE || h->token == 0);
-    // Rule 13: FIRST_END ends KNOWN.
+    // Rule 13: the state KNOWN ends with FIRST_END.
     check(h->state != HOME_KNOWN || h->token != 0);
     check(!h->found.has || h->state == HOME_DECIDING);
     check(h->found.has || h->found.object == NULL);

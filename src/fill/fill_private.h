@@ -100,7 +100,7 @@ struct given_slot {
 struct redescribed_slot {
     struct hash128 hash;
     struct home_redescribed last; // latest change of the headers of the key with this hash
-    // Time of the latest change among keys that were evicted from this slot.
+    // Time of the latest change among the keys that had this slot earlier.
     uint64_t any_us;
 };
 
@@ -481,8 +481,8 @@ void fill_here_note(const struct fill *fill, bool is_here);
 // --- fill_describe.c -----------------------------------------------------------------------------
 
 // Decides whether the new run, which `ask` begins, is requested without a range, so that the answer
-// has the object's checksums. If the reader does not want checksums (`are_wanted`), returns true
-// only if a listing showed that the object is small.
+// has the object's checksums. If `are_wanted` is false, the reader does not want checksums. Then it
+// returns true only if a listing showed that the object is small.
 bool fill_describe_asks_whole(const struct fill *fill, const struct fill_ask *ask, bool are_wanted);
 void fill_describe_start(struct fill *fill); // sends a HEAD at the same time as the run's request
 // Returns true if the run's head must wait until the HEAD is answered. Then the transfer is HELD.

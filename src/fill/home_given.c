@@ -62,7 +62,7 @@ bool home_note_contradicts(const struct home_noted *noted, const struct store_ob
     return noted->has && (noted->object == NULL || !fill_same_headers(noted->object, object));
 }
 
-// If a check is in flight, notes for it the version that a reader gets before the check's answer.
+// If a check is in flight, records in the check the version that a reader gets before its answer.
 // NULL: as in home_note().
 static void given_note(struct home_key *h, struct store_object *object)
 {

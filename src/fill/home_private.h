@@ -110,7 +110,8 @@ static inline bool home_is_settled(const struct home_key *h)
     return h->deletes == 0 && home_is_acknowledged(h);
 }
 
-// The key's record in the index, unless it is below the home's floor.
+// The key's record in the index, as one look-up found it. A record below the home's floor is not
+// found.
 struct home_visible {
     bool found, rebuilt;
     bool unknown; // the look-up failed, so there may be a record
@@ -163,7 +164,7 @@ bool home_is_current(struct home_key *h, const struct store_object *object);
 // (NULL: no such object). Invalidates the visible or known version if it is another, or if the
 // known version has other headers. Returns true if it invalidated.
 bool home_find_out(struct home_key *h, struct store_object *object);
-// Rule 32. Answers with the version, which is as fresh as a record confirmed at `asked_us`.
+// Rule 32. Answers the reader with `version`, which counts as confirmed at `asked_us`.
 void home_answer_version(struct home_key *h, struct subscription *sub, struct store_object *version,
                          uint64_t asked_us);
 // Rule 32. Answers a reader that has no version with the kept answer. Returns false if no kept

@@ -13,7 +13,8 @@
 #define HEAD_EVERY 20u // lines between two headings
 #define MIB (1.0 / 1048576)
 
-// Returns the upper bound of the bucket, because the position inside it is unknown.
+// Returns the quantile `q` of the times to the first byte. It is the upper bound of a bucket,
+// because the position inside the bucket is unknown.
 static double quantile(const struct command_sample *from, const struct command_sample *to, double q)
 {
     double total = 0, below = 0;
