@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Builds the room: tables copied from the options, one context per worker, the handler that http
-// calls.
+// Builds this room: copies tables from the options, and makes a context for each worker and the
+// handler that http calls.
 
 #include "base/random.h"
 #include "proxy/core/core.h"
@@ -116,14 +116,15 @@ void proxy_reopen_logs(struct proxy *proxy)
 
 // --- new keys ------------------------------------------------------------------------------------
 
-// In two rounds, because of writes in flight: first every worker learns the new realms, then the
-// first worker admits requests by the new keys. So a write that ends after a run was stored in a
-// new realm knows that realm (pass_keys.c), wherever the write ends.
+// New access keys arrive in two rounds, because of writes in flight. In the first round every
+// worker learns the new realms. Only then, in the second round, do workers admit requests by the
+// new keys. So when a run is stored in a new realm, every worker knows that realm, and a write that
+// ends after that invalidates the run (pass_keys.c).
 struct reload {
     struct proxy *proxy;
     struct access_keys *access_keys;
-    uint64_t number;       // reloads may overtake one another in their second round
-    _Atomic unsigned left; // workers that have yet to take part in this round
+    uint64_t number;       // a newer reload may overtake an older one in the second round
+    _Atomic unsigned left; // workers that have not taken part in this round yet
 };
 
 struct reload_message {
@@ -134,7 +135,7 @@ struct reload_message {
 static void reload_round(struct reload *reload,
                          void (*deliver)(struct worker *to, struct message *message))
 {
-    struct proxy *proxy = reload->proxy; // the last message may be the end of the reload
+    struct proxy *proxy = reload->proxy; // `reload` may be freed once the last message is sent
     atomic_store(&reload->left, proxy->worker_count);
     for (unsigned i = 0; i < proxy->worker_count; i++) {
         struct reload_message *m = calloc(1, sizeof(*m));
@@ -145,7 +146,8 @@ static void reload_round(struct reload *reload,
     }
 }
 
-// Takes the message; NULL unless this worker is the last one of the round.
+// Applies the message on this worker. Returns the reload if this worker is the last of the round,
+// otherwise NULL.
 static struct reload *reload_take(struct message *message, struct access_keys **held,
                                   uint64_t *held_number)
 {
@@ -202,7 +204,7 @@ void proxy_set(struct proxy *proxy, const struct proxy_settings *settings,
     } else if (log_file != NULL) {
         access_log_switch(proxy->access_log, log_file);
     }
-    places_add(proxy, settings); // before anybody reads or writes there
+    places_add(proxy, settings); // before any worker reads or writes there
     struct proxy_settings now = *settings;
     now.logs_access = settings->logs_access && proxy->access_log != NULL;
     live_publish(proxy, &now, NULL, on_set, told);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The life of a request: it begins when a head has passed http's gate, on the connection's worker.
-// Then come the first steps of its table, up to the one of a GET or of pass-through. It ends in
-// on_done(), where it is counted and logged once.
+// The life of a request, on the connection's worker. It begins when http has accepted a request
+// head. This file has the first steps of the table, up to GET_LOOKUP or PASS. The request ends in
+// on_done(), which counts and logs it once.
 #include "proxy/core/core.h"
 #include "proxy/get/get.h"
 #include "proxy/log/log.h"
@@ -33,7 +33,7 @@ enum step_result serve_step_parse(struct request *r)
         struct s3_error_detail detail = {0};
         const struct s3_param *part =
             r->s3.has_part_number ? s3_param_find(&r->s3, "partNumber") : NULL;
-        if (err == ERR_INVALID_ARGUMENT && part != NULL) { // S3's words
+        if (err == ERR_INVALID_ARGUMENT && part != NULL) { // the message is S3's own
             detail.message = SPAN("Part number must be an integer between 1 and 10000, inclusive");
             detail.argument_name = part->name;
             detail.argument_value = part->value;
@@ -57,7 +57,7 @@ enum step_result serve_step_authorize(struct request *r)
     return STEP_AGAIN;
 }
 
-// Why this read may not be answered from the cache; NULL: it may.
+// Returns the reason why this read may not be answered from the cache. NULL: it may.
 static const char *bypass_reason(const struct request *r)
 {
     if (r->s3.bypass_reason != NULL) {
@@ -67,7 +67,7 @@ static const char *bypass_reason(const struct request *r)
         return (r->s3.flags & S3_OP_LISTING) != 0 ? "list" : "sub-resource";
     }
     if (headers_count(&r->http->headers, SPAN("Origin")) > 0) {
-        return "cors"; // the bucket's rules decide what its answer says to a browser
+        return "cors"; // the bucket's CORS rules decide which headers the browser sees
     }
     if (!r->rule->cache) {
         return "rule";
@@ -145,7 +145,7 @@ static void on_done(struct http_user *user, enum http_outcome outcome)
     struct request *r = container_of(user, struct request, user);
     check(r->magic == REQUEST_MAGIC);
     check(!r->ended);
-    check(!r->going); // http ends no exchange inside a call
+    check(!r->going); // http never ends an exchange inside a call of the request
     serve_get_sum_up(r);
     count(r);
     bucket_counts_note(r->pw->bucket_counts, r);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bytes that are cached. Segments are the truth: files of fixed size, written front to back,
-// freed as a whole. The LMDB index is a hint that can be rebuilt from segments. The store survives
-// kill -9 and never takes more than cache.size. It drops, and does not repair, anything that it
-// cannot verify.
+// Stores the cached bytes on disk. Segments are the truth: files of fixed size, written front to
+// back, freed as a whole. The LMDB index is a hint that can be rebuilt from segments. The store
+// survives kill -9 and never takes more than cache.size. It drops, and does not repair, anything
+// that it cannot verify.
 //
 // Threads: a call that takes a `struct worker *` runs on that worker, and so does its callback. The
 // index writer's thread owns the only write transaction. Workers share the following without a
@@ -26,14 +26,14 @@
 #include "stats/stats.h"
 
 #define STORE_CHECKSUM_UNIT 65536u // payload bytes per CRC32C; equals CHUNK_SIZE
-// The most payload bytes of a run of several blocks. A single block may be larger.
+// Maximum payload of a run of several blocks, in bytes. A single block may be larger.
 #define STORE_RUN_MAX (4u << 20)
 #define STORE_RUN_BLOCKS_MAX 64u     // 4 MiB of 64 KiB blocks
-#define STORE_WINDOW_MAX (16u << 20) // the most object bytes per look-up
+#define STORE_WINDOW_MAX (16u << 20) // maximum object bytes per look-up
 #define STORE_VIEW_PLACES_MAX 256u   // 16 MiB of 64 KiB runs
-#define STORE_SMALL_MAX 16384u       // the longest payload for store_read_small()
-#define STORE_READ_MAX 262144u       // the most bytes per store_read (4 checksum units)
-#define STORE_HEADERS_MAX 8192u      // rendered reply headers of an object
+#define STORE_SMALL_MAX 16384u       // maximum payload for store_read_small(), in bytes
+#define STORE_READ_MAX 262144u       // maximum bytes per store_read (4 checksum units)
+#define STORE_HEADERS_MAX 8192u      // maximum length of an object's rendered reply headers
 #define STORE_BLOCK_SIZE_MIN 65536u
 #define STORE_BLOCK_SIZE_MAX (16u << 20)
 
@@ -52,21 +52,22 @@ enum store_policy {
     STORE_POLICY_EPOCH, // learns which runs are worth keeping: policy.h
 };
 
-// Priorities of a full cache, 0 to 9. Each is worth twice the one below.
+// Priorities 0 to 9 of runs in a full cache. Each is worth twice the one below.
 #define STORE_PRIORITIES 10u
 #define STORE_PRIORITY_NORMAL 5u
-// Groups of rules, for the policy. A rule with only a priority is in the group of that number. A
-// rule with a pin or a share has its own group, STORE_PRIORITIES + its index in
+// Groups of runs, for the policy. A rule that sets only a priority uses the group of that number. A
+// rule with a pin or a share has its own group: STORE_PRIORITIES + its index in
 // store_options.groups.
 #define STORE_GROUPS_MAX 21u
-// The group of objects pinned by command while the process runs.
+// The group of objects that an operator pinned by command while the process runs.
 #define STORE_GROUP_PINS (STORE_PRIORITIES + STORE_GROUPS_MAX)
 struct store_group {
     unsigned priority;
-    bool pin; // runs that were read are not evicted, as long as there is room for pins
-    // The largest part of a full cache for the group; 0: no limit. Not with a pin.
+    bool pin; // runs that were read are not evicted while there is room for pins
+    // Largest share of a full cache that the group may use; 0: no limit. Not combined with a pin.
     unsigned share_percent;
-    uint64_t identity; // a later process recognises the rule by it; 0: the group has no rule
+    // by this number a later process recognises the rule; 0: the group has no rule
+    uint64_t identity;
 };
 
 struct store_options {
@@ -77,7 +78,7 @@ struct store_options {
     uint64_t size_bytes;              // 0: use size_percent
     unsigned size_percent;            // percent of the free space plus the cache's own size
     unsigned headroom_percent; // percent of the size kept free for the index and fills in flight
-    // Of the file system. While less is free, nothing is stored and the oldest segments are
+    // Percent of the file system. While less is free, nothing is stored and the oldest segments are
     // removed.
     unsigned min_free_percent;
     uint64_t scrub_bytes_per_s; // rate of the background scrub; 0: no scrub
@@ -105,7 +106,7 @@ struct store_limits {
     uint64_t block_size_bytes_max; // largest block of any rule
 };
 
-// The caller must exit on these errors; ret_why then has one line with the remedy:
+// Opens the store. The caller must exit on these errors; ret_why then has one line with the remedy:
 //
 // - ERR_IN_USE: another process holds the lock.
 // - ERR_FORMAT: the directory is not a Forebay cache. It is refused, never overwritten.
@@ -117,7 +118,7 @@ struct store_limits {
 // degraded and logs it. Call before loop_start().
 enum err store_open(const struct store_options *options, struct loop *loop,
                     struct store **ret_store, struct buf *ret_why) MUST_USE;
-// Commits, syncs, records the clean stop and frees. Call after loop_stop().
+// Commits, syncs, records the clean stop and frees the store. Call after loop_stop().
 void store_close(struct store *store);
 // Sets the groups of new or unchanged rules. A group that keeps its identity keeps its runs. Runs
 // of other former groups count by their priority alone. Requests in progress may still name former
@@ -134,8 +135,8 @@ uint64_t store_block_size_max(const struct store *store);
 // too small for such blocks. Nothing has changed then, and ret_why says why. Not on a worker.
 enum err store_set_limits(struct store *store, const struct store_limits *limits,
                           struct buf *ret_why) MUST_USE;
-// Adds holders under which writes invalidate copies from now on, and assigns their numbers. Durable
-// with ERR_OK. May block.
+// Adds holders and assigns their numbers. From now on writes invalidate copies under them, too.
+// ERR_OK: the change is durable. May block.
 enum err store_holders_add(struct store *store, struct store_holder *holders,
                            unsigned count) MUST_USE;
 struct store_summary {
@@ -168,9 +169,9 @@ uint64_t store_generation_next(struct store *store);
 // if it was never raised. Any thread; no lock, no system call.
 uint64_t store_epoch(const struct store *store, struct span origin, struct span bucket);
 
-// Embedded; belongs to the store from store_epoch_begin() to done(). Between done() and
-// store_epoch_end() the change is open: runs stored under the epoch of that time are unreachable
-// for later processes.
+// Embedded in the caller's struct; the store uses it from store_epoch_begin() to done(). The change
+// is open between done() and store_epoch_end(). Runs stored under the epoch of that time are
+// unreachable for later processes.
 struct store_epochs;
 struct store_epoch_slot;
 struct store_epoch_change {
@@ -180,15 +181,15 @@ struct store_epoch_change {
     struct hash128 bucket;
     struct store_epoch_slot *slot;
 };
-// Raises the epoch. done() with ERR_OK: this and all later processes use the new epoch. With an
-// error the disk refused it and nothing has changed. The caller must then not make the change,
-// because the next process would trust copies that it makes untrue. If the store could not use its
-// directory at the start, this raises the epoch in memory, because no later process trusts its
-// index.
+// Raises the epoch. done() with ERR_OK: this and all later processes use the new epoch. done() with
+// an error: the disk refused the new epoch and nothing has changed. The caller must then not change
+// the bucket, because the next process would trust copies that the change makes untrue. If the
+// store could not use its directory at the start, it raises the epoch in memory only, because no
+// later process trusts its index.
 void store_epoch_begin(struct worker *w, struct store *store, struct span origin,
                        struct span bucket, struct store_epoch_change *change);
-// Ends the change, whether it was made or not: raises the epoch again, at once. Called only after
-// done() with ERR_OK. Any thread.
+// Ends the change, whether the bucket was changed or not: raises the epoch again, at once. Called
+// only after done() with ERR_OK. Any thread.
 void store_epoch_end(struct store_epoch_change *change);
 
 // Returns the epoch under which a write to a single key must begin. Until store_epoch_release(),
@@ -201,18 +202,19 @@ void store_epoch_release(struct store *store, struct span origin, struct span bu
 
 // How long an origin may take to apply a request after its last sign of life.
 #define STORE_DOUBT_MS 300000u
-// Puts the bucket in doubt, because any of its keys may change for STORE_DOUBT_MS. Confirmations by
-// the origin before the end of that time do not count after it. Any thread.
+// Puts the bucket in doubt for STORE_DOUBT_MS, because any of its keys may change in that time. A
+// record that the origin confirmed before the end of that time must be revalidated before use. Any
+// thread.
 void store_doubt(struct store *store, struct span origin, struct span bucket);
 // Returns true if a record that was confirmed `age_ms` ago must be revalidated before use. With an
-// age of 0: whether the bucket is in doubt now. Any thread; no lock.
+// age of 0, returns true if the bucket is in doubt now. Any thread; no lock.
 bool store_is_doubted(const struct store *store, struct span origin, struct span bucket,
                       uint64_t age_ms);
 
-// Notes that a write to this bucket is about to be sent, so that the next process knows of it if
-// this one ends abruptly. store_write_is_noted() returns true if that is already noted (any thread,
-// no lock). Otherwise the caller calls store_write_note() before it sends the write. done() is also
-// called if the directory cannot be written.
+// Before the caller sends a write to a bucket, it notes the bucket on disk, so that the next
+// process knows of the write if this one ends abruptly. store_write_is_noted() returns true if the
+// bucket is already noted (any thread, no lock). Otherwise the caller calls store_write_note().
+// done() is also called if the directory cannot be written.
 struct store_doubts;
 struct store_note {
     void (*done)(struct store_note *note); // on the worker that asked
@@ -231,7 +233,8 @@ struct store_object {
     atomic_uint refs;
     struct hash128 hash;
     uint64_t generation; // 0 until the home has assigned it
-    // Time on the workers' clock when the origin was asked for this description. 0: read from disk.
+    // When the origin was asked for this description, on the workers' clock. 0: it was read from
+    // disk.
     uint64_t learnt_us;
     uint64_t size_bytes;
     uint32_t block_size_bytes;
@@ -240,8 +243,8 @@ struct store_object {
     // Rendered lines "Name: value\r\n" for replies, with ETag, Last-Modified and Content-Type.
     struct span headers;
 };
-// Returns a new object that is one allocation, with copies of all arguments. Returns NULL if one of
-// the limits above is exceeded.
+// Returns a new object in one allocation, with copies of all arguments. Returns NULL if an argument
+// exceeds one of the limits above.
 struct store_object *store_object_new(struct hash128 hash, struct span realm, struct span bucket,
                                       struct span key, struct span etag, struct span version_id,
                                       struct span headers, uint64_t size_bytes,
@@ -273,8 +276,8 @@ struct store_place {
     uint64_t first_block;
     uint32_t block_count;
     uint32_t block_size_bytes;
-    uint32_t first_unit; // number of its first checksum unit, counted in the segment
-    bool is_described;   // its object's headers are in the index, not in the run's header
+    uint32_t first_unit; // number of the run's first checksum unit, counted in the segment
+    bool is_described;   // the object's headers are in the index, not in the run's header
     // `hash` and `etag_hash` identify the object's version. Each header that is read is
     // compared with both.
     struct hash128 hash;
@@ -282,7 +285,7 @@ struct store_place {
 };
 // Adds one pin. Returns false if the segment is dying; the place is then a miss.
 bool store_place_pin(struct store_place *place) MUST_USE;
-// Any worker. Accepts a NULL segment, and sets it to NULL.
+// Returns the pin and sets `segment` to NULL. Accepts a NULL segment. Any worker.
 void store_place_unpin(struct store_place *place);
 
 // --- look-up -------------------------------------------------------------------------------------
@@ -311,8 +314,8 @@ struct store_view {
     uint64_t age_ms;
     bool rebuilt;           // revalidate before the first use, whatever the rule says
     struct store_sums sums; // from its record; see store_renewal
-    // Pinned places, ascending by first_block. Only runs that overlap the window and are not known
-    // to be bad.
+    // Pinned places of the runs that overlap the window, ascending by first_block. Bad runs that
+    // the store has already found are left out.
     unsigned place_count;
     struct store_place places[STORE_VIEW_PLACES_MAX];
     // If `found` and place_count is 0: another run of the object, pinned, so that its header can be
@@ -337,7 +340,7 @@ enum err store_object_get(struct worker *w, struct store *store, const struct st
 
 // The small way: reads header and whole payload with one NOWAIT read, verifies both and compares
 // the key. Only for runs with payload_len <= STORE_SMALL_MAX. *ret_chunk holds the bytes, with the
-// payload at ret_payload; the caller calls chunk_unref().
+// payload at ret_payload. The caller unrefs the chunk.
 enum err store_read_small(struct worker *w, struct store *store, const struct store_place *place,
                           struct hash128 hash, struct span realm, struct span bucket,
                           struct span key, struct store_object **ret_object,
@@ -349,14 +352,15 @@ enum err store_read_small(struct worker *w, struct store *store, const struct st
 bool store_range_ready(struct worker *w, struct store *store, const struct store_place *place,
                        uint64_t first_byte, uint64_t len, struct file_range *ret_range);
 
-// The general way: asynchronous, verifies checksums and sets the verified marks. Embedded; one
-// callback.
+// The general way: an asynchronous read that verifies checksums and sets the verified marks. The
+// caller embeds this struct and gets one callback.
 struct store_read {
     struct store *store;
     struct store_place place; // borrowed: the caller keeps it pinned until done()
     uint64_t first_byte, len; // object bytes inside the place; len <= STORE_READ_MAX
     bool header;              // read and verify the run's header instead: sets `object`
-    // If `header` is set, compared with the run's header, as are the next three.
+    // If `header` is set, the read compares the run's header with `hash`, `realm`, `bucket` and
+    // `key`.
     struct hash128 hash;
     struct span realm, bucket, key;
     void (*done)(struct store_read *read);
@@ -378,9 +382,9 @@ struct store_read {
 void store_read_start(struct worker *w, struct store_read *read);
 void store_read_cancel(struct store_read *read); // done() still runs
 
-// Records a use of the run for the policy. A request begins to receive `bytes` bytes of it in all.
-// Called once for each run and request. `group`: the group of the request's rule, to which the run
-// belongs from now on.
+// Records a use of the run for the policy. Called once for each run and request, when the request
+// begins to receive bytes of the run. `bytes`: how many it will receive in all. `group`: the group
+// of the request's rule, to which the run belongs from now on.
 void store_note_read(struct worker *w, struct store *store, const struct store_place *place,
                      uint64_t bytes, unsigned group);
 
@@ -396,9 +400,9 @@ void store_pins_put_aside(struct store *store, const char *why);
 // Blocks. Under the caller's lock.
 enum err store_pins_save(struct store *store, struct span text, struct buf *ret_why) MUST_USE;
 
-// Returns the group of an object by the names under which it is stored. Called by a thread of the
-// store; must not block. store_set_group_of() with NULL: the groups are unknown from now on, and
-// when it returns no call is in progress.
+// Returns the group of an object, given the names under which it is stored. A thread of the store
+// calls it; it must not block. store_set_group_of() with NULL makes the groups unknown from now on.
+// When that call returns, no call of the former function is in progress.
 typedef unsigned (*store_group_fn)(void *ctx, struct span realm, struct span bucket,
                                    struct span key);
 void store_set_group_of(struct store *store, store_group_fn group_of, void *ctx);
@@ -413,7 +417,7 @@ enum store_review {
 void store_review(struct store *store, unsigned reviews);
 
 struct store_pins_figures {
-    bool are_kept; // false: cache.policy is lru, or there are too few segments or no directory
+    bool are_kept; // false: cache.policy is lru, or there are too few segments, or no directory
     bool in_review;
     uint64_t bytes, bytes_max; // of all pins, including those of rules
 };
@@ -429,32 +433,37 @@ uint64_t store_run_bytes_max(const struct store *store);
 // Returns the longest payload of a run of several blocks that has a promise; see
 // store_long_promise().
 uint64_t store_run_bytes_long(const struct store *store);
-// Promises room for a long run. Returns true if there will probably be room when it begins. The
-// caller then calls store_long_release() once the run has begun, or will not begin. Any thread.
+// Promises room for a long run. Returns true if there will probably be room when the run begins.
+// The caller then calls store_long_release() once the run has begun, or once it is clear that it
+// will not begin. Any thread.
 bool store_long_promise(struct store *store) MUST_USE;
 void store_long_release(struct store *store);
 // Begins a run of the whole blocks [first_block, first_block + block_count) of `object`. Asks the
 // policy and reserves space for header and payload, evicting the oldest segments if the cache is
-// full. The generation may still be 0, because the index record names it; the header then carries a
-// provisional one from store_generation_next(). The payload is at most max(store_run_bytes_long(),
-// one block). is_part: the reader wants less than the whole object. The policy then admits the run;
-// otherwise the reader's next part would be fetched from the origin again, with all the others.
+// full. The payload is at most max(store_run_bytes_long(), one block).
+//
+// object->generation may still be 0, because the index record names it later. The header then
+// carries a provisional one from store_generation_next().
+//
+// is_part: the reader wants less than the whole object. The policy then admits the run. If it did
+// not, the reader's next part would be fetched from the origin again, with all the others.
+//
 // Errors are those of stats/refusals.def, counted here. On an error the caller continues without
 // storing.
 enum err store_run_begin(struct worker *w, struct store *store, struct store_object *object,
                          uint64_t first_block, uint32_t block_count, unsigned group, bool is_part,
                          struct store_run **ret_run) MUST_USE;
-// Returns true if the policy would store a run that begins there, and not only on probation. A
-// guess; does not count as an access.
+// Returns true if the policy would store a run that begins at `first_block`, and not only on
+// probation. The answer is a guess. The call does not count as an access.
 bool store_would_keep(const struct store *store, struct hash128 hash, uint64_t first_block,
                       unsigned group);
-// The same, but also true if the run would be stored on probation only. For blocks that are read
-// soon.
+// Like store_would_keep(), but also returns true if the run would be stored only on probation. For
+// blocks that will be read soon.
 bool store_would_take(const struct store *store, struct hash128 hash, uint64_t first_block,
                       unsigned group);
-// Appends the next chunk of the payload, in order and complete: STORE_CHECKSUM_UNIT bytes except
-// for the last. Takes its own reference until the chunk is written. Never blocks; errors show at
-// finish.
+// Appends the next chunk of the payload, in order. Each chunk has STORE_CHECKSUM_UNIT bytes, except
+// for the last. Takes its own reference until the chunk is written. Never blocks. Errors show at
+// store_run_finish().
 void store_run_append(struct store_run *run, struct chunk *chunk);
 // Returns the bytes appended but not yet written; the run holds their chunks.
 uint64_t store_run_unwritten_bytes(const struct store_run *run);
@@ -463,24 +472,24 @@ bool store_keeps_up(struct worker *w, const struct store *store);
 // Returns the reason why a run that begins now would not be stored, whatever its value to the
 // policy. REFUSAL_none: there is no known reason. Any thread.
 enum refusal store_refuses(const struct store *store);
-// The same for callers that can wait. To them, the index's queue counts as full when only a quarter
-// is free, so that the rest is left to callers that cannot wait. `asked`: the number of runs that
-// were requested and are not stored yet; they count as queued.
+// Like store_refuses(), for callers that can wait. For them, the index's queue counts as full when
+// only a quarter is free, so that the rest is left to callers that cannot wait. `asked`: the number
+// of runs that were requested and are not stored yet; they count as queued.
 enum refusal store_waits_for(struct worker *w, const struct store *store, unsigned asked);
 // Stops waiting for the disk. store_run_finish() then reports ERR_DISK_BUSY. Releases all chunks
 // now, except those that are being written.
 void store_run_give_up(struct store_run *run);
-// on_written() runs on the worker each time a write of the run has ended, until done() or abort.
-// `pages`: the place of the payload written so far; NULL: nothing is written. It is for
-// store_range_ready() only, because there is no header yet (header_len 0). It is borrowed. A caller
-// that keeps it pins it, and may then use the bytes as long as it likes, whatever happens to the
-// run.
+// Sets on_written(), which runs on the worker each time a write of the run has ended, until done()
+// or abort. `pages`: the place of the payload written so far; NULL: nothing is written. The place
+// is borrowed, and is for store_range_ready() only, because there is no header yet (header_len 0).
+// A caller that keeps the place must pin it. It may then use the bytes for as long as it likes,
+// whatever happens to the run.
 void store_run_watch(struct store_run *run,
                      void (*on_written)(void *ctx, const struct store_place *pages), void *ctx);
-// Ends the run with `block_count` whole blocks (at least 1; may be fewer than begun). The caller
+// Ends the run with `block_count` whole blocks: at least 1, maybe fewer than begun. The caller
 // appends no more chunks. When done(ctx, err, place) is called, payload and header are written but
 // not synced. The place is pinned for the caller and has a hold, so its segment is not evicted
-// until store_place_unhold(). On an error there is no place. The run is freed after done().
+// until store_place_unhold(). On an error there is no place. The store frees the run after done().
 void store_run_finish(struct store_run *run, uint32_t block_count,
                       void (*done)(void *ctx, enum err err, const struct store_place *place),
                       void *ctx);
@@ -492,11 +501,12 @@ void store_place_unhold(struct store_place *place); // any worker; keeps the pin
 // When the call returns, the look-ups of all workers see the change. Changes are written to disk
 // later, in batches. A crash loses those that are not on disk.
 
-// Enters a run of the version that object->generation names. Hides all older runs of the key. Takes
-// its own pin and hold until the run is durable. If the disk refuses the run, it is a miss again,
-// and older ones stay hidden. Does nothing if the key has a newer version or a newer delete.
-// `validated_us`: worker time when the request that fetched the run was sent; used if the version
-// is not known yet. `sums`: known checksums of the version; NULL: none.
+// Enters a run of the version that object->generation names into the index. Hides all older runs of
+// the key. Takes its own pin and hold until the run is durable. If the disk refuses the run, the
+// run becomes a miss again, and older ones stay hidden. Does nothing if the key has a newer version
+// or a newer delete. `validated_us`: worker time when the request that fetched the run was sent;
+// used if the index does not know the version yet. `sums`: known checksums of the version; NULL:
+// none.
 void store_put(struct worker *w, struct store *store, const struct store_object *object,
                const struct store_place *place, const struct store_sums *sums,
                uint64_t validated_us);
@@ -504,26 +514,26 @@ void store_put(struct worker *w, struct store *store, const struct store_object 
 // Deletes time out after this long.
 #define STORE_DELETE_WAIT_MS 20000u
 
-// Embedded; belongs to the store until done().
+// Embedded in the caller's struct; the store uses it until done().
 struct store_delete {
-    struct message message; // private, like `worker`
+    struct message message; // private, as is `worker`
     struct worker *worker;
     struct hash128 hash;
     uint64_t floor;
     void (*done)(struct store_delete *d);
     enum err err;
-    struct blocking_job job; // for a store that could not use its directory
+    struct blocking_job job; // used if the store could not use its directory
     struct store *store;
 };
-// Gives a version the headers of `object`; its runs stay. The version with generation `from` gets
-// the new `generation` in one commit, which also counts as a confirmation at `validated_us`. Until
-// then look-ups find it unchanged. Returns false, without calling done(), if the headers are too
-// long for the index or the version has too many blocks.
+// store_redescribe() gives a version the headers of `object`; its runs stay. The version with
+// generation `from` gets the new `generation` in one commit, which also counts as a confirmation at
+// `validated_us`. Look-ups find the version unchanged until that commit. Returns false, without
+// calling done(), if the headers are too long for the index or the version has too many blocks.
 //
 // done() with ERR_OK: the change is durable. Otherwise the version was gone, the disk refused the
 // change, or it timed out after STORE_REDESCRIBE_WAIT_MS. The change may still be made later, so
-// the caller must delete below a newer floor. The timeout is short because dropping the bytes then
-// costs less than waiting. The delete has its own timeout.
+// the caller must delete the key below a newer floor. The timeout is short because dropping the
+// bytes then costs less than waiting. That delete has its own timeout.
 #define STORE_DESCRIBED_MAX 768u
 #define STORE_REDESCRIBE_WAIT_MS 2000u
 #define STORE_REDESCRIBED_BLOCKS_MAX 16384u
@@ -537,16 +547,17 @@ bool store_redescribe(struct worker *w, struct store *store, const struct store_
                       struct store_delete *d) MUST_USE;
 // Hides all records and runs of the key below `floor`, for good in this process. done() runs on the
 // worker that called. ERR_OK: no later process trusts them either, even after kill -9. (If this
-// store could not use its directory, the same holds for an earlier process's index.) With an error,
-// the disk refused the delete and also every way to make the next process distrust the index, or
-// timed out. The store then continues to try, without a second done().
+// store could not use its directory, the same holds for an earlier process's index.) An error: the
+// delete timed out, or the disk refused it and also every way to make the next process distrust the
+// index. The store then continues to try, without a second done().
 void store_delete(struct worker *w, struct store *store, struct store_delete *d);
 
-// Condemns the key: its cached bytes are wrong although the origin's ETag matches. Covers each run
-// of the key that began before now, wherever it is, including the one at `place` (NULL: none;
-// borrowed for the call). Called before the delete that removes them from the index. No rebuild
-// adds them again. No later process finds them either. After kill -9 this holds once a thread that
-// may block has written one line, and after a power cut once that delete's done() has run.
+// Condemns the key, because its cached bytes are wrong although the origin's ETag matches. Covers
+// each run of the key that began before now, wherever it is, including the one at `place` (NULL:
+// none; borrowed for the call). Called before the delete that removes those runs from the index. No
+// rebuild adds them again, and no later process finds them. After kill -9 this holds once a thread
+// that may block has written one line. After a power cut it holds once done() of that delete has
+// run.
 void store_condemn(struct worker *w, struct store *store, struct hash128 hash,
                    const struct store_place *place);
 // Records that the origin has just confirmed the version: renews its validation time (in memory at
@@ -574,44 +585,46 @@ enum store_explain_state {
 
 struct store_explain_run {
     uint64_t first_block;
-    uint32_t block_count; // adjacent blocks without a history that are not cached are one entry
+    uint32_t block_count; // adjacent uncached blocks without a history share one entry
     enum store_explain_state state;
     unsigned priority;       // the priority by which it is ranked
     bool is_pinned;          // a pin keeps it from eviction
     bool is_on_probation;    // stored in a segment of runs that are evicted soon
     uint32_t segment_number; // the segment in which it is stored; 0: it is not stored
     uint32_t header_offset;
-    // Since its last known use: bytes requested from the cache (UINT64_MAX: unknown, or never
-    // requested), and about how long ago that was (UINT64_MAX: longer than is recorded).
+    // Since its last known use: the bytes requested from the cache (UINT64_MAX: unknown, or never
+    // requested), and about how much time has passed (UINT64_MAX: longer than is recorded).
     uint64_t age_bytes, age_ms;
-    // At least as many bytes were requested from the cache between its last two uses; 0: it was not
+    // Lower bound of the bytes requested from the cache between its last two uses; 0: it was not
     // used twice.
     uint64_t interval_bytes;
-    float rank; // worth: expected hits, relative to the space and time that it takes
-    float bar;  // runs worth more than this are stored; below 0: all are
+    float rank; // expected hits, relative to the space and time that the run takes
+    float bar;  // runs with a higher rank are stored; below 0: all are
 };
 
 struct store_explain {
-    struct hash128 hash;  // private, like `group`
+    struct hash128 hash;  // private, as is `group`
     unsigned group;       // from its rule
     enum refusal refusal; // the reason why nothing is stored now, whatever its worth
     bool keeps_up;        // false: the disk lags behind with its writes
     // From the policy.
-    // False (`lru`): everything is stored and the oldest is evicted; runs have no further data.
+    // False for cache.policy lru: everything is stored and the oldest is evicted. Runs then have
+    // no data from the policy.
     bool learns;
     bool is_full;   // storing needs an eviction
     bool is_silent; // only runs without a history are requested now: a scan, or new data
-    // The bytes cached of the group (for pins: of all pins), and the most allowed; 0: no limit.
+    // Cached bytes of the group (for pins: of all pins), and their maximum; 0: no limit.
     uint64_t group_bytes, group_max_bytes;
     unsigned run_count;
-    // Ascending; covers the whole requested range.
+    // Ascending by block. Together the entries cover the whole requested range.
     struct store_explain_run runs[STORE_EXPLAIN_RUNS_MAX];
 };
 
 // Fills in what the index knows of the bytes from `first_byte` to `end_byte`, cut at the object's
 // end if that is known. The window is at most STORE_WINDOW_MAX. `block_size_bytes` and `group` come
-// from its rule. One look-up; does not count as an access. Leaves out what only the caller knows:
-// the rule says `cache: false`, or the object is too large to be stored.
+// from the object's rule. Makes one look-up, which does not count as an access. Leaves out what
+// only the caller knows: that the rule says `cache: false`, or that the object is too large to be
+// stored.
 void store_explain_look(struct worker *w, struct store *store, struct hash128 hash,
                         uint64_t first_byte, uint64_t end_byte, uint64_t floor,
                         uint32_t block_size_bytes, unsigned group,
@@ -635,16 +648,17 @@ struct store_scrub {
     enum store_scrub_state state;
     uint64_t round; // counted from the start of the process, from 1
     uint32_t segments, segments_done;
-    uint32_t segments_left_out; // of those done: skipped, because they are still written to or gone
-    uint64_t runs, bytes;       // verified
-    uint64_t bad_runs;          // failed, and dropped
+    // those of segments_done that were skipped: still being written, or gone
+    uint32_t segments_left_out;
+    uint64_t runs, bytes; // verified
+    uint64_t bad_runs;    // failed, and dropped
     uint64_t elapsed_us;
     uint64_t bytes_per_s; // current rate; 0: nothing is read
     bool is_impossible;   // this file system cannot bypass the page cache
 };
 // Begins a round at `bytes_per_s` (above 0) at once. A round in progress continues at that rate.
-// ERR_INVALID: impossible here. ERR_NOT_FOUND: there is no cache. ERR_AGAIN: the last round is
-// about to end. All three functions: any thread but a worker.
+// ERR_INVALID: this file system cannot bypass the page cache. ERR_NOT_FOUND: there is no cache.
+// ERR_AGAIN: the last round is about to end. All three functions: any thread but a worker.
 enum err store_scrub_begin(struct store *store, uint64_t bytes_per_s) MUST_USE;
 void store_scrub_cancel(struct store *store); // cancels a round that runs or waits, if any
 void store_scrub_read(struct store *store, struct store_scrub *ret_scrub);

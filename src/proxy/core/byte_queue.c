@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Payload bytes between a source and a sink, in chunks of the process's budget. One thread. The
-// last chunk is appended to until it is full, also while slices of its beginning are on their way
-// to a socket: bytes that were handed out never change. The tail stays when the queue is empty. So
-// a trickle whose slices leave at once fills one chunk after the other, instead of a chunk per
-// drop.
+// queue appends to its last chunk until the chunk is full, even while slices of that chunk's
+// beginning are being sent: bytes that were handed out never change. The queue keeps its last chunk
+// when it is empty. So a slow stream whose slices are sent at once fills one chunk after the other,
+// instead of using a chunk for each slice.
 //
-// Above the budget the queue still takes a chunk, and says "full" until it is empty: so every
-// stream goes on, by one chunk at a time. One byte counts as empty. Users hold a stream's last byte
-// back until its source has said that it was the last, which a paused source never would.
+// Above the budget the queue still takes a chunk, but then reports "full" until it is empty. So
+// every stream continues, at least one chunk at a time. A queue of one byte counts as empty,
+// because users hold back a stream's last byte until its source has declared the end. A paused
+// source would never do that.
 #include "proxy/core/core.h"
 
 #include <stdlib.h>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The per-worker context, the life of a request, and what all inner rooms of proxy ask of them.
+// The context of each worker, the life of a request, and what all inner rooms of proxy need of
+// both.
 #ifndef FOREBAY_PROXY_CORE_CORE_H
 #define FOREBAY_PROXY_CORE_CORE_H
 
@@ -14,7 +15,7 @@
 #include "proxy/proxy.h"
 #include "stats/stats.h"
 
-#define PROXY_RESTARTS_MAX 8u // how often one request may restart before its first byte
+#define PROXY_RESTARTS_MAX 8u // how often one request may start over before its first byte
 
 struct request;
 struct access_log;
@@ -27,14 +28,14 @@ struct pins_room;
 
 // --- places.c: where else copies of a bucket's keys may be ---------------------------------------
 
-// An origin that a bucket has of its own, and the bucket's name there.
+// An origin that the configuration gives to a bucket, and the bucket's name at that origin.
 struct place {
     struct origin *origin;
     char *bucket;
 };
 
-// The places of all settings since the start, so that a write also finds copies under names that
-// are not in use now. One thread adds places; any thread reads the first `count`.
+// All places that any settings have named since the start. A write also invalidates copies under
+// those that no bucket uses now. One thread adds places; any thread reads the first `count`.
 struct places {
     struct place *items;
     atomic_uint count;
@@ -42,21 +43,21 @@ struct places {
 
 // --- list_cache.c: kept listings -----------------------------------------------------------------
 
-// Memory of all kept listings and asks, on all workers.
+// Memory that all kept listings and asks take, on all workers.
 struct list_room {
-    _Atomic uint64_t bytes;                        // asks and pages, including those being sent
-    _Atomic uint64_t kept_bytes[LOOP_WORKERS_MAX]; // pages in an owner's tables
-    atomic_bool is_trimming[LOOP_WORKERS_MAX]; // a message in flight asks the owner to drop some
+    _Atomic uint64_t bytes;                        // of asks and pages, including pages being sent
+    _Atomic uint64_t kept_bytes[LOOP_WORKERS_MAX]; // of the pages in each owner's tables
+    atomic_bool is_trimming[LOOP_WORKERS_MAX]; // a message in flight asks this owner to drop pages
 };
 
-// The owner's answer to an ask.
+// The answer to an ask, from the owner of the page.
 enum list_verdict {
-    LIST_WAITS, // nothing yet
+    LIST_WAITS, // not answered yet
     LIST_HIT,
-    LIST_JOINED, // a page that another request fetched
-    LIST_FETCH,  // the request fetches, for itself and for those that join it
+    LIST_JOINED, // another request fetched the page
+    LIST_FETCH,  // the request fetches the page, for itself and for those that join it
     LIST_ALONE,  // the request asks the origin, for itself only
-    LIST_FAILED  // the fetch that it had joined failed
+    LIST_FAILED  // the request had joined a fetch, which failed
 };
 
 // --- process and worker --------------------------------------------------------------------------
@@ -66,27 +67,30 @@ struct proxy {
     struct store *store;
     struct proxy_options options;
     struct places places;
-    struct access_log *access_log; // NULL: not wanted so far. Read only if `live` wants a log.
+    struct access_log *access_log; // NULL: never turned on so far. Used only if `live` wants a log.
     struct access_log_live *log_live;
     struct fill_room *fill_room;
     struct span realm;
     unsigned worker_count;
     struct proxy_worker *workers;
-    atomic_uint doubt_count; // of all workers
+    atomic_uint doubt_count; // keys in doubt, on all workers
     struct {
-        atomic_uint runs; // requested, and not ended
+        atomic_uint runs; // requested by warm jobs, and not ended
         _Atomic uint64_t names_bytes, objects_bytes;
-    } warm_room; // of all warm jobs
+    } warm_room; // shared by all warm jobs
     struct list_room list_room;
     struct series_table *series;
     struct {
-        pthread_mutex_t lock; // held while a change is sent to all workers; none is taken under it
-        struct live *now;     // the settings after the last change
-        void (*on_change)(struct proxy_worker *pw); // on each worker, after a change
+        // held while a change is sent to all workers; no other lock is taken under it
+        pthread_mutex_t lock;
+        struct live *now; // the settings after the last change
+        // called on each worker after it has received a change
+        void (*on_change)(struct proxy_worker *pw);
     } live;
     struct pins_room *pins;
     char id_prefix[9];
-    uint64_t reloads; // of the access keys; used only by the caller of proxy_set_access_keys()
+    // count of access key reloads; used only by the caller of proxy_set_access_keys()
+    uint64_t reloads;
 };
 
 void places_add(struct proxy *proxy, const struct proxy_settings *settings);
@@ -100,21 +104,22 @@ static inline unsigned places_count(const struct proxy *proxy)
 
 // One worker's copy of the settings. It is immutable, and only that worker counts its references.
 struct live {
-    struct message message;   // brings it to the worker
-    struct live_round *round; // ends when every worker has its copy
+    struct message message; // delivers this copy to the worker
+    // the change that made this copy; the round ends when every worker has its copy
+    struct live_round *round;
     struct proxy_settings settings;
     struct s3_domains domains;
-    struct pins_table *pins; // the rules by command; NULL: none
+    struct pins_table *pins; // pins by command; NULL: none
     unsigned refs;
-    struct arena *arena; // of everything it points to
+    struct arena *arena; // memory of everything that this struct points to
 };
 
 // Gives each worker its first copy. Takes ownership of the reference to `pins`. Called before
 // requests.
 void live_start(struct proxy *proxy, struct pins_table *pins);
-// Sends a new copy to each worker. NULL: settings, or pins, stay as they are. done() runs on the
-// last worker that receives its copy. Workers receive changes in the order of these calls. Any
-// thread.
+// Sends a new copy to each worker. NULL leaves the settings, or the pins, as they are. done() runs
+// on the last worker that receives its copy. Workers receive changes in the order of these calls.
+// Any thread.
 void live_publish(struct proxy *proxy, const struct proxy_settings *settings,
                   struct pins_table *pins, void (*done)(void *ctx), void *ctx);
 void live_stop(struct proxy *proxy); // called after the workers
@@ -146,19 +151,22 @@ struct proxy_worker {
     struct store *store;
     struct worker *worker;
     unsigned index;
-    struct fill_worker *fill;        // its part of the fill protocol
-    struct access_keys *access_keys; // this worker's: the accepted keys; swapped by a message
-    struct live *live;               // its reference; swapped by a message
-    struct access_keys *known;       // the next ones: all workers know them before one uses them
-    uint64_t access_keys_number, known_number; // of the reloads that brought them
+    struct fill_worker *fill; // this worker's part of the fill protocol
+    // the keys that this worker accepts (reference); swapped by a message
+    struct access_keys *access_keys;
+    struct live *live; // this worker's settings (reference); swapped by a message
+    // the newest keys: every worker has them here before any accepts them
+    struct access_keys *known;
+    // numbers of the reloads that brought `access_keys` and `known`
+    uint64_t access_keys_number, known_number;
     struct list request_pool;
     unsigned request_pool_count;
-    struct list_owner *list_owner; // NULL until the first question
-    struct readahead *readahead;   // NULL until the first reader
+    struct list_owner *list_owner; // NULL until the first ask arrives
+    struct readahead *readahead;   // NULL until the first sequential reader
     struct list doubts;            // struct pass_doubt
     unsigned preflights;           // CORS preflights in flight
-    struct list evictions;         // evict.c
-    unsigned evicting;             // names in flight
+    struct list evictions;         // see evict.c
+    unsigned evicting;             // names that are being evicted now
     struct task evict_task;
     uint64_t next_request_id;
     struct recent *recent;
@@ -172,8 +180,8 @@ static inline struct proxy_worker *proxy_worker_of(struct worker *w)
 
 // --- rules.c -------------------------------------------------------------------------------------
 
-// Returns the first rule that matches. There is one, because the last rule matches everything. It
-// lives as long as `live`.
+// Returns the first rule that matches. One always does, because the last rule matches everything.
+// The rule lives as long as `live`.
 const struct proxy_rule *rules_find(const struct live *live, struct span bucket, struct span key);
 // Returns the object's group, which decides its value in a full cache (store.h). `rule` is the
 // object's rule. A pin by command takes precedence, unless the rule stores nothing or is a pin.
@@ -183,38 +191,39 @@ bool rules_glob_match(const char *pattern, struct span text); // linear time, no
 
 // --- gate.c --------------------------------------------------------------------------------------
 
-// The identity of the client. Only gate_authorize() makes one; every handler after it requires it.
+// The identity of the client. Only gate_authorize() makes one. Every handler after it requires one.
 struct principal {
     struct span name;                          // "open", or the access key
     const struct access_keys_principal *entry; // NULL in open mode
-    struct access_keys *table;                 // reference that keeps it alive
+    struct access_keys *table;                 // the keys file that owns `entry` (reference)
     struct sigv4_claim claim;
     uint8_t signing_key[32];
     bool verified;
 };
 
-// The one gate before routing: Host check in open mode, signature and allow rules in verify mode.
-// On refusal fills `detail` for the error document.
+// The one gate before routing. In open mode it checks Host; in verify mode the signature and the
+// allow rules. On refusal it fills `ret_detail` for the error document.
 enum err gate_authorize(struct request *r, struct principal *ret_principal,
                         struct s3_error_detail *ret_detail) MUST_USE;
 void gate_release(struct principal *principal);
 // Returns true if the request's principal has these rights on the key in the request's bucket. For
-// keys that the request does not name, or names only in its body (read-ahead, a batch delete, a
+// keys that the request does not name (read-ahead), or names only in its body (a batch delete, a
 // form).
 bool gate_allows(const struct request *r, unsigned rights, struct span key);
 
 // --- gate_browser.c ------------------------------------------------------------------------------
 
-// Open mode. Returns ERR_BROWSER_REFUSED if a browser sends the request for a page that is not
-// listed.
+// For open mode. Returns ERR_BROWSER_REFUSED if a browser sends the request on behalf of a page
+// that is not in the list of allowed origins.
 enum err gate_authorize_browser(const struct request *r,
                                 struct s3_error_detail *ret_detail) MUST_USE;
 
 // --- gate_unsigned.c -----------------------------------------------------------------------------
 
-// Verify mode accepts these without a signature. A browser asks whether a page may send a request:
+// Verify mode accepts two kinds of requests without a signature. The first is a preflight: a
+// browser asks whether a page may send a request.
 bool gate_is_preflight(const struct request *r);
-// A call of STS that carries its own proof:
+// The second is a call to STS, which carries its own proof of identity.
 bool gate_is_sts(const struct request *r);
 
 // --- request.c: a request as a table of steps ----------------------------------------------------
@@ -252,78 +261,82 @@ struct request {
     struct http_exchange *x;
     const struct http_request *http;
     struct arena *arena;
-    request_step_fn *const *steps; // by enum request_step
+    request_step_fn *const *steps; // the table of steps, by enum request_step
     enum request_step step;
     bool going; // request_go() is on the stack
-    bool ended; // on_done was called
+    bool ended; // http has called on_done
     struct s3_request s3;
-    struct s3_effects effects; // of `s3`; the gate finds them
+    struct s3_effects effects; // effects of `s3` on keys and buckets; the gate finds them
     struct principal principal;
     const struct proxy_rule *rule;
     struct origin *origin;
     struct span origin_bucket;
-    unsigned hops; // other Forebays it came through
+    unsigned hops; // number of other Forebays that it passed through
     char id[17];   // x-amz-request-id
 
     // for the log, the counters and Cache-Status
     enum request_result result;
-    const char *reason;       // why the cache did not answer it; NULL: it did, or could have
-    bool known;               // the cache had a record of the object
-    unsigned origin_status;   // of the answer that the reply is made from; 0: not known
-    bool has_run;             // a fetch of a run began for this request
-    const char *unstored_why; // why that run is not stored, in a word; NULL: it is
-    const char *checksums;    // a word about them, for replies that may have any; NULL: none
+    const char *reason;     // why the cache may not answer the request; NULL: it may
+    bool known;             // the cache had a record of the object
+    unsigned origin_status; // status of the origin's answer that the reply is made from; 0: unknown
+    bool has_run;           // a fetch of a run began for this request
+    const char *unstored_why; // why the fetched run is not stored, in a word; NULL: it is stored
+    // "sent", "none" or "unknown", for a 200 whose client asked for checksums; else NULL
+    const char *checksums;
     enum err err;
-    const char *origin_error; // the code of the origin's error, if the client gets it; or NULL
+    const char *origin_error; // code of the origin's error, if the client gets that error; or NULL
     unsigned status;
     uint64_t object_size_bytes;
     unsigned blocks_hit, blocks_total;
-    unsigned blocks_missed;  // of the blocks sent so far, those of which some came from the origin
-    struct span claimed_key; // of a refused request: the access key that it names, whoever sent it
+    unsigned blocks_missed; // blocks sent so far with at least some bytes from the origin
+    // if refused: the access key that the request names, which may not be the sender's
+    struct span claimed_key;
     uint64_t bytes_memory, bytes_disk, bytes_origin;
     bool collapsed;
     uint64_t origin_us;
     unsigned attempts;
-    char origin_id[ORIGIN_ID_SIZE]; // x-amz-request-id of the origin's answer; "": none
+    // x-amz-request-id of the origin's answer; "": the answer has none
+    char origin_id[ORIGIN_ID_SIZE];
 
-    struct object_key *spare_key; // memory for the next one; stays with the pooled request
+    struct object_key *spare_key; // memory for the next object_key; stays with the pooled request
     struct get_state *get;        // serve_get.c
     struct pass_state *pass;      // serve_pass.c
-    struct list_ask *list_ask; // list_cache.c; NULL: nothing was asked, or it is the pass_state's
+    struct list_ask *list_ask;    // see list_cache.c; NULL: no ask, or it belongs to `pass`
     enum list_verdict list_verdict;
 };
 
 #define REQUEST_MAGIC 0x52455131u
 
-// Runs steps until one waits or ends. Harmless when already running or ended.
+// Runs steps until one waits or ends the request. Does nothing if already running or ended.
 void request_go(struct request *r);
-struct request *request_new(struct proxy_worker *pw); // from the pool, or new
-// Returns the request to the pool when no I/O of it is in flight: at its end, or after its last
-// disk read.
+struct request *request_new(struct proxy_worker *pw); // takes it from the pool, or allocates it
+// Returns the request to the pool. Called when no I/O of the request is in flight: at its end, or
+// after its last disk read.
 void request_recycle(struct request *r);
 void request_pool_free(struct proxy_worker *pw);
-// Ends the request with an S3 error document (no body for HEAD). Nothing may have been sent. detail
-// may be NULL.
+// Ends the request with an S3 error document (no body for HEAD). Nothing may have been sent yet.
+// `detail` may be NULL.
 enum step_result request_fail(struct request *r, enum err err, struct s3_error_detail *detail);
-// The same, with the origin's error if that is about this request. `packed`: as in
-// origin_fetch.error_answer; may be empty.
+// Like request_fail(), but sends the origin's own error if that error is about this request.
+// `packed`: as in origin_fetch.error_answer; may be empty.
 enum step_result request_fail_by_origin(struct request *r, enum err err, struct span packed);
 // Adds the headers that every reply carries: x-amz-request-id, x-amz-id-2, Server, Cache-Status.
 void request_common_headers(struct request *r, struct headers *headers);
-// Returns the same headers as text in the arena: `before`, these headers, `behind`, and then those
-// of the object (`stored`). Empty: there is no memory.
+// Returns text in the arena: `before`, the headers of request_common_headers(), `behind`, and the
+// object's headers (`stored`). Returns an empty span if there is no memory.
 struct span request_lines(struct request *r, struct span before, struct span behind,
                           struct span stored);
-// Adds headers so that a browser that opens an object does not run it with the browser's access to
-// this listener.
+// Adds headers that sandbox the object in a browser. If a browser opens it as a page, its scripts
+// do not get the browser's access to this listener.
 void request_sandbox_headers(struct headers *headers, struct arena *arena);
 void request_header(struct request *r, struct headers *headers, const char *name,
                     struct span value);
 // Makes the heap copy that messages carry; the caller owns one reference.
 struct object_key *request_object_key(struct request *r);
-// The same for another key of the request's bucket, by the same rule.
+// Like request_object_key(), for another key of the request's bucket, with the rule of the request.
 struct object_key *request_object_key_beside(struct request *r, struct span key);
-// Returns the present epoch of the request's bucket. Cached data of the bucket are named by it.
+// Returns the current epoch of the request's bucket. It is part of the names of the bucket's cached
+// data.
 uint64_t request_epoch(const struct request *r);
 // Returns true if the client sent Cache-Control: no-cache and the settings obey it.
 static inline bool request_is_no_cache(const struct request *r)
@@ -331,7 +344,7 @@ static inline bool request_is_no_cache(const struct request *r)
     return r->live->settings.obey_no_cache &&
            headers_have_in_list(&r->http->headers, SPAN("Cache-Control"), SPAN("no-cache"));
 }
-// Returns the credentials of the principal for the origin; NULL: the origin's own are used.
+// Returns the principal's credentials for the origin. NULL: Forebay uses the origin's own.
 const struct sigv4_credentials *request_origin_credentials(const struct request *r);
 struct span request_realm(const struct request *r); // requests of one realm share cached bytes
 
@@ -341,9 +354,9 @@ struct span request_realm(const struct request *r); // requests of one realm sha
 
 // --- request_client.c ----------------------------------------------------------------------------
 
-struct span request_address(const struct request *r); // without the port
-// Identifies the client for turns at the origin: its address and, where signatures are checked, its
-// access key.
+struct span request_address(const struct request *r); // the client's IP address, without the port
+// Returns a hash that identifies the client when clients take turns at the origin: of its address
+// and its access key (open mode has one name for all).
 uint64_t request_client(const struct request *r);
 
 // --- request_result.c ----------------------------------------------------------------------------
@@ -351,38 +364,38 @@ uint64_t request_client(const struct request *r);
 // Returns "hit", "miss" and so on, as in the access log and the counters; "" for RESULT_NONE.
 const char *request_result_name(enum request_result result);
 const char *
-request_source_name(const struct request *r); // where its bytes came from; "": there were none
+request_source_name(const struct request *r); // where the bytes came from; "": there were none
 
 // --- response_overrides.c ------------------------------------------------------------------------
 
-// Returns ERR_INVALID, and the message, for an unsigned request that asks for overrides.
+// Returns ERR_INVALID and sets *ret_message if an unsigned request asks for overrides.
 enum err response_overrides_judge(const struct request *r, struct span *ret_message) MUST_USE;
-// Overrides the headers of a 200 or 206 as the request asks. Harmless if it asks for none.
+// Replaces the headers of a 200 or 206 as the request asks. Does nothing if it asks for none.
 void response_overrides_apply(struct request *r, struct headers *headers);
 
 // --- series.c: large objects that are read in the order of a listing; any thread -----------------
 
 struct series_table *series_table_new(void);
 void series_table_free(struct series_table *table); // NULL is fine
-// Adds a large object that a listing names; `bucket` is the origin's name for the bucket.
+// Adds a large object that a listing names. `bucket` is the origin's name for the bucket.
 // `follows`: the last large object before it in the listing is in the same folder.
 void series_listed(struct series_table *table, const struct origin *origin, struct span bucket,
                    struct span key, bool follows);
-// Called when a read of a large object begins at its first byte; series_end() must follow when the
-// read ends. Never waits. Returns true if series_next() has named the object since a reader last
+// Called when a read of a large object begins at its first byte. series_end() must follow when the
+// read ends. Never waits. Returns true if series_next() has named this object since a reader last
 // began it.
 bool series_begin(struct series_table *table, const struct object_key *key);
 void series_end(struct series_table *table);
-// Names the next object in the series that no reader has begun and that was not named before, both
-// in this pass through the series. Returns false if there is none, or if the objects of the series
-// are not read in order.
+// Names the next object in the series that, in this pass through the series, no reader has begun
+// and no call has named. Returns false if there is none, or if readers do not read the series in
+// order.
 bool series_next(struct series_table *table, const struct object_key *key,
                  char ret_text[S3_KEY_MAX], struct span *ret_name) MUST_USE;
-// The named object is missing, or the origin refuses it. It is not named again until a listing
-// names it again.
+// Called when the named object is missing, or when the origin refuses it. The object is not named
+// again until a listing contains it again.
 void series_refuse(struct series_table *table, const struct object_key *key, bool is_gone);
-// Called for a named object of which some bytes were fetched ahead. Returns true if no reader has
-// begun it since. Then more objects must be read in order before the next one is named.
+// Called for a named object if some of its bytes were fetched ahead. Returns true if no reader has
+// begun it since. After that, more objects must be read in order before the next one is named.
 bool series_missed(struct series_table *table, const struct object_key *key);
 
 // --- freshness.c ---------------------------------------------------------------------------------
@@ -390,29 +403,30 @@ bool series_missed(struct series_table *table, const struct object_key *key);
 enum freshness_verdict { FRESHNESS_FRESH, FRESHNESS_STALE };
 enum freshness_verdict freshness_check(const struct proxy_rule *rule,
                                        const struct store_view *view);
-// Returns the maximum age of an origin's answer that may be used without asking again. strict: 0.
+// Returns the maximum age of an origin's answer that may be used without asking again; 0 for
+// strict.
 uint64_t freshness_max_age_ms(const struct proxy_rule *rule);
 // Returns true if this stale record may be served while the origin fails.
 bool freshness_stale_allowed(const struct proxy_rule *rule, const struct store_view *view);
 
 // --- byte_queue.c --------------------------------------------------------------------------------
 
-// Bytes queued in one direction before its source is paused.
+// A queue asks to pause its source from HIGH queued bytes on, and to resume it below LOW.
 #define BYTE_QUEUE_HIGH (4u * CHUNK_SIZE)
 #define BYTE_QUEUE_LOW (2u * CHUNK_SIZE)
 
-// A FIFO of bytes in budgeted chunks, for one thread. It has no limit of its own: its user pauses
-// the source when byte_queue_full() is true.
+// A FIFO of bytes in budgeted chunks, for one thread. The queue has no limit of its own: its user
+// pauses the source when byte_queue_full() returns true.
 struct byte_queue {
     struct list pieces; // struct piece
-    struct chunk *tail; // gets the next bytes (a reference); NULL: none yet
+    struct chunk *tail; // chunk that receives the next bytes (a reference); NULL: none yet
     uint64_t bytes;
 };
 void byte_queue_init(struct byte_queue *q);
 void byte_queue_done(struct byte_queue *q);
-void byte_queue_append(struct byte_queue *q, struct span data); // always appends all
-bool byte_queue_full(const struct byte_queue *q);               // pause the source
-bool byte_queue_low(const struct byte_queue *q);                // resume it
+void byte_queue_append(struct byte_queue *q, struct span data); // never fails or cuts
+bool byte_queue_full(const struct byte_queue *q);               // true: pause the source
+bool byte_queue_low(const struct byte_queue *q);                // true: resume the source
 size_t byte_queue_read(struct byte_queue *q, char *buf, size_t max);
 // Moves at most `max` bytes (> 0) of the first piece into a slice, which then owns them. The queue
 // must not be empty.
@@ -420,9 +434,9 @@ void byte_queue_slice(struct byte_queue *q, uint64_t max, struct http_slice *ret
 
 // --- keys that are invalidated together ----------------------------------------------------------
 
-#define PROXY_KEYS_WINDOW 128u  // names of a request's keys that are being invalidated at once
-#define PROXY_KEYS_PER_TURN 32u // of these, started in one turn of the loop
-#define PROXY_KEYS_AT_ONCE 8u   // started without waiting for the next turn; never refused
-#define PROXY_KEY_BYTES 4096u   // memory charged for each, including its home and its messages
+#define PROXY_KEYS_WINDOW 128u  // names of one request's keys that are invalidated at the same time
+#define PROXY_KEYS_PER_TURN 32u // how many of these start in one turn of the loop
+#define PROXY_KEYS_AT_ONCE 8u   // how many start without waiting for the next turn; never refused
+#define PROXY_KEY_BYTES 4096u   // memory charged for each name, including its home and its messages
 
 #endif

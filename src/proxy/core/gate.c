@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // The one gate before routing: it authenticates and authorizes each request. Only gate_authorize()
-// makes a principal. Runs on the request's worker. The principal lives in struct request and holds
-// a reference to its table of keys, so a reload takes nothing away from a request in flight.
+// makes a principal. Runs on the request's worker. The principal is part of struct request and
+// holds a reference to its table of keys, so a reload of the keys does not affect a request in
+// flight.
 //
-// Open mode asks for no signature, but Host must be an address, localhost or a configured domain.
-// Otherwise a web page could point its own name here and read the cache from a browser on this
-// machine. Requests that a browser sends for a page are refused, too (gate_browser.c). Verify mode
-// demands a signature over the raw request and a rule that allows the operation; everything is
-// refused by default. An unknown key id does the same work as a known one.
+// Open mode requires no signature, but Host must be an address, localhost or a configured domain.
+// Otherwise a web page could let its own domain name resolve to this listener, and read the cache
+// through a browser on this machine. Requests that a browser sends for a page are refused, too
+// (gate_browser.c).
+//
+// Verify mode demands a signature over the raw request, and a rule that allows the operation.
+// Everything else is refused. An unknown key id costs the same work as a known one.
 #include "proxy/core/core.h"
 
 #include <string.h>
@@ -28,8 +31,8 @@ bool gate_allows(const struct request *r, unsigned rights, struct span key)
            (r->principal.verified && access_keys_allowed(r->principal.entry, &effect));
 }
 
-// Finds the effects of the request. Refuses a read with a body, because two parsers may see two
-// requests in it.
+// Finds the effects of the request. Refuses a read with a body, because different parsers could
+// disagree on where that request ends.
 static enum err find_effects(struct request *r, struct s3_error_detail *ret_detail)
 {
     if ((r->http->is_head || span_equal(r->http->method, SPAN("GET"))) &&
@@ -92,7 +95,8 @@ static enum err authorize_signed(struct request *r, struct principal *principal,
 enum err gate_authorize(struct request *r, struct principal *ret_principal,
                         struct s3_error_detail *ret_detail)
 {
-    check(r->step == REQUEST_AUTHORIZE || r->steps == NULL); // the one gate, once
+    // called once per request, by the step AUTHORIZE
+    check(r->step == REQUEST_AUTHORIZE || r->steps == NULL);
     check(r->principal.table == NULL && !r->principal.verified);
     struct principal principal = {.name = SPAN("open")};
     enum err err;
@@ -105,10 +109,11 @@ enum err gate_authorize(struct request *r, struct principal *ret_principal,
             err = find_effects(r, ret_detail);
         }
     } else if (gate_is_sts(r)) {
-        principal.name = SPAN("sts"); // its proof is for STS to judge; nothing of S3 is behind "/"
+        principal.name = SPAN("sts"); // STS judges the proof; "/" gives access to no S3 data
         err = ERR_OK;
     } else if (gate_is_preflight(r)) {
-        principal.name = SPAN("preflight"); // unsigned: the bucket's own rules answer it
+        // unsigned; the bucket's own CORS rules decide the answer
+        principal.name = SPAN("preflight");
         err = ERR_OK;
     } else {
         err = authorize_signed(r, &principal, ret_detail);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// In open mode no signature protects against a page in a browser on this machine: its form could
-// delete, and its script could read if a bucket's CORS rules are generous. Browsers mark such
-// requests. They send Origin with each request whose answer a script of another origin may read,
-// and with everything but GET and HEAD. They send Sec-Fetch-Site with all of them. No SDK sends
-// either. Pure; on the request's worker.
+// In open mode no signature protects the cache from a web page in a browser on this machine. The
+// page's form could delete objects. Its script could read objects if a bucket's CORS rules are
+// generous. Browsers mark such requests. They send Origin with every method but GET and HEAD, and
+// with each request whose answer a script of another origin may read. They send Sec-Fetch-Site with
+// all requests. No SDK sends either header. Pure; on the request's worker.
 #include "proxy/core/core.h"
 
 #include "stats/stats.h"
@@ -29,7 +29,8 @@ enum err gate_authorize_browser(const struct request *r, struct s3_error_detail 
             has_origin = true;
             is_listed = is_listed && is_allowed(&r->live->settings, value);
         } else if (span_equal_nocase(name, SPAN("Sec-Fetch-Site"))) {
-            // "none": typed by the user; "same-site": another port of this host.
+            // "none": the user typed the address. "same-site" means another port of this host, and
+            // is refused.
             is_foreign = is_foreign || !(span_equal_nocase(value, SPAN("none")) ||
                                          span_equal_nocase(value, SPAN("same-origin")));
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds the requests that pass the gate without a signature in verify mode: pass_preflight.c and
-// pass_sts.c say why, and relay them. Pure; on the request's worker.
+// Recognises the requests that verify mode accepts without a signature. pass_preflight.c and
+// pass_sts.c relay them, and explain why they need none. Pure; on the request's worker.
 #include "proxy/core/core.h"
 
 #define STS_BODY_MAX 65536u

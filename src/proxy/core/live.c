@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Settings that may change while the process runs: rules of the configuration and by command,
 // buckets, and the rest of proxy_settings. Each worker has a copy of its own, which a message
-// brings. A request, an object of a warm job and a question of an operator hold the copy that they
-// began with; the last of them frees it. So workers share nothing but the immutable table of pins,
-// and the settings of a request do not change under it.
+// delivers. A request, an object of a warm job and a question of an operator keep the copy that
+// they began with. The last of them to end frees that copy. So the workers share only the immutable
+// table of pins, and a request's settings do not change while it runs.
 #include "proxy/core/core.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define LIVE_MAX ((size_t)64 << 20) // a file of 1 MiB makes no more
+#define LIVE_MAX ((size_t)64 << 20) // enough for a configuration file of the maximum size, 1 MiB
 
 static void *copy_room(struct arena *arena, size_t count, size_t size)
 {
@@ -47,7 +47,7 @@ static const struct proxy_bucket *copy_buckets(struct arena *arena,
     return copies;
 }
 
-// Returns one reference.
+// Returns a copy of the settings with one reference.
 static struct live *live_new(const struct proxy_settings *settings, struct pins_table *pins)
 {
     struct live *live = calloc(1, sizeof(*live));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A rule by command matches by a glob, as those of the configuration do: the object's name with a
-// backslash before each sign of the glob, and `**` after a prefix. On disk, and for operators, it
-// is the name itself.
+// Like rules of the configuration, a rule by command matches by a glob. The glob is the object's
+// name with a backslash before each special character, and `**` after it for a prefix. On disk, and
+// for operators, the rule is shown as the name itself.
 #include "proxy/core/pins_table.h"
 
 #include <stdlib.h>
@@ -40,7 +40,7 @@ static char *match_append(char *at, struct span name)
     return at;
 }
 
-// Writes the glob of an item; false: it names no bucket, or is longer than any name.
+// Writes the glob of an item. Returns false if the item names no bucket or its name is too long.
 static bool match_make(const struct proxy_pin *item, char ret_match[MATCH_SIZE])
 {
     if (item->bucket.len == 0 || item->bucket.len + 1 + item->key.len > PINS_NAME_MAX) {
@@ -79,7 +79,7 @@ static int rule_compare(const void *a, const void *b)
     return by_name != 0 ? by_name : (int)is_prefix_a - (int)is_prefix_b;
 }
 
-// Sorts the rules, and copies the globs that were borrowed until now.
+// Sorts the rules, and copies the globs, which they borrowed until now.
 static void table_finish(struct pins_table *table)
 {
     check(table->count <= PROXY_PINS_MAX && table->matches == NULL);
@@ -122,7 +122,7 @@ static struct proxy_rule *rule_find(struct pins_table *table, const char *match)
     return NULL;
 }
 
-// Adds or replaces the rule; it borrows `match`. False: there is no room.
+// Adds or replaces the rule, which borrows `match`. Returns false if the table is full.
 static bool rule_put(struct pins_table *table, const char *match, uint64_t until_s,
                      bool *ret_is_changed)
 {
@@ -194,7 +194,7 @@ void pins_table_render(const struct pins_table *table, struct buf *out)
     }
 }
 
-// Writes the name to `ret_name`, which the item borrows.
+// Parses a line. Writes the name to `ret_name`, from which the item borrows.
 static bool line_parse(struct span text, char ret_name[3 * PINS_NAME_MAX],
                        struct proxy_pin *ret_item)
 {

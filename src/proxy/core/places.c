@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The other names that copies of keys may be held under, in addition to the default origin's: each
-// origin that a bucket has, or has had, of its own. A reload may give a bucket another origin and
-// later the former one again. So copies under a name that is not in use must not miss a write to
-// the same place. Settings only add places, which last as long as the process. The next process
-// gives each origin that it does not know a name under which nothing is held (state_holder.c).
+// The names, other than the default origin's, under which copies of keys may be cached: each origin
+// that the configuration gives, or once gave, to a bucket. A reload may give a bucket another
+// origin and later the former one again. So a write must also invalidate copies under names that
+// are not in use now. Settings only add places, and a place lasts as long as the process. If the
+// next process does not know an origin, it gives it a new name, under which nothing is cached
+// (state_holder.c).
 #include "proxy/core/core.h"
 
 #include <stdlib.h>
@@ -26,7 +27,8 @@ static bool has(const struct places *places, const struct proxy_bucket *bucket)
 void places_add(struct proxy *proxy, const struct proxy_settings *settings)
 {
     struct places *places = &proxy->places;
-    if (places->items == NULL) { // all there may be, since others read while some are added
+    // for the maximum count, because other threads read while places are added
+    if (places->items == NULL) {
         places->items = calloc(PROXY_PLACES_MAX, sizeof(*places->items));
         check(places->items != NULL);
     }
@@ -41,7 +43,7 @@ void places_add(struct proxy *proxy, const struct proxy_settings *settings)
             (struct place){.origin = bucket->origin, .bucket = strdup(bucket->origin_bucket)};
         check(places->items[count].bucket != NULL);
         atomic_store_explicit(&places->count, count + 1, memory_order_release);
-        check(has(places, bucket)); // a write must find it
+        check(has(places, bucket)); // a write must find the place
     }
 }
 

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// The base of every step of a request: the driver of its table, its memory, the headers of every
-// reply, the refusal. request_go() alone moves a request. Steps return AGAIN (the next one at
-// once), WAIT (a callback calls request_go()) or DONE (the reply is on its way; only on_done is
-// left). On the connection's worker.
+// Parts that every step of a request uses: the loop that runs the steps, the request's memory, the
+// headers of every reply, and refusals. Only request_go() moves a request from step to step. A step
+// returns AGAIN (run the next step now), WAIT (a callback will call request_go()) or DONE (the
+// reply has begun, and only on_done remains). On the connection's worker.
 #include "proxy/core/core.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-// Enough for hits, which reuse requests one after another. The many requests of a burst of misses,
-// 32 KiB each, are freed.
+// Enough for hits, which reuse requests one after another. A burst of misses needs many requests of
+// 32 KiB each; those are freed.
 #define REQUEST_POOL_MAX 8u
-// A request that takes more steps without waiting is in a loop.
+// A request that takes more steps than this without waiting is in an endless loop.
 #define REQUEST_STEPS_MAX 64u
 
 void request_go(struct request *r)
@@ -47,14 +47,15 @@ struct request *request_new(struct proxy_worker *pw)
     if (node != NULL) {
         pw->request_pool_count--;
         r = container_of(node, struct request, pool_node);
-        check(r->magic == 0); // it was recycled
+        check(r->magic == 0); // request_recycle() has cleared it
         get = r->get;
         spare_key = r->spare_key;
     } else {
         r = malloc(sizeof(*r));
         check(r != NULL);
     }
-    // s3.params is large and written by the parser, effects by the gate; the rest starts at zero.
+    // The large s3.params is written by the parser, and `effects` by the gate. All the rest is
+    // zeroed.
     memset(r, 0, offsetof(struct request, s3));
     memset(&r->principal, 0, sizeof(*r) - offsetof(struct request, principal));
     r->s3.operation = S3_Unknown;
@@ -108,7 +109,9 @@ void request_pool_free(struct proxy_worker *pw)
 void request_header(struct request *r, struct headers *headers, const char *name, struct span value)
 {
     (void)!headers_add(headers, r->arena, span_from_cstr(name),
-                       value); // a full table drops the least important
+                       // when the table is full, the headers added last are lost, and they matter
+                       // least
+                       value);
 }
 
 static struct span request_revalidated_status(struct request *r)
@@ -150,7 +153,7 @@ static const char *request_failed_status(struct request *r)
                        : arena_printf(r->arena, "forebay; fwd=%s; fwd-status=%u", how, r->status);
 }
 
-// "forebay; hit; detail=memory" for r's result; arena memory.
+// Returns the value of Cache-Status for r->result, such as "forebay; hit". Arena memory.
 static struct span request_cache_status(struct request *r)
 {
     const char *text = NULL;
@@ -216,8 +219,9 @@ void request_common_headers(struct request *r, struct headers *headers)
     request_sandbox_headers(headers, r->arena);
 }
 
-// Nothing validates these bytes afterwards. Ids are digits, origin_server_header_learn() accepts
-// only clean values, and Cache-Status has only words of our own.
+// Nobody validates these bytes afterwards. That is safe: ids are hexadecimal digits,
+// origin_server_header_learn() accepts only clean values, and all words of Cache-Status are
+// Forebay's own.
 struct span request_lines(struct request *r, struct span before, struct span behind,
                           struct span stored)
 {
@@ -284,7 +288,7 @@ static enum step_result fail(struct request *r, enum err err, struct s3_error_de
         request_common_headers(r, headers);
         for (unsigned i = 0; more != NULL && i < more->count; i++) {
             (void)!headers_add(headers, r->arena, more->items[i].name,
-                               more->items[i].value); // as many as there is room for
+                               more->items[i].value); // headers that do not fit are left out
         }
         reply.headers = headers;
     }
@@ -302,8 +306,8 @@ enum step_result request_fail(struct request *r, enum err err, struct s3_error_d
     return fail(r, err, detail, error_row(err)->status, NULL);
 }
 
-// Returns true if the error is the origin's verdict on the client's request. The others are about
-// the origin itself, or about a request that Forebay made of its own.
+// Returns true if the error is the origin's verdict on the client's request. Other errors are about
+// the origin itself, or about a request that Forebay made on its own.
 static bool is_origins_verdict(enum err err, unsigned status)
 {
     switch (err) {
@@ -323,7 +327,7 @@ static bool is_origins_verdict(enum err err, unsigned status)
     }
 }
 
-// Returns true if the error is about our signature to the origin. The client's was good.
+// Returns true if the error is about Forebay's signature to the origin, not about the client's.
 static bool is_about_our_keys(struct span code)
 {
     static const char *const codes[] = {"SignatureDoesNotMatch",        "InvalidAccessKeyId",
@@ -351,12 +355,13 @@ enum step_result request_fail_by_origin(struct request *r, enum err err, struct 
         struct span id = {NULL, 0};
         (void)headers_get(&answer.headers, SPAN("x-amz-request-id"), &id);
         span_to_text(id, r->origin_id, sizeof(r->origin_id));
-        headers_remove(&answer.headers, SPAN("x-amz-request-id")); // the client gets ours
+        // the client gets Forebay's request id
+        headers_remove(&answer.headers, SPAN("x-amz-request-id"));
     }
     if (!is_there || !is_origins_verdict(err, answer.status)) {
         return request_fail(r, err, NULL);
     }
-    // The packed bytes are freed with their subscription.
+    // Copies the headers, because the packed bytes are freed with their subscription.
     for (unsigned i = 0; i < answer.headers.count; i++) {
         struct header *h = &answer.headers.items[i];
         h->name = arena_copy(r->arena, h->name);
@@ -375,7 +380,7 @@ enum step_result request_fail_by_origin(struct request *r, enum err err, struct 
         detail.key = names_key ? r->s3.key : detail.key;
         detail.bucket_name = names_bucket ? r->s3.bucket : detail.bucket_name;
     } else if (r->http->is_head) {
-        status = answer.status; // it has no document to differ from
+        status = answer.status; // a HEAD's reply has no document that could contradict this status
     }
     return fail(r, err, &detail, status, &answer.headers);
 }

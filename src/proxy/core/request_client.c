@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Identifies the client of a request, for the access log and for turns at the origin.
+// Identifies the client of a request, for the access log and for taking turns at the origin.
 #include "base/hash.h"
 #include "proxy/core/core.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The keys of a request: their names in the cache and at the origin.
+// Builds the keys of a request: their names in the cache and at the origin.
 
 #include "proxy/core/core.h"
 

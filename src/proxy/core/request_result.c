@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The words of the log and of the counters for the source of an answer. Pure.
+// Names the source of an answer, for the access log and the counters. Pure.
 #include "proxy/core/core.h"
 
 const char *request_source_name(const struct request *r)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// response-content-type and its kin: query parameters that replace headers of a successful answer
-// to GetObject and HeadObject. S3 grants them to signed requests only. Used if Forebay itself
-// writes the answer's head; if an origin writes it, the parameters go on to the origin. Pure; any
-// thread.
+// Applies response-content-type and similar query parameters, which replace headers of a successful
+// answer to GetObject and HeadObject. As in S3, only signed requests may use them. Forebay applies
+// them if it writes the answer's head itself. Otherwise the origin does, because the parameters are
+// forwarded to it. Pure; any thread.
 #include "proxy/core/core.h"
 
 static const struct {
@@ -32,7 +32,7 @@ void response_overrides_apply(struct request *r, struct headers *headers)
     for (size_t i = 0; r->s3.has_response_overrides && i < ARRAY_LEN(OVERRIDES); i++) {
         const struct s3_param *param = s3_param_find(&r->s3, OVERRIDES[i].param);
         check(r->arena != NULL && headers->count <= HEADERS_MAX);
-        // A value that no header line can hold would take the object's own header away.
+        // If no header line can hold the value, the object's own header stays.
         if (param != NULL && headers_value_is_clean(param->value)) {
             headers_remove(headers, span_from_cstr(OVERRIDES[i].header));
             request_header(r, headers, OVERRIDES[i].header, param->value);

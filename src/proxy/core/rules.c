@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds the rule that holds for an object: the first whose glob matches "bucket/key". Pure; any
-// thread.
+// Finds the rule that applies to an object: the first rule whose glob matches "bucket/key". Pure;
+// any thread.
 //
-// A pin by command is a rule with a life time (pins_table.c). Its glob is matched here as well. It
-// says only that its objects are pinned, so all else comes from the rule of the configuration.
+// A pin by command is a rule that ends at a given time (pins_table.c). Its glob is matched here as
+// well. The pin only makes its objects pinned; everything else comes from the rule of the
+// configuration.
 //
-// A pattern is run as a set of positions that advances over the text byte by byte, so a match costs
-// at most pattern times text steps whatever the pattern: `*` any bytes but '/', `**` any bytes, `?`
-// one byte but '/', `{a,b}` alternatives (not nested), `\` quotes the next byte. A brace that is
-// never closed is a plain byte.
+// The matcher keeps a set of positions in the pattern, which it advances over the text byte by
+// byte. So a match takes at most (length of pattern) * (length of text) steps. The syntax:
+// - `*` matches any bytes but '/', `**` any bytes, `?` one byte but '/'.
+// - `{a,b}` matches one of the alternatives. It cannot be nested.
+// - `\` quotes the next byte. A brace that is never closed is a plain byte.
 #include "proxy/core/core.h"
 
 #include <string.h>
@@ -18,7 +20,8 @@
 #define WORDS ((PATTERN_MAX + 1 + WORD_BITS - 1) / WORD_BITS)
 #define TEXT_MAX (255u + 1u + S3_KEY_MAX)
 
-// Positions in the pattern where the rest of the text may go on; position len is the end.
+// A set of positions in the pattern at which the rest of the text may continue. A position equal to
+// the pattern's length is its end.
 struct positions {
     uint64_t bits[WORDS];
 };
@@ -35,8 +38,8 @@ static bool positions_has(const struct positions *set, size_t at)
     return (set->bits[at / WORD_BITS] >> (at % WORD_BITS) & 1) != 0;
 }
 
-// Returns where the brace that is open at `at` closes; `len` if it does not, or if another one
-// opens first.
+// Returns the index of the brace that closes the one opened before `at`. Returns `len` if none
+// closes it, or if another brace opens first.
 static size_t brace_end(const char *pattern, size_t len, size_t at)
 {
     for (size_t i = at; i < len; i++) {
@@ -65,8 +68,8 @@ static void add_alternatives(const char *pattern, size_t at, size_t end, struct 
     }
 }
 
-// Adds every position that is reached without consuming a byte. They are all further on, so one
-// pass is enough.
+// Adds every position that is reached without consuming a byte. All of them are after the position
+// from which they are reached, so one pass is enough.
 static void close_over(const char *pattern, size_t len, struct positions *set)
 {
     size_t words = len / WORD_BITS + 1;
@@ -104,7 +107,7 @@ static void close_over(const char *pattern, size_t len, struct positions *set)
     }
 }
 
-// Adds to `next` where position `at` leads when the text's next byte is `c`.
+// Adds to `next` the positions that follow position `at` if the text's next byte is `c`.
 static void advance(const char *pattern, size_t len, size_t at, char c, struct positions *next)
 {
     check(at < len);
@@ -152,7 +155,7 @@ static bool is_plain(char c)
 
 bool rules_glob_match(const char *pattern, struct span text)
 {
-    // Most patterns are a plain prefix and `**`: no set is needed for that part.
+    // Most patterns are a plain prefix and `**`. The prefix is compared without a set.
     while (*pattern != '\0' && (is_plain(*pattern) || (*pattern == '\\' && pattern[1] != '\0'))) {
         pattern += *pattern == '\\';
         if (text.len == 0 || *text.ptr != *pattern) {
@@ -203,7 +206,7 @@ bool rules_glob_match(const char *pattern, struct span text)
     return positions_has(now, len);
 }
 
-// Writes "bucket/key"; false: it is longer than any name.
+// Writes "bucket/key". Returns false if it would be longer than any valid name.
 static bool name_make(struct span bucket, struct span key, char ret_text[TEXT_MAX],
                       struct span *ret_name)
 {

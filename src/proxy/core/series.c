@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Predicts the next object where clients read large objects in the order of a listing, as they read
-// the shards of a data set.
+// Predicts which object is read next when clients read large objects in the order of a listing, as
+// they read the shards of a data set.
 //
-// The names come from listings that passed through (pass_listing.c). The cache sends no listing of
-// its own for this, and makes up no name. A *series* is the large objects of one folder. A listed
-// object may be gone or replaced by now: a name is a hint, and the request to the origin finds out.
+// The names are from listings that passed through (pass_listing.c). Forebay sends no listings of
+// its own for this, and invents no names. A *series* is the large objects of one folder. A listed
+// object may be gone or replaced by now, so a name is only a hint. The request to the origin finds
+// out.
 //
-// The objects that readers begin show whether they read a series in order. With one reader, an
-// object is in order if its predecessor was begun last. Several readers may each read a part of
-// their own, or each every n-th object. Then the predecessor may be as many positions before it as
-// there are readers, and among about twice as many objects begun last. The table demands as many
-// objects in order as chance produces once in 64 times. It demands more after each object that was
-// fetched ahead and not read. So it predicts nothing for objects that are read in random order.
+// The table judges by the objects that readers begin whether they read a series in order. With one
+// reader, an object is in order if its predecessor was the last one begun. With several readers,
+// each may read a part of its own, or each may read every n-th object. Then the predecessor may be
+// as many positions before the object as there are readers, and must be among about twice as many
+// objects begun last. The table demands so long a streak of objects in order that chance produces
+// it once in 64 times. It demands a longer one after each object that was fetched ahead and not
+// read. So it predicts nothing for objects that are read in random order.
 //
-// One table serves the process, because a worker sees only its share of a series' readers. Its lock
-// is held for a moment; a request that begins an object does not wait for it. Any thread.
+// One table serves the process, because a worker sees only some of a series' readers. Its lock is
+// held briefly, and a request that begins an object does not wait for the lock. Any thread.
 #include "proxy/core/core.h"
 
 #include <limits.h>
@@ -24,32 +26,32 @@
 
 #define SERIES_MAX 32u
 #define NAMES_MAX 16384u    // of all series
-#define TEXT_MAX (1u << 20) // bytes of these
+#define TEXT_MAX (1u << 20) // maximum bytes of all names together
 #define STREAK_MIN 2u
 #define CHANCE 64u
 #define PENALTY_MAX 1024u
 
 struct series_name {
-    char *text; // after the folder
+    char *text; // the name without its folder
     uint16_t len;
-    uint16_t streak; // objects begun in order, up to this one; 0: this one was not
-    bool follows;    // in the listing, too, no large object is between it and the name before it
-    bool is_refused; // the origin refused a request for it
+    uint16_t streak; // objects begun in order, up to and including this one; 0: not in order
+    bool follows; // also in the listing, no large object is between this name and the one before it
+    bool is_refused; // the origin refused a request for the object
     uint32_t begun;  // value of begun_count when a reader began it last; 0: never
     uint32_t
         named_after; // value of begun_count when it was named for read-ahead; 0: it was not named
 };
 
 struct series {
-    char *text; // bucket, then the folder with its '/'; NULL: unused
+    char *text; // bucket, then the folder with its '/'; NULL: this entry is unused
     size_t bucket_len, folder_len;
-    const struct origin *origin; // compared only
-    struct series_name *names;   // ascending
+    const struct origin *origin; // only its address is compared
+    struct series_name *names;   // sorted by name
     unsigned count, capacity;
     uint32_t begun_count;
-    unsigned near; // the predecessor of an object in order is among the last `near` begun
+    unsigned near; // an object is in order if its predecessor is among the last `near` begun
     unsigned penalty;
-    uint64_t used; // by the table's clock
+    uint64_t used; // value of guarded.clock at the last use
 };
 
 struct series_table {
@@ -201,7 +203,7 @@ static struct series *make_locked(struct series_table *table, const struct origi
     }
     if (s == NULL) {
         s = oldest_locked(table, NULL);
-        check(s != NULL); // all are used
+        check(s != NULL); // all entries are used
         left_out(s->count);
         drop_locked(table, s);
     }
@@ -247,8 +249,8 @@ static void insert_locked(struct series_table *table, struct series *s, unsigned
     }
     memmove(&s->names[at + 1], &s->names[at], (s->count - at) * sizeof(*s->names));
     s->count++;
-    // A listing has the name after `at` directly after the name before `at`. So the new name, which
-    // sorts between them, follows the name before it.
+    // If the name after `at` follows the name before `at` in the listing, then the new name, which
+    // sorts between them, also follows the name before it.
     bool between = at + 1 < s->count && s->names[at + 1].follows;
     s->names[at] = (struct series_name){.text = malloc(name.len + 1),
                                         .len = (uint16_t)name.len,
@@ -292,7 +294,7 @@ void series_listed(struct series_table *table, const struct origin *origin, stru
 // --- what is read --------------------------------------------------------------------------------
 
 // Returns the new value of `near`. It shrinks by at most one for each object begun, because a
-// reader is not counted between the end of one object and the beginning of the next.
+// reader that is between two objects is not counted.
 static unsigned near_now(struct series_table *table, const struct series *s)
 {
     unsigned readers = atomic_load_explicit(&table->readers, memory_order_relaxed);
@@ -300,7 +302,7 @@ static unsigned near_now(struct series_table *table, const struct series *s)
     return (unsigned)max_u64(near, s->near > 0 ? s->near - 1 : 0);
 }
 
-// Returns how many positions before an object in order its predecessor may be.
+// Returns at most how many positions before an object its predecessor may be.
 static unsigned reach(const struct series *s)
 {
     return (s->near + 1) / 2;
@@ -310,7 +312,7 @@ static unsigned reach(const struct series *s)
 static unsigned streak_of(const struct series *s, const struct series_name *n)
 {
     check(n >= s->names && n < s->names + s->count);
-    check(!s->names[0].follows); // so the walk ends at the first name
+    check(!s->names[0].follows); // so the loop below stops at the first name
     for (unsigned i = 0; i < reach(s) && n->follows; i++) {
         n--;
         if (n->begun != 0 && s->begun_count - n->begun <= s->near) {
@@ -329,7 +331,7 @@ static bool begin_locked(struct series_table *table, const struct object_key *ke
     }
     unsigned near = near_now(table, s);
     if (n->begun != 0 && s->begun_count - n->begun < near) {
-        return false; // another reader has just begun it
+        return false; // another reader began the object shortly before
     }
     s->near = near;
     s->begun_count++;
@@ -361,11 +363,11 @@ void series_end(struct series_table *table)
 
 static unsigned streak_needed(const struct series *s)
 {
-    check(s->near > 0); // an object of the series was begun
+    check(s->near > 0); // because an object of the series was begun
     uint64_t ratio = s->count / ((uint64_t)s->near * reach(s)), odds = 1;
     unsigned streak = 0;
     if (ratio < 2) {
-        return UINT_MAX; // a random order would look the same
+        return UINT_MAX; // random order could produce the same reads
     }
     while (streak < STREAK_MIN || odds < CHANCE) {
         odds *= ratio;
@@ -374,7 +376,7 @@ static unsigned streak_needed(const struct series *s)
     return streak + s->penalty;
 }
 
-// Returns true if `at`, a value of begun_count, is from this pass through the series.
+// Returns true if `at`, a value of begun_count, belongs to the current pass through the series.
 static bool is_recent(const struct series *s, uint32_t at)
 {
     return at != 0 && s->begun_count - at < max_u64(s->count / 2, 1);

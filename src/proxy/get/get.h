@@ -7,7 +7,7 @@
 
 // --- serve_get.c ---------------------------------------------------------------------------------
 
-// First call in on_done. Sets r->blocks_hit and r->result from the bytes that were sent.
+// Called first in on_done. Sets r->blocks_hit and r->result from the bytes that were sent.
 void serve_get_sum_up(struct request *r);
 // Called in on_done. Releases everything and leaves the runs. Returns false if a disk read is still
 // in flight; the read's callback then calls request_recycle().
@@ -17,6 +17,6 @@ serve_get_version(const struct request *r); // ETag of the version in the reply;
 
 // --- readahead.c ---------------------------------------------------------------------------------
 
-void readahead_free(struct readahead *readahead); // when the worker ends; NULL is fine
+void readahead_free(struct readahead *readahead); // called when the worker ends; NULL is fine
 
 #endif

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The questions of a GET to other workers: for a run of blocks, or for the current version. Each
-// change of the answer continues the request: its steps before the reply, its body afterwards. On
+// Asks other workers on behalf of a GET: for a run of blocks, or for the current version. Each
+// change of an answer continues the request: its steps before the reply, its body afterwards. On
 // the request's worker.
 #include "proxy/get/get_private.h"
 
@@ -35,8 +35,8 @@ static bool is_of(const char *bytes, struct span value)
     return value.len > 0;
 }
 
-// Reads the headers by which a client identifies its request in its own logs and traces. They are
-// sent with fetches that serve many clients, so a value is used only if it can be nothing but an
+// Reads the headers by which a client identifies its request in its own logs and traces. The fetch
+// that carries them serves many clients, so a value is used only if it can be nothing but an
 // identifier.
 static void read_trace(const struct headers *client, struct origin_trace *ret_trace)
 {
@@ -109,7 +109,7 @@ struct subscription *get_ask_run(struct request *r, uint64_t byte, uint64_t end)
     check(ask.block * size <= byte && byte < (ask.block + ask.block_count) * size);
     check(g->object == NULL || byte <= g->object->size_bytes);
     struct subscription *sub = subscription_ask(r->pw->fill, &ask, on_change, r);
-    store_object_unref(g->refused); // the home must get it only once
+    store_object_unref(g->refused); // the home must get the refused version only once
     g->refused = NULL;
     return sub;
 }

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The body of a GET's reply. http pulls it in slices. body_go() is the driver: one phase after the
-// other of get_phases.def, until a slice is ready, or the body must wait, or it is cut.
+// The body of a GET's reply, which http pulls in slices. body_go() runs one phase of get_phases.def
+// after the other, until a slice is ready, or the body must wait, or it is cut.
 //
-//   CHOOSE   chooses the source of the next byte: a run in flight that covers it; otherwise its
-//   place
-//            in the cache, sent as a file range (sendfile) or by READ; otherwise looks up the next
-//            window, and asks for a run of the missing bytes
+//   CHOOSE   chooses the source of the next byte: a run in flight that covers it, or else its place
+//            in the cache, sent as a file range (sendfile) or by READ. If there is neither, looks
+//            up the next window, and asks for a run of the missing bytes
 //   RUN      takes the pieces of runs[0], and asks for the run after it ahead of time
 //   READ     waits for a disk read that verifies the bytes
 //   SPANS    takes the bytes of that read
@@ -16,12 +15,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BODY_STEPS_MAX (3u * GET_AGAIN_MAX) // without a slice or a wait
+#define BODY_STEPS_MAX (3u * GET_AGAIN_MAX) // steps in one pull, without a slice or a wait
 
 // --- places --------------------------------------------------------------------------------------
 
-// Returns the number of bytes that one read takes from a place: a single checksum unit if memory is
-// short.
+// Returns how many bytes one read takes from a place. If memory is short, that is one checksum unit
+// at most.
 static uint64_t read_len(const struct get_state *g, const struct store_place *place)
 {
     uint64_t begin = place->first_block * place->block_size_bytes;
@@ -33,7 +32,7 @@ static uint64_t read_len(const struct get_state *g, const struct store_place *pl
     return min_u64(min_u64(g->end, begin + place->payload_len) - g->pos, most);
 }
 
-// Notes an access to the place that has the bytes at g->pos: one access for each run, however many
+// Notes an access to the place that holds the byte at g->pos. Each run counts once, even if many
 // slices send it.
 static void note_read(struct request *r, const struct store_place *place)
 {
@@ -62,7 +61,7 @@ static void on_read(struct store_read *read)
         note_read(r, &read->place);
         r->bytes_disk += read->len;
         stats_add(COUNTER_hit_read, 1);
-    } else { // the bytes are lost or wrong: this reply fetches them again
+    } else { // the bytes are lost or wrong, so this reply fetches them again
         get_phase_enter(g, GET_PHASE_CHOOSE);
         g->skip_index = true;
         get_state_view_done(g);
@@ -121,7 +120,7 @@ enum body_result {
     BODY_CUT
 };
 
-// SPANS. Sends the next span of the read. It is in one chunk, to which the slice has a reference.
+// The phase SPANS: sends the next span of the read. The slice has a reference to the span's chunk.
 static enum body_result pull_span(struct request *r, struct http_slice *ret_slice)
 {
     struct get_state *g = get_of(r);
@@ -163,8 +162,8 @@ static bool pull_range(struct request *r, const struct store_place *place,
     return true;
 }
 
-// Takes the first piece of a run, if it begins at or before g->pos. Bytes that were already sent
-// are skipped.
+// Sends the first piece of a run that reaches beyond g->pos, if it begins at or before g->pos.
+// Skips bytes that were already sent.
 static bool pull_piece(struct request *r, struct subscription *sub, struct http_slice *ret_slice)
 {
     struct get_state *g = get_of(r);
@@ -193,7 +192,8 @@ static bool pull_piece(struct request *r, struct subscription *sub, struct http_
             return false;
         }
         uint64_t len = min_u64(piece->len - skip, g->end - g->pos);
-        check(len > 0 && piece->offset + skip + len <= CHUNK_SIZE); // the chunk may still grow
+        // the chunk may still grow after `len`
+        check(len > 0 && piece->offset + skip + len <= CHUNK_SIZE);
         ret_slice->kind = HTTP_SLICE_BYTES;
         ret_slice->bytes = (struct span){piece->chunk->data + piece->offset + skip, (size_t)len};
         ret_slice->release = release_chunk;
@@ -209,7 +209,7 @@ static bool pull_piece(struct request *r, struct subscription *sub, struct http_
     return false;
 }
 
-// Asks for one run ahead of the one that is being sent.
+// Asks for the run after the one that is being sent, ahead of time.
 static void prefetch(struct request *r)
 {
     struct get_state *g = get_of(r);
@@ -226,7 +226,8 @@ static void prefetch(struct request *r)
     check(g->runs[1] != current);
 }
 
-// All pieces of the run are sent. Its end (a place, an outcome) decides how the reply continues.
+// Called when all pieces of the run are sent. The run's place and outcome decide how the reply
+// continues.
 static enum body_result run_ended(struct request *r)
 {
     struct get_state *g = get_of(r);
@@ -252,7 +253,7 @@ static enum body_result run_ended(struct request *r)
     return BODY_AGAIN;
 }
 
-// RUN.
+// The phase RUN.
 static enum body_result pull_run(struct request *r, struct http_slice *ret_slice)
 {
     struct get_state *g = get_of(r);
@@ -271,7 +272,7 @@ static enum body_result pull_run(struct request *r, struct http_slice *ret_slice
     if (sub->state == SUBSCRIPTION_ENDED) {
         return run_ended(r);
     }
-    if (!get_state_run_covers(sub, g->pos)) { // the reply has passed its end
+    if (!get_state_run_covers(sub, g->pos)) { // the reply has passed the run's end
         get_state_leave(&g->runs[0]);
         get_phase_enter(g, GET_PHASE_CHOOSE);
         return BODY_AGAIN;
@@ -281,7 +282,7 @@ static enum body_result pull_run(struct request *r, struct http_slice *ret_slice
     return BODY_WAIT;
 }
 
-// CHOOSE.
+// The phase CHOOSE.
 static enum body_result choose(struct request *r, struct http_slice *ret_slice)
 {
     struct get_state *g = get_of(r);
@@ -350,9 +351,9 @@ static enum body_result body_go(struct request *r, struct http_slice *ret_slice)
     return result;
 }
 
-// Returns true if this request compares the reply's bytes with the object's checksum: it has asked
-// the origin, and the object is larger than one run. A run that is the whole object was compared by
-// the worker that fetched it.
+// Returns true if this request must compare the reply's bytes with the object's checksum. It must
+// if it has asked the origin for a run and the object is larger than one run. A run that is the
+// whole object was compared by the worker that fetched it.
 static bool needs_judging(const struct request *r)
 {
     const struct get_state *g = r->get;
@@ -375,7 +376,7 @@ enum http_pull get_body_pull(struct http_source *source, struct http_slice *ret_
     if (result == BODY_WAIT) {
         return HTTP_PULL_WAIT;
     }
-    if (result != BODY_SLICE) { // BODY_AGAIN: too many steps without a result
+    if (result != BODY_SLICE) { // CUT, or AGAIN after too many steps
         get_state_cut(g);
         return HTTP_PULL_CUT;
     }
@@ -390,8 +391,8 @@ enum http_pull get_body_pull(struct http_source *source, struct http_slice *ret_
     return HTTP_PULL_SLICE;
 }
 
-// Called when the end of a file range is not in the page cache any more. Those bytes are read
-// instead. http pulls nothing after a file range until it is sent.
+// Called when the last bytes of a file range are no longer in the page cache. They are sent from
+// memory instead. http pulls nothing after a file range until the range is sent.
 void get_body_recall(struct http_source *source, uint64_t unsent)
 {
     struct request *r = container_of(source, struct request, source);
@@ -404,6 +405,6 @@ void get_body_recall(struct http_source *source, uint64_t unsent)
     g->pos -= unsent;
     r->bytes_memory -= unsent;
     if (get_state_place(g, g->pos) == NULL) {
-        get_state_view_done(g); // the place is not pinned any more: look it up again
+        get_state_view_done(g); // the place is no longer pinned, so look it up again
     }
 }

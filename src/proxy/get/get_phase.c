@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The phases of a GET: which may follow which. On the request's worker.
+// The order of a GET's phases. On the request's worker.
 #include "proxy/get/get_private.h"
 
 #define TO(name) (1u << GET_PHASE_##name)

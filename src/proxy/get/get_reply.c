@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Starts the reply to a GET or HEAD once the version is known: conditions, range, headers,
-// Cache-Status. Runs on the request's worker.
+// Starts the reply to a GET or HEAD once the version is known: evaluates conditions and the range,
+// and writes the headers and Cache-Status. Runs on the request's worker.
 #include "proxy/get/get_private.h"
 
 #include <string.h>
 
-// Turns the rendered lines into headers, which overrides can replace.
+// Parses the rendered lines back into headers, so that overrides can replace them.
 static void unrender(struct request *r, struct headers *headers, struct span *rendered)
 {
     struct span rest = *rendered, line;
@@ -33,7 +33,8 @@ static void classify(struct request *r)
     unsigned there = 0;
     uint64_t window = g->view_end > 0 ? g->view_end : g->first;
     window = min_u64(g->end, g->is_home_known ? g->first + STORE_WINDOW_MAX : window);
-    // All bytes of the run of this reply may have come by now, but they were not here before.
+    // Bytes of a run that is being fetched for this reply count as missed, even if all have come by
+    // now.
     bool is_from_origin = get_state_is_from_origin(g), is_head = r->http->is_head;
     uint64_t own_end = is_from_origin ? g->runs[0]->run_end_byte : 0;
     for (uint64_t b = g->first / block; b * block < window; b++) {
@@ -62,15 +63,15 @@ static void classify(struct request *r)
     }
 }
 
-// Returns the checksums in the version's index record. NULL: no record counts.
+// Returns the checksums in the version's index record. NULL: there is no record of this version.
 static const struct store_sums *record_sums(const struct get_state *g)
 {
     bool counts = get_state_has_record(g) && g->view.size_bytes == g->object->size_bytes;
     return counts ? &g->view.sums : NULL;
 }
 
-// Returns the stored header lines that belong in this reply. *ret_more gets the checksums from the
-// index record, in `ret_text`, if the reply has to have them and the lines name none.
+// Returns the stored header lines that belong in this reply. If the reply must have checksums and
+// the lines contain none, *ret_more gets those of the index record, in `ret_text`.
 static struct span stored_lines(struct request *r, unsigned status, char ret_text[S3_SUMS_TEXT_MAX],
                                 struct span *ret_more)
 {
@@ -140,7 +141,7 @@ static bool add_headers(struct request *r, struct headers *headers, struct http_
     return true;
 }
 
-// Adds the body, and returns the phase in which the reply is then.
+// Adds the body to the reply. Returns the phase that the request then enters.
 static enum get_phase add_body(struct request *r, struct http_reply *reply)
 {
     struct get_state *g = get_of(r);
@@ -199,7 +200,8 @@ enum step_result get_reply_not_modified(struct request *r, struct span packed)
     for (unsigned i = 0; i < answer.headers.count; i++) {
         struct header *h = &answer.headers.items[i];
         (void)!headers_add(headers, r->arena, arena_copy(r->arena, h->name),
-                           arena_copy(r->arena, h->value)); // they are few, so there is room
+                           // there is room, because these headers are few
+                           arena_copy(r->arena, h->value));
     }
     request_common_headers(r, headers);
     struct http_reply reply = {
@@ -209,8 +211,8 @@ enum step_result get_reply_not_modified(struct request *r, struct span packed)
     return STEP_DONE;
 }
 
-// Answers 412. If-Match can never name a weak ETag, or none, but some stores compare in another
-// way. So the origin judges If-Match of such a version.
+// Answers 412. A weak ETag, or none, can never match If-Match, but some stores compare in another
+// way. So the origin judges If-Match for such a version.
 static enum step_result condition_failed(struct request *r)
 {
     const struct get_state *g = get_of(r);
@@ -234,7 +236,8 @@ static enum step_result unsatisfiable(struct request *r)
     struct get_state *g = get_of(r);
     check(g->range.kind != HTTP_RANGE_NONE);
     bool kept = r->http->is_head || get_state_has_record(g) || g->runs[0] != NULL;
-    if (g->object->size_bytes == 0 && !kept) { // so the next request hits the cache
+    // fetch the empty object, so that the next request hits the cache
+    if (g->object->size_bytes == 0 && !kept) {
         g->first = g->end = g->pos = 0;
         return ask_first(r);
     }
@@ -251,8 +254,8 @@ static bool etag_is_multipart(const struct request *r)
     return origin_capabilities(r->origin)->has_parts && span_find(etag, '-') < etag.len;
 }
 
-// Finds the range of the object to send, and the status. Returns false if the range has no byte of
-// the object.
+// Computes the range of the object to send, and the status. Returns false if the range has no byte
+// of the object.
 static bool resolve_range(struct request *r, unsigned *ret_status)
 {
     struct get_state *g = get_of(r);
@@ -278,8 +281,8 @@ static bool resolve_range(struct request *r, unsigned *ret_status)
     return true;
 }
 
-// S3 names no checksums in answers to ranges. If the checksums are too long for the record, only a
-// HEAD is worth another question.
+// S3 sends no checksums in answers to ranges. If the checksums are too long for the index record,
+// only a HEAD asks the home for them.
 bool get_reply_lacks_checksums(const struct request *r)
 {
     const struct store_object *object = r->get->object;
@@ -299,19 +302,20 @@ static enum step_result reply_body(struct request *r, unsigned status)
     }
     if (run != NULL && run->state == SUBSCRIPTION_ATTACHED && g->pos < g->end &&
         !get_state_run_covers(run, g->pos)) {
-        get_state_leave(&g->runs[0]); // If-Range is false: another first byte is needed
+        // If-Range does not match, so the reply begins at another byte
+        get_state_leave(&g->runs[0]);
         run = NULL;
     }
     bool at_hand = g->small.len > 0 || run != NULL || get_state_place(g, g->pos) != NULL;
     if (!at_hand && get_state_has_record(g) && g->pos != g->view_first && g->pos < g->end) {
-        get_state_view(r, g->pos, g->end); // for a suffix range the window is known only now
+        get_state_view(r, g->pos, g->end); // for a suffix range, the window is known only now
         at_hand = get_state_place(g, g->pos) != NULL;
     }
     if (!at_hand && !(get_state_has_record(g) && g->object->size_bytes == 0)) {
         return ask_first(r);
     }
     if (status == 200 && get_reply_lacks_checksums(r)) {
-        get_ask_to_learn_checksums(r); // the body is sent without them
+        get_ask_to_learn_checksums(r); // this body is sent without them
     }
     return send(r, status);
 }
@@ -345,7 +349,7 @@ enum step_result get_reply_step(struct request *r)
     if (!r->http->is_head) {
         return reply_body(r, status);
     }
-    // Only a HEAD returns the checksums, and some origins refuse HEAD.
+    // Only the origin's answer to HEAD has the checksums, and some origins refuse HEAD.
     if (status == 200 && get_reply_lacks_checksums(r) &&
         !origin_is_odd(r->origin, ORIGIN_REFUSES_HEAD)) {
         return ++g->restarts > PROXY_RESTARTS_MAX ? get_state_bypass(r, "checksum")

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The resources of a GET: the pins of a view, a reference to the version, subscriptions to at most
-// two runs, and one disk read. This file takes and releases them. The memory stays with the pooled
-// request. If a disk read is in flight when the request ends, the request is recycled when the read
-// ends. On the request's worker.
+// Acquires and releases the resources of a GET: the pins of a view, a reference to the version,
+// subscriptions to at most two runs, and one disk read. The memory stays with the pooled request.
+// If a disk read is in flight when the request ends, the request is recycled when that read ends.
+// On the request's worker.
 #include "base/date.h"
 #include "proxy/get/get_private.h"
 
@@ -19,8 +19,8 @@ static bool has_control(struct span value)
     return false;
 }
 
-// Sends a condition with one quoted ETag to the origin, unchanged. Forebay itself evaluates a list,
-// `*` or an unquoted ETag.
+// Chooses a condition with one quoted ETag for the origin, unchanged. Forebay itself evaluates a
+// list, `*` or an unquoted ETag.
 static void send_etag(struct origin_condition *ret, enum origin_condition_kind kind,
                       struct span value)
 {
@@ -40,8 +40,8 @@ static void send_date(struct origin_condition *ret, enum origin_condition_kind k
     date_format_http(date, ret->value);
 }
 
-// Chooses the condition with the highest precedence (RFC 9110, section 13.2.2). The others are
-// judged after the head has come.
+// Chooses the condition with the highest precedence for the origin (RFC 9110, section 13.2.2).
+// Forebay evaluates the others when the head has come.
 static void choose_condition(struct get_state *g)
 {
     const struct http_conditions *c = &g->conditions;
@@ -51,7 +51,8 @@ static void choose_condition(struct get_state *g)
         send_date(&g->condition, ORIGIN_IF_UNMODIFIED_SINCE, c->if_unmodified_since);
     } else if (c->has_if_none_match) {
         send_etag(&g->condition, ORIGIN_IF_NONE_MATCH, c->if_none_match);
-        g->needs_head |= g->condition.kind == ORIGIN_CONDITION_NONE; // likely a 304: HEAD suffices
+        // likely a 304, for which a HEAD suffices
+        g->needs_head |= g->condition.kind == ORIGIN_CONDITION_NONE;
     } else if (c->has_if_modified_since) {
         send_date(&g->condition, ORIGIN_IF_MODIFIED_SINCE, c->if_modified_since);
     }
@@ -68,7 +69,8 @@ void get_state_begin(struct request *r)
     // The view is large, and the look-up writes all of it, so it is not zeroed.
     memset(g, 0, offsetof(struct get_state, view));
     memset(&g->view_first, 0, sizeof(*g) - offsetof(struct get_state, view_first));
-    check(g->view.place_count == 0 || !g->view_end); // an earlier request's pins are released
+    // the pins of the previous request are released
+    check(g->view.place_count == 0 || !g->view_end);
     g->owner = r;
     g->key = request_object_key(r);
     checksums_reply_begin(r->pw->fill, g->key->hash, &g->sum);
@@ -123,7 +125,7 @@ void get_state_cut(struct get_state *g)
 
 void get_state_forget_version(struct get_state *g)
 {
-    check(!get_phase_is_reading(g)); // a read uses the view's pin
+    check(!get_phase_is_reading(g)); // a disk read uses the pins of the view
     get_state_view_done(g);
     store_place_unpin(&g->extra);
     get_state_leave(&g->revalidation);
@@ -144,12 +146,12 @@ bool get_state_release(struct request *r)
     if (g == NULL || g->key == NULL) {
         return true;
     }
-    if (get_phase_is_reading(g)) { // the read uses the view's pin and the key
+    if (get_phase_is_reading(g)) { // the disk read uses the pins of the view, and the key
         store_read_cancel(&g->read);
         return false;
     }
     bool has_spans = g->phase == GET_PHASE_SPANS;
-    if (g->phase != GET_PHASE_OVER) { // otherwise the read has just ended
+    if (g->phase != GET_PHASE_OVER) { // it is OVER if the disk read has just ended
         get_phase_enter(g, GET_PHASE_OVER);
     }
     get_state_forget_version(g);
@@ -313,8 +315,7 @@ uint32_t get_state_block_size(const struct request *r)
                                    : r->rule->block_size_bytes;
 }
 
-// Returns true if the reply needs checksums. S3 leaves them out if there is a Range, even one that
-// it ignores.
+// S3 leaves checksums out of an answer if the request has a Range, even one that S3 ignores.
 bool get_state_wants_checksums(const struct request *r)
 {
     struct span mode;

@@ -1,90 +1,98 @@
 // SPDX-License-Identifier: Apache-2.0
-// Read-ahead: fetches the runs that a sequential reader will want next, so that many runs come from
-// the origin at the same time. Runs on the request's worker.
+// Read-ahead: fetches the runs that a sequential reader will want next, so that several runs are
+// fetched from the origin at the same time. Runs on the request's worker.
 //
-// A *track* follows one sequence of reads of an object: how far its readers are, and how far runs
-// have been requested. Two kinds of reading are sequential. The first is a request for more than a
-// run, up to its end. The second is a client that requests range after range in order, up to the
-// end of the object, over any connections. A worker sees only its share of those connections, and
-// ranges that are requested at once arrive in any order, so a track jumps small gaps. Each reader
-// of a part of an object has a track. Each random read begins a track too; another sequence takes
-// that track unless a second read continues it. If three such reads have the same distance from one
-// to the next, from the fourth on the track fetches parts in that *stride*. A run that is fetched
-// ahead has no reader of its bytes: it is only stored. A reader that reaches it joins it or finds
-// it in the index. When a track is forgotten, the bytes that no reader reached count as unread.
+// A *track* follows one sequence of reads of an object. It knows how far its readers are, and up to
+// where runs have been requested. Two kinds of reads are sequential:
+// - One request for more bytes than a run has. It is sequential up to the request's end.
+// - A client that requests range after range in order, over any connections. It is sequential up to
+//   the object's end.
 //
-// A reader of large objects in the order of a listing (series.c) is served ahead past an object's
-// end. The rest of the window then fetches the next object, whose track begins without a reader. If
-// any of that object is cached, nothing of it is fetched ahead. Otherwise a HEAD asks for its
-// existence, its version, and the origin's checksums. So its readers are protected as if they had
-// asked for it themselves. The track is cancelled when the reader of the previous object breaks
-// off. Bytes that no reader reached are counted; series.c judges the order by that, too.
+// A worker sees only its share of a client's connections, and ranges that are requested at once
+// arrive in any order. So a track tolerates small gaps. Each reader of a part of an object has a
+// track. Each random read begins a track too. Unless a second read continues that track, another
+// sequence may take it over.
 //
-// The number of runs in flight follows bandwidth and delay: twice as many as the reader reads in
-// the time that a run takes. The limits are cache.readahead, a quarter of limits.max_buffer and,
+// If the distances between single reads are equal STRIDE_MIN times in a row, the track fetches
+// parts ahead at that distance, the *stride*. A run that is fetched ahead is only stored; nobody
+// receives its bytes yet. A reader that reaches it joins it or finds it in the index. When a track
+// is forgotten, the bytes that no reader reached count as unread.
+//
+// When a reader reads large objects in the order of a listing (series.c), read-ahead continues past
+// an object's end. The rest of the window then fetches the next object, whose track begins without
+// a reader. If any of that object is cached, nothing of it is fetched ahead. Otherwise a HEAD asks
+// for its existence, its version and the origin's checksums, so that its readers are as safe as if
+// they had asked themselves. The track is cancelled if the reader of the previous object stops
+// before its end. Bytes that no reader reached are counted; series.c also uses this to judge
+// whether readers follow the order.
+//
+// The number of runs in flight depends on bandwidth and delay: twice as many as the reader reads in
+// the time that a run takes. Its limits are cache.readahead, a quarter of limits.max_buffer and,
 // for a client that requests range after range, four times what it has read in order. No run is
-// requested ahead while memory is short, the disk is behind, or the origin's places are nearly used
-// up: demand goes first.
+// requested ahead while memory is short, the disk lags behind, or nearly all slots at the origin
+// are used, because requests of clients take precedence.
 #include "proxy/get/get_private.h"
 
 #include <stdlib.h>
 
 #define TRACKS 64u    // tracks of each worker
 #define RUNS_MAX 32u  // per track: runs requested ahead and not read yet
-#define RUNS_FIRST 4u // runs ahead, until the duration of a run is known
+#define RUNS_FIRST 4u // runs ahead, as long as the duration of a run is unknown
 #define STREAK_MIN 2u // ranges read in order before any are fetched ahead
 #define STRIDE_MIN 3u // equal distances before parts are fetched ahead
 // A track that a reader used less than this long ago is not reused for another sequence.
 #define TRACK_KEEP_US 250000u
-// A track does not jump gaps between ranges longer than this: each is a part with a track of its
-// own.
+// A range longer than this must continue a track exactly. Otherwise it is a part of its own and
+// begins a new track.
 #define GAP_RANGE_MAX (16u << 20)
 // A track without readers is forgotten after one to two times this long.
 #define TRACK_IDLE_MS 30000u
-// Names that are tried as the next object of a series after one object.
+// How many names are tried as the next object after one object of a series.
 #define NEXT_NAMES_MAX 4u
 #define NEXT_LOOK_BYTES (1u << 20)
 
 struct ahead_run {
     struct readahead_track *track;
-    struct subscription *sub; // the run's subscription; NULL: it has ended
+    struct subscription *sub; // NULL: the run has ended
     uint64_t asked_us;
-    uint64_t first_byte, end_byte; // set when stored, until read; both 0: unused, or in flight
+    // set once the run is stored, until it is read; both 0: unused, or in flight
+    uint64_t first_byte, end_byte;
 };
 
 struct readahead_track {
     struct proxy_worker *pw;
     struct object_key *key;      // reference; NULL: the track is unused
-    struct store_object *object; // the version (reference); NULL: `head` asks for it
+    struct store_object *object; // the version (reference); NULL: not known until `head` ends
     uint32_t block_size_bytes;
     uint64_t client;     // identifies the last reader's client
-    uint64_t most_bytes; // maximum bytes to fetch ahead, by the last reader's cache rule
+    uint64_t most_bytes; // maximum bytes to fetch ahead, by the cache rule of the last reader
     uint64_t used_us;
     uint64_t edge;      // offset that the foremost reader has reached
-    uint64_t limit;     // nothing is requested from this offset on
-    uint64_t asked_end; // runs were requested up to this offset
+    uint64_t limit;     // nothing is requested at or after this offset
+    uint64_t asked_end; // runs have been requested up to this offset
     unsigned streak;
-    uint64_t part, stride; // single reads: their length, and the distance between them
-    unsigned strides;      // equal distances so far; from STRIDE_MIN on, only parts are fetched
-    unsigned serial;       // get_state.track_serial of the requests that use the track
+    uint64_t part, stride; // of single reads: their length, and the distance between them
+    unsigned strides;      // count of equal distances; from STRIDE_MIN on, only parts are fetched
+    unsigned serial;       // identifies this use of the track, see get_state.track_serial
     bool is_idle;          // had no reader when the timer last ran
-    bool is_missing;       // readers have found bytes that are not cached
-    bool is_unfit;         // and those bytes are not stored, whoever requests them
-    bool is_expected;      // has no reader yet; the reader of the previous object is expected
-    bool is_series_read;   // its object was fetched ahead, on this or another worker
+    bool is_missing;       // readers have requested bytes that are not cached
+    bool is_unfit;         // those bytes are not stored, whoever requests them
+    bool is_expected;      // no reader yet: the reader of the previous object is expected here
+    bool is_series_read;   // this or another worker fetched the object ahead
     struct subscription *head;
-    struct readahead_track *next; // track of the next object, valid while its serial is
-    unsigned next_serial;         // next_serial; 0: there is no next track
-    unsigned named;               // names already tried as the next object
-    // Time to fetch one run, and to read one. 0: unknown. paced_*: the last measurement of the
-    // latter.
+    // Track of the next object. Valid only while its serial is next_serial; 0: there is none.
+    struct readahead_track *next;
+    unsigned next_serial;
+    unsigned named; // how many names were tried as the next object
+    // Time to fetch one run, and the reader's time for one; 0: unknown. paced_*: when and where
+    // reader_us was last measured.
     uint64_t paced_us, paced_edge, run_us, reader_us;
     unsigned run_count; // used entries of `runs`
     struct ahead_run runs[RUNS_MAX];
 };
 
-// The fields that each new request is compared with. They are apart from the tracks, because each
-// random read scans all of them.
+// The part of each track that every new request is compared with. It is separate from the tracks,
+// because each random read scans all of them.
 struct sequence {
     uint64_t name;        // hash of the key
     uint64_t begin, next; // offset of its first range, and expected offset of the next range
@@ -94,10 +102,10 @@ struct sequence {
 struct readahead {
     struct sequence sequences[TRACKS];
     struct readahead_track tracks[TRACKS];
-    struct readahead_track *last; // the track that was begun last; NULL: none was
+    struct readahead_track *last; // the track that was begun last; NULL: none
     unsigned hand;                // index at which the search for a reusable track continues
     struct timer idle_timer;
-    bool is_timed; // the timer runs
+    bool is_timed; // the timer is running
     unsigned last_serial;
 };
 
@@ -124,7 +132,7 @@ static struct sequence *sequence_of(const struct readahead_track *t)
     return &readahead->sequences[t - readahead->tracks];
 }
 
-// --- the runs asked for --------------------------------------------------------------------------
+// --- the runs requested --------------------------------------------------------------------------
 
 static void track_ask(struct readahead_track *t);
 
@@ -169,19 +177,19 @@ static void on_change(void *ctx, struct subscription *sub)
             run->first_byte = sub->ask.first_byte;
             run->end_byte = sub->run_end_byte;
         }
-        // The bytes are cached already (AGAIN), or the run failed. So nothing more is requested
-        // until a reader misses bytes.
+        // Otherwise the bytes are cached already (AGAIN), or the run failed. Then nothing more is
+        // requested until a reader misses bytes.
         t->is_missing &= sub->outcome == OUTCOME_DONE;
         run_end(run);
         runs_read(t);
         track_ask(t);
     } else if (sub->answer != NULL && !sub->stored) {
         t->is_missing = false;
-        run_end(run); // nobody would find it
+        run_end(run); // the run will not be stored, so no reader would find it
     }
 }
 
-// Returns the number of runs that are requested but do not occupy a place at the origin yet, plus
+// Returns the number of runs that are requested but do not occupy a slot at the origin yet, plus
 // one for the run that the reader requests next.
 static unsigned runs_on_their_way(const struct readahead_track *t)
 {
@@ -192,7 +200,7 @@ static unsigned runs_on_their_way(const struct readahead_track *t)
     return count;
 }
 
-// Returns how many bytes after `edge` should be requested by now.
+// Returns how many bytes after `edge` should be requested already.
 static uint64_t window(const struct readahead_track *t)
 {
     uint64_t runs = RUNS_FIRST;
@@ -248,7 +256,7 @@ static void ask_run(struct readahead_track *t, struct ahead_run *run, uint64_t e
     run->sub = subscription_ask(t->pw->fill, &ask, on_change, run);
 }
 
-// Returns the end of the next run to request. 0: none is requested now.
+// Returns the end of the next run to request. 0: request none now.
 static uint64_t ask_end(struct readahead_track *t)
 {
     if (is_strided(t)) {
@@ -261,8 +269,8 @@ static uint64_t ask_end(struct readahead_track *t)
     return t->asked_end < end && is_whole ? end : 0;
 }
 
-// Returns true if memory, store and origin have room for one more run ahead of the requests of
-// readers.
+// Returns true if memory, store and origin have room for one more run, in addition to the requests
+// of readers.
 static bool has_room(const struct readahead_track *t)
 {
     return !chunk_budget_is_short() && store_keeps_up(t->pw->worker, t->pw->store) &&
@@ -278,7 +286,7 @@ static void track_ask(struct readahead_track *t)
         }
         if (!store_would_take(t->pw->store, t->key->hash, t->asked_end / t->block_size_bytes,
                               t->key->limits.group)) {
-            return; // nobody would find it
+            return; // the run would not be stored, so no reader would find it
         }
         unsigned i = 0;
         while (i < RUNS_MAX && (t->runs[i].sub != NULL || t->runs[i].end_byte > 0)) {
@@ -317,7 +325,7 @@ static void track_clear(struct readahead_track *t)
         return;
     }
     track_stop(t);
-    // The expected reader may have come to another worker.
+    // The expected reader may have read the object on another worker.
     bool is_unread =
         !t->is_expected || t->asked_end == 0 || series_missed(t->pw->proxy->series, t->key);
     for (unsigned i = 0; i < RUNS_MAX && t->run_count > 0; i++) {
@@ -383,13 +391,13 @@ static uint64_t distance(const struct sequence *s, unsigned worker_count, const 
     if (len > GAP_RANGE_MAX) {
         return off == 0 || g->first == s->begin ? off : UINT64_MAX;
     }
-    // Ranges that a client requests at once arrive in any order, and some at other workers.
+    // Ranges that a client requests at once arrive in any order, and some of them at other workers.
     uint64_t gap = 2 * (worker_count + s->readers) * len;
     return off <= gap + len ? off : UINT64_MAX;
 }
 
 // Returns a track for a new sequence: an unused one, one with a single read, or one that was not
-// read lately. NULL: all are in use.
+// used lately. NULL: all are in use.
 static struct readahead_track *track_spare(struct readahead *readahead, uint64_t now_us)
 {
     for (unsigned i = 0; i < TRACKS; i++) {
@@ -430,8 +438,8 @@ static void track_learn(struct readahead_track *t, struct store_object *object)
     t->block_size_bytes = object->block_size_bytes;
 }
 
-// Compares the new track with the one begun before it. Counts in `strides` how many distances in a
-// row were the same. With STRIDE_MIN of them the track fetches parts.
+// Compares the new track with the one that was begun before it. Counts in `strides` how many equal
+// distances there were in a row. From STRIDE_MIN on, the track fetches parts.
 static void track_measure(struct readahead_track *t, const struct get_state *g)
 {
     struct readahead_track *last = t->pw->readahead->last;
@@ -466,7 +474,7 @@ static struct readahead_track *track_find(struct request *r)
             continue;
         }
         if (t->is_expected && hash128_equal(t->key->hash, g->key->hash) && !is_of(t, g)) {
-            t->is_expected = false; // the reader gets another version
+            t->is_expected = false; // the reader reads another version than the one fetched ahead
             track_clear(t);
             continue;
         }
@@ -487,7 +495,8 @@ static struct readahead_track *track_find(struct request *r)
     return nearest;
 }
 
-// A large object that is read from its first byte on belongs to a series (series.c).
+// Returns true if the request reads a large object from its first byte on, as the reader of a
+// series does (series.c).
 static bool is_of_series(const struct get_state *g, const struct store *store)
 {
     return g->first == 0 && g->object->size_bytes > store_run_bytes_max(store);
@@ -505,7 +514,7 @@ static void track_join(struct readahead_track *t, struct get_state *g)
     }
     if (t->is_expected) {
         t->is_expected = false;
-        t->limit = 0; // this reader may not want the whole object
+        t->limit = 0; // this reader may want only a part of the object
         t->paced_us = worker_now_us(t->pw->worker);
     }
     if (is_of_series(g, t->pw->store)) {
@@ -532,7 +541,7 @@ static void track_join(struct readahead_track *t, struct get_state *g)
     g->track_serial = t->serial;
 }
 
-// Returns the request's track. NULL: the track was reused for another sequence.
+// Returns the request's track. NULL: the track now belongs to another sequence.
 static struct readahead_track *track_of(const struct request *r)
 {
     const struct get_state *g = r->get;
@@ -555,7 +564,7 @@ static void track_pace(struct readahead_track *t)
 
 // --- the object behind ---------------------------------------------------------------------------
 
-// Returns the track of the next object. NULL: there is none, or a reader has reached it.
+// Returns the track of the next object. NULL: there is none, or a reader has reached it already.
 static struct readahead_track *next_of(const struct readahead_track *t)
 {
     struct readahead_track *next = t->next;
@@ -576,7 +585,8 @@ static void on_head(void *ctx, struct subscription *sub)
     struct readahead_track *next = ctx;
     check(next->head == sub && sub->state == SUBSCRIPTION_ENDED);
     bool is_told = sub->outcome == OUTCOME_REVALIDATED || sub->outcome == OUTCOME_ERROR;
-    // The home knew the version: another client is about to read it.
+    // If validated_us is not 0, the home knew the version already. Then another client is about to
+    // read the object, so nothing is fetched ahead.
     if (sub->outcome == OUTCOME_REVALIDATED && sub->err == ERR_OK && sub->validated_us == 0 &&
         is_fit(next, sub->answer)) {
         track_learn(next, sub->answer);
@@ -612,7 +622,7 @@ static bool is_tracked(const struct readahead *readahead, const struct object_ke
     return false;
 }
 
-// Begins the track of the next object with a HEAD, which finds its version.
+// Begins the track of the next object with a HEAD, which learns its version.
 static void next_begin(struct readahead_track *t, struct object_key *key)
 {
     struct readahead *readahead = t->pw->readahead;
@@ -637,7 +647,8 @@ static void next_begin(struct readahead_track *t, struct object_key *key)
     stats_add(COUNTER_readahead_objects, 1);
 }
 
-// The next object is fetched only if this reader may read it and the same cache rule applies.
+// Begins the next object's track if this reader may read that object and the same cache rule
+// applies.
 static void next_look(struct readahead_track *t, struct request *r)
 {
     char text[S3_KEY_MAX];
@@ -654,8 +665,8 @@ static void next_look(struct readahead_track *t, struct request *r)
     }
 }
 
-// All bytes up to the object's end are requested, or soon will be. The part of the window after the
-// end is for the next object.
+// Uses the part of the window after the object's end for the next object. Does so once all bytes up
+// to the object's end are requested, or soon will be.
 static void track_follow(struct readahead_track *t, struct request *r)
 {
     check(t->object != NULL);
@@ -667,7 +678,8 @@ static void track_follow(struct readahead_track *t, struct request *r)
         return;
     }
     struct readahead_track *next = next_of(t);
-    get_of(r)->readahead_at -= STORE_RUN_MAX - NEXT_LOOK_BYTES; // so the next call is sooner
+    // so that the next call comes sooner
+    get_of(r)->readahead_at -= STORE_RUN_MAX - NEXT_LOOK_BYTES;
     if (next == NULL) {
         next_look(t, r);
         next = next_of(t);
@@ -683,8 +695,8 @@ static void track_follow(struct readahead_track *t, struct request *r)
 }
 
 // Returns true if the rest of the object will not be stored either, so that fetching it ahead would
-// be useless. Refusals by the policy, the disk or the index do not count: they concern one run, or
-// pass.
+// be useless. Refusals by the policy, the disk or the index do not count, because they are about
+// one run only, or temporary.
 static bool is_unfit(const struct subscription *run)
 {
     enum refusal why = refusal_of_word(run->unstored_why);
@@ -699,7 +711,7 @@ static void track_note(struct readahead_track *t, struct request *r)
     const struct subscription *run = g->runs[0];
     if (!object_key_asks_alike(t->key, g->key)) {
         object_key_unref(t->key);
-        t->key = object_key_ref(g->key); // requests use the credentials and rule of this reader
+        t->key = object_key_ref(g->key); // further runs use this reader's credentials and rule
     }
     t->used_us = worker_now_us(r->pw->worker);
     t->is_idle = false;
@@ -712,7 +724,7 @@ static void track_note(struct readahead_track *t, struct request *r)
     t->edge = max_u64(t->edge, g->pos);
     runs_read(t);
     track_pace(t);
-    // The reader itself asks for the run in flight and one more.
+    // The reader itself requests the run in flight and the one after it.
     uint64_t own_end = max_u64(run != NULL ? run->run_end_byte : 0, g->pos) + run_bytes(t);
     t->asked_end = max_u64(t->asked_end, block_end(t, min_u64(own_end, g->end)));
     if (t->streak >= STREAK_MIN && !is_strided(t)) {
@@ -729,7 +741,7 @@ void readahead_note(struct request *r)
     g->readahead_at = g->pos + STORE_RUN_MAX;
     const struct subscription *run = g->runs[0];
     bool is_cached = r->rule->cache && g->object->etag.len > 0 && (run == NULL || !run->weak);
-    // If one run covers the whole object for its reader, there is nothing left to fetch ahead.
+    // If one run covers the whole object for its reader, nothing is left to fetch ahead.
     bool is_all = g->first == 0 && g->end == g->object->size_bytes &&
                   g->end <= store_run_bytes_max(r->pw->store);
     if (!is_cached || is_all || r->rule->readahead_bytes == 0) {
@@ -763,7 +775,7 @@ void readahead_leave(struct request *r)
     if (s->readers > 0) {
         return;
     }
-    if (g->pos < g->end) { // it broke off before its end
+    if (g->pos < g->end) { // the reader stopped before its end
         struct readahead_track *next = next_of(t);
         t->is_missing = false;
         track_stop(t);

@@ -1,32 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 // GET and HEAD of an object that may be answered from the cache: hit, partial hit, miss, range.
 //
-// Before the reply, step by step (steps.def):
-//   LOOKUP       one index look-up for the first window; a small object comes with its header in
-//                one read
-//   DESCRIBE     the version's headers, from the run header
-//   FRESHNESS    if fresh, continues; if stale, or if If-Match names another version, asks the home
-//   REVALIDATED  unchanged: the cached version. Changed or unknown: the new version's head, and the
-//                body from a run. Origin down: maybe the stale version
-//   FIRST        the first byte is not cached: asks the home (nothing known) or the stripe's owner
-//                (version known) for a run, and waits for its head
-//   REPLY        conditions, range, reply head (get_reply.c)
-// Afterwards http pulls slices (get_body.c). They come from pieces of a run, or from a place
-// (sendfile, or a verified read). If there is neither, the next window is looked up or the missing
-// run is fetched. The first byte binds the reply to its version for good: bytes under another ETag
-// are not used, and a 412 cuts the reply.
+// Before the reply, the request takes these steps (steps.def):
+//   LOOKUP       looks up the first window in the index; reads a small object and its header in one
+//                read
+//   DESCRIBE     loads the version's headers from the header of a run
+//   FRESHNESS    continues if the version is fresh; asks the home if it is stale, or if If-Match
+//                names another version
+//   REVALIDATED  continues with the cached version if it is unchanged, or with the new version,
+//                whose body comes from a run; may use the stale version if the origin is down
+//   FIRST        if the first byte is not cached: asks the home (if no version is known) or the
+//                stripe's owner (if one is) for a run, and waits for its head
+//   REPLY        evaluates conditions and range, writes the reply head (get_reply.c)
+// After that, http pulls slices of the body (get_body.c). They come from pieces of a run, or from a
+// place (sendfile, or a verified read). If neither has the next byte, the request looks up the next
+// window or fetches the missing run. With its first byte the reply is bound to its version: bytes
+// under another ETag are not used, and a 412 cuts the reply.
 //
 // A place is read in one of three ways: small (header and body in one NOWAIT read), fast (verified
-// and resident: sendfile), or an asynchronous read whose checksum is verified before a byte is
-// sent. The store drops a bad block, which becomes a miss here.
+// and resident: sendfile), or by an asynchronous read whose checksum is verified before a byte is
+// sent. The store drops a bad block, which is then a miss.
 //
-// In addition to its step, a GET has a phase (get_phases.def), which says where its next bytes come
-// from.
+// In addition to its step, a GET has a phase (get_phases.def), which tells where its next bytes
+// come from.
 //
-// No file calls a file further down in this list: get_phase.c (order of phases), get_state.c
-// (resources of a GET), get_ask.c (questions to other workers), series.c (the next object),
-// readahead.c (runs ahead of the reader), get_body.c, get_reply.c, serve_get.c (the steps before
-// the reply).
+// Each file calls only files above it in this list:
+// - get_phase.c: the order of phases
+// - get_state.c: the resources of a GET
+// - get_ask.c: questions to other workers
+// - series.c: the next object of a series
+// - readahead.c: runs ahead of the reader
+// - get_body.c, get_reply.c
+// - serve_get.c: the steps before the reply
 
 #include "proxy/get/get_private.h"
 
@@ -52,7 +57,8 @@ void serve_get_sum_up(struct request *r)
     uint64_t sent = (g->pos - 1) / block - g->first / block + 1;
     r->blocks_hit = (unsigned)min_u64(sent - min_u64(sent, r->blocks_missed), UINT32_MAX);
     if (r->result == RESULT_HIT && r->blocks_missed > 0) {
-        r->result = RESULT_PARTIAL; // blocks after those that were looked up for the head
+        // blocks after the window that the head was based on were missing
+        r->result = RESULT_PARTIAL;
     }
 }
 
@@ -77,8 +83,8 @@ static void set_version(struct get_state *g, struct store_object *version)
     g->etag_hash = hash64(version->etag.ptr, version->etag.len, 0);
 }
 
-// Restarts while nothing has been sent. If the object has changed PROXY_RESTARTS_MAX times
-// during the request, the request is passed through, because only the origin can say which version
+// Restarts the request, of which nothing has been sent. If the object changes PROXY_RESTARTS_MAX
+// times during the request, passes it through, because only the origin can then say which version
 // is current.
 static enum step_result restart(struct request *r)
 {
@@ -97,16 +103,16 @@ static enum step_result restart(struct request *r)
 
 // --- LOOKUP --------------------------------------------------------------------------------------
 
-// Passes the request through. The origin's answer cannot fill a cache, but the client may
-// understand it.
+// Passes the request through, because the origin's answer has a form that the cache cannot use. The
+// client may understand it.
 static enum step_result answer_fits_not(struct request *r)
 {
     fill_uncacheable_note(r->pw->fill, get_of(r)->key->hash, ORIGIN_FORBIDS_SHAPE);
     return get_state_bypass(r, "answer");
 }
 
-// Returns true if the store's replicas have answered with different versions lately. A reply from
-// several runs might then be cut.
+// Returns true if replicas of the origin's store have lately answered with different versions. A
+// reply that is made of several runs might then be cut.
 static bool replicas_differ(struct request *r)
 {
     struct get_state *g = get_of(r);
@@ -114,9 +120,9 @@ static bool replicas_differ(struct request *r)
            fill_uncacheable(r->pw->fill, g->key->hash) == ORIGIN_FORBIDS_VERSIONS;
 }
 
-// Returns true if the object had no strong ETag lately and the request needs one. None of its runs
-// is stored then, and two of them cannot be joined in one reply. If-Match can never match it, so
-// the origin evaluates that, too.
+// Returns true if the object lately had no strong ETag and the request needs one. Runs of such an
+// object are not stored, and a reply cannot be made of two of them. If-Match can never match such
+// an ETag, so the origin evaluates If-Match, too.
 static bool has_no_etag(struct request *r)
 {
     struct get_state *g = get_of(r);
@@ -124,15 +130,15 @@ static bool has_no_etag(struct request *r)
            fill_uncacheable(r->pw->fill, g->key->hash) == ORIGIN_FORBIDS_ETAG;
 }
 
-// Returns true if a HEAD wants checksums from a store whose objects are described by a GET of one
-// byte, which names none.
+// Returns true if a HEAD wants checksums and the origin's store is one whose objects Forebay
+// describes by a GET of one byte. The answer to that GET has no checksums.
 static bool only_head_tells(struct request *r)
 {
     return r->http->is_head && get_state_wants_checksums(r) &&
            origin_is_odd(r->origin, ORIGIN_HEAD_DIFFERS);
 }
 
-// Continues if the index has nothing that may be used.
+// Continues if the index has no record, or none that may be used.
 static enum step_result lookup_missed(struct request *r)
 {
     check(get_of(r)->object == NULL);
@@ -152,14 +158,14 @@ static enum step_result lookup_missed(struct request *r)
     if (!g->view.found && has_no_etag(r)) {
         return get_state_bypass(r, "no-etag");
     }
-    // If a record is visible but its bytes cannot be read, other readers may still be given its
-    // version. So the home must find out which version is current (rule 31).
+    // If a record is visible but its bytes cannot be read, other readers may still get its version.
+    // So the home must find out which version is current (rule 31).
     bool asks = g->needs_head || (g->skip_index && g->view.found);
     return asks ? get_ask_home(r) : go_to(r, REQUEST_GET_FIRST);
 }
 
-// Reads the header and the body of a small object, whose only run is cached, in one read. Returns
-// false if the object is not such a one, or if the read would wait.
+// Reads the header and the body of a small object in one read. Returns false if the object is not
+// small, if its only run is not cached, or if the read would wait.
 static bool read_small(struct request *r)
 {
     struct get_state *g = get_of(r);
@@ -182,7 +188,8 @@ enum step_result serve_get_step_lookup(struct request *r)
     uint64_t first = 0, end = 0;
     get_ask_wanted(g, &first, &end);
     get_state_view(r, first, end);
-    // Rule 9: this look-up may still find the version that answered 412. The home removes it.
+    // Rule 9: the look-up may still find the version to which the origin answered 412. The home
+    // removes it.
     bool refused = g->refused != NULL && g->view.found &&
                    g->view.etag_hash == hash64(g->refused->etag.ptr, g->refused->etag.len, 0);
     if (!g->view.found || g->skip_index || refused) {
@@ -199,7 +206,7 @@ enum step_result serve_get_step_lookup(struct request *r)
 
 // --- DESCRIBE ------------------------------------------------------------------------------------
 
-// The run that the index names cannot be read from the disk. Restarts, and asks the origin.
+// Called when the run in the index cannot be read from the disk. Restarts, and asks the origin.
 static enum step_result unreadable(struct request *r)
 {
     get_of(r)->skip_index = true;
@@ -274,7 +281,8 @@ enum step_result serve_get_step_freshness(struct request *r)
     return go_to(r, REQUEST_GET_REPLY);
 }
 
-// Uses the version that the home has named. It names none if the version asked about is current.
+// Uses the version that the home has sent, if any. The home sends none if the version asked about
+// is current.
 static void take_found(struct get_state *g, const struct subscription *sub)
 {
     check(sub->state == SUBSCRIPTION_ENDED);
@@ -301,8 +309,8 @@ static enum step_result take_known(struct request *r, const struct subscription 
     return go_to(r, REQUEST_GET_FRESHNESS);
 }
 
-// The home has answered a HEAD's question for the version's checksums. If they are not available,
-// the origin answers the client, unless it refuses HEAD.
+// Called when the home has answered a HEAD's question for the version's checksums. If they are not
+// available, the request is passed through, unless the origin refuses HEAD.
 static enum step_result described(struct request *r)
 {
     struct get_state *g = get_of(r);
@@ -363,7 +371,8 @@ enum step_result serve_get_step_revalidated(struct request *r)
 
 // --- FIRST ---------------------------------------------------------------------------------------
 
-// Handles the run's head, or the place of a run that is stored already.
+// Handles the answer that names the version: the run's head, or the place of a run that is stored
+// already.
 static enum step_result first_answered(struct request *r, const struct subscription *sub)
 {
     struct get_state *g = get_of(r);
@@ -371,17 +380,17 @@ static enum step_result first_answered(struct request *r, const struct subscript
     if (g->object == NULL) {
         set_version(g, store_object_ref(sub->answer));
     } else if (!span_equal(g->object->etag, sub->answer->etag)) {
-        return restart(r); // the conditions were judged for another version
+        return restart(r); // the conditions were evaluated for another version
     }
     memcpy(r->origin_id, sub->origin_id, sizeof(r->origin_id));
     g->is_home_known |= sub->whole;
-    // A run that began before this request arrived says nothing about a later version.
+    // A run that began before this request came tells nothing about a version written since.
     bool may_be_older = (sub->joined || sub->whole) && !g->is_confirmed;
     return may_be_older && get_state_is_other(g, sub->answer->etag) ? get_ask_home(r)
                                                                     : go_to(r, REQUEST_GET_REPLY);
 }
 
-// Replies with the origin's verdict on the condition in the request for the run.
+// Replies with the origin's verdict on the condition that it got with the run.
 static enum step_result first_judged(struct request *r, const struct subscription *sub)
 {
     if (sub->err == ERR_NOT_MODIFIED) {
@@ -401,8 +410,8 @@ static bool refuses_suffix(const struct subscription *sub)
             sub->err == ERR_INVALID);
 }
 
-// The index has a run of the version that the origin has just confirmed. The request looks it up
-// again, and does not ask the origin again.
+// Called if the index has a run of the version that the origin has just confirmed. Looks that run
+// up, so that the origin is not asked again.
 static enum step_result look_again(struct request *r)
 {
     struct get_state *g = get_of(r);
@@ -430,7 +439,7 @@ static enum step_result first_ended(struct request *r, const struct subscription
     if (sub->outcome == OUTCOME_ERROR && g->object == NULL &&
         (sub->err == ERR_INVALID_RANGE || refuses_suffix(sub))) {
         get_state_leave(&g->runs[0]);
-        return get_ask_home(r); // a HEAD tells the size of the object
+        return get_ask_home(r); // a HEAD learns the size of the object
     }
     if (sub->outcome == OUTCOME_ERROR && sub->err == ERR_ORIGIN_UNFIT) {
         return answer_fits_not(r);
@@ -438,7 +447,8 @@ static enum step_result first_ended(struct request *r, const struct subscription
     if (sub->outcome == OUTCOME_ERROR) {
         return request_fail_by_origin(r, sub->err, sub->error_answer);
     }
-    // The run was requested before this request came: ask which version is current now.
+    // The run was requested before this request came, so the request must ask which version is
+    // current now.
     g->needs_head |= sub->outcome == OUTCOME_REJOIN && sub->ask.strict;
     if (sub->outcome == OUTCOME_GONE && g->object != NULL) {
         store_object_unref(g->refused);
