@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// One cache of listings for all workers: answers to listings, byte for byte, for a rule's list_ttl.
-// If equal listings are in flight at the same time, the origin is asked once.
+// One cache of listings for all workers. It keeps answers to listings, byte for byte, for the
+// list_ttl of a rule. If equal listings are in flight at the same time, the origin is asked once.
 //
-// A page has an owner, the worker that its name's hash picks. Only the owner touches its tables of
-// pages and of listings in flight, so there is no lock. The *asker* is the worker of the client's
-// request:
+// A page has an owner: the worker that the hash of the page's name selects. Only the owner uses its
+// tables of pages and of listings in flight, so there is no lock. The *asker* is the worker of the
+// client's request:
 //
 //   asker -> owner   ask: the name, and an empty page for the answer
 //   owner -> asker   a page; or "fetch it"; or nothing yet, if it joined the same listing in flight
@@ -13,7 +13,7 @@
 //
 // The asker sends its page to the owner once. Nobody changes the page after that, and its reference
 // count is atomic. The client of the fetch gets the bytes as they arrive. The clients that joined
-// get the page when it is complete. If the client of the fetch leaves, the first one that joined
+// get the page when it is complete. If the client of the fetch leaves, the first client that joined
 // fetches instead.
 //
 // Invalidation. A write reaches each worker as INVALIDATE, when it begins and again before its
@@ -24,11 +24,11 @@
 // that began before it. A client that had joined such a fetch asked before the reply. A write of
 // unknown extent raises the bucket's epoch, which is part of a page's name.
 //
-// Memory. Asks and pages are charged to the budget of base/chunk.h, and together take at most an
-// eighth of it. When that share is used up, a listing goes to the origin without joining
-// another, and is not kept. Above three quarters of the share, the owner with the most bytes of
-// pages drops its least recently used pages. A reload drops the pages that its rules forbid. An
-// owner that keeps a page drops a few that are too old.
+// Memory. Asks and pages are charged to the budget of base/chunk.h, and together use at most an
+// eighth of it. When that share is used up, a listing asks the origin without joining another, and
+// its answer is not kept. Above three quarters of the share, the owner with the most bytes of pages
+// drops its least recently used pages. A reload drops the pages that its rules forbid. An owner
+// that keeps a page also drops a few that are too old.
 #include "proxy/pass/pass_private.h"
 
 #include <stdlib.h>
@@ -42,17 +42,18 @@
 
 struct list_page {
     struct list_node table_node;  // in list_owner.pages
-    struct list_node used_node;   // in list_owner.used, most recent last
+    struct list_node used_node;   // in list_owner.used, the most recently used last
     struct list_node prefix_node; // in list_owner.by_prefix
     uint64_t prefix_hash;         // hash of bucket and prefix
     atomic_uint refs;
     struct list_room *room;
     uint64_t charged_bytes;
     uint64_t hash;
-    struct span name, bucket, origin_bucket, prefix; // in `text`; `bucket` is the client's name
+    // in `text`; `bucket` is the name that the client uses
+    struct span name, bucket, origin_bucket, prefix;
     const struct origin *origin;
-    uint64_t since_us; // the fetch began at this time or later
-    uint64_t due_us;   // the page is too old from this time on
+    uint64_t since_us; // the origin was asked at this time or later
+    uint64_t due_us;   // from this time on the page is too old
     unsigned status;
     struct headers headers;
     char *bytes;
@@ -63,9 +64,9 @@ struct list_page {
 struct list_ask {
     struct message message;
     struct proxy_worker *asker, *owner;
-    struct list_page *page; // the asker's, until the fetch ends and the owner gets it
+    struct list_page *page; // belongs to the asker until the fetch ends, then to the owner
     uint64_t ttl_us;
-    bool wants_new; // the client said no-cache
+    bool wants_new; // the client sent no-cache
     // used by the asker only
     struct request *request; // NULL: the client has left
     enum list_verdict verdict;
@@ -74,22 +75,22 @@ struct list_ask {
     // used by the owner only
     struct list_node node;       // in list_owner.granted, or in `waiters` of another ask
     struct list_node table_node; // in list_owner.flights while others can join this ask
-    struct list waiters;         // struct list_ask: those that joined this one
+    struct list waiters;         // struct list_ask: requests that joined this one
     bool is_doomed;
 };
 
 struct list_owner {
     struct list pages[TABLE_BUCKETS], flights[TABLE_BUCKETS];
-    // The same pages by prefix: a write finds those that may contain its key.
+    // The same pages by prefix, so that a write finds those that may contain its key.
     struct list by_prefix[PREFIX_BUCKETS];
     struct list used;
-    struct list granted; // asks whose askers fetch the page
+    struct list granted; // asks whose askers are fetching the page
 };
 
 struct trim {
     struct message message;
     struct proxy_worker *pw;
-    uint64_t goal_bytes; // all pages together shall have at most this many
+    uint64_t goal_bytes; // target for the memory of all asks and pages together
 };
 
 // --- memory --------------------------------------------------------------------------------------
@@ -133,7 +134,8 @@ static struct span text_put(char **at, struct span s)
     return copy;
 }
 
-// The hash of a prefix takes one byte at a time, because a key is looked up under each prefix.
+// The hash of a prefix is computed byte by byte, because a write looks its key up under each
+// prefix.
 static uint64_t prefix_hash_begin(const struct origin *origin, struct span bucket)
 {
     return hash64(bucket.ptr, bucket.len, (uint64_t)(uintptr_t)origin);
@@ -149,7 +151,7 @@ static struct list *prefix_bucket(struct list_owner *owner, uint64_t hash)
     return &owner->by_prefix[(hash >> 32) % PREFIX_BUCKETS];
 }
 
-// Returns NULL if the budget is used up.
+// Returns a new page without bytes, or NULL if the budget is used up.
 static struct list_page *page_new(struct list_room *room, const struct request *r, struct span name)
 {
     const struct s3_param *param = s3_param_find(&r->s3, "prefix");
@@ -229,15 +231,15 @@ static bool page_append(struct list_page *page, struct span data)
     if (need > page->cap && !page_grow(page, cap)) {
         return false;
     }
-    if (data.len > 0) { // without data, a pointer may be NULL
+    if (data.len > 0) { // without data, data.ptr may be NULL
         memcpy(page->bytes + page->len, data.ptr, data.len);
         page->len = need;
     }
     return true;
 }
 
-// Releases unused memory of the body, and copies status and headers into the page, in one block of
-// memory.
+// Completes the page: releases unused memory of the body, and copies status and headers into one
+// block of memory.
 static bool page_finish(struct list_page *page, unsigned status, const struct headers *headers)
 {
     check(page->status == 0);
@@ -305,7 +307,7 @@ static struct list_owner *owner_of(struct proxy_worker *pw)
     return pw->list_owner;
 }
 
-// The owner was chosen by the hash's low bits, so the table uses the others.
+// The low bits of the hash have chosen the owner, so the table uses the high bits.
 static unsigned bucket_of(const struct list_page *page)
 {
     check(page->name.len > 0);
@@ -354,7 +356,7 @@ static uint64_t page_drop(struct proxy_worker *pw, struct list_page *page)
     return bytes;
 }
 
-// --- too much is kept ----------------------------------------------------------------------------
+// --- dropping pages for memory -------------------------------------------------------------------
 
 static void on_trim(struct worker *to, struct message *message)
 {
@@ -373,7 +375,7 @@ static void on_trim(struct worker *to, struct message *message)
     }
 }
 
-// Makes the owner with the most bytes of pages drop some of them.
+// Makes the owner with the most bytes of pages drop pages, down to `goal_bytes` in all.
 static void make_room(struct proxy *proxy, uint64_t goal_bytes)
 {
     struct list_room *room = &proxy->list_room;
@@ -441,7 +443,8 @@ static void grant(struct list_owner *owner, struct list_ask *ask, uint64_t now_u
     answer(ask, LIST_FETCH, ERR_OK);
 }
 
-// Returns true if the page is too old by the rule under which it was fetched, or by the asker's.
+// Returns true if the page is too old, by the rule under which it was fetched or by the asker's
+// rule.
 static bool is_too_old(const struct list_page *page, const struct list_ask *ask, uint64_t now_us)
 {
     return now_us >= page->due_us || now_us >= page->since_us + ask->ttl_us;
@@ -461,7 +464,7 @@ static void on_ask(struct worker *to, struct message *message)
         answer_page(ask, page, LIST_HIT);
         return;
     }
-    if (page != NULL) { // the page that is being fetched will replace it
+    if (page != NULL) { // the page that will be fetched replaces it
         (void)page_drop(ask->owner, page);
     }
     struct list_ask *flight = flight_find(owner, ask->page);
@@ -473,7 +476,7 @@ static void on_ask(struct worker *to, struct message *message)
     grant(owner, ask, now_us);
 }
 
-// Returns list_ttl of the page's current rule. 0: the page may not be kept.
+// Returns the list_ttl of the rule that applies to the page now. 0: the page may not be kept.
 static uint64_t ttl_us_of(const struct proxy_worker *pw, const struct list_page *page)
 {
     return rules_find(pw->live, page->bucket, (struct span){"", 0})->list_ttl_ms * 1000;
@@ -517,7 +520,8 @@ static void keep(struct proxy_worker *pw, struct list_page *page)
     }
 }
 
-// The client of the fetch has left: the first waiter fetches, and the others wait for that fetch.
+// Called when the client of the fetch has left. The first waiter fetches, and the others wait for
+// that fetch.
 static void promote(struct list_owner *owner, struct list *waiters, uint64_t now_us)
 {
     struct list_node *node = list_pop_front(waiters);
@@ -551,7 +555,7 @@ static void on_end(struct worker *to, struct message *message)
     ask_free(ask);
 }
 
-// An empty key stands for the whole bucket.
+// Returns true if the page may contain the key. An empty key stands for the whole bucket.
 static bool page_covers(const struct list_page *page, const struct object_key *key)
 {
     return page->origin == key->origin && span_equal(page->origin_bucket, key->bucket) &&
@@ -569,7 +573,7 @@ static void drop_pages_of_bucket(struct proxy_worker *pw, const struct object_ke
     }
 }
 
-// Looks under each prefix of the key, so that the cost of a write does not grow with the number of
+// Looks up each prefix of the key, so that the cost of a write does not grow with the number of
 // other pages.
 static void drop_pages_of_key(struct proxy_worker *pw, const struct object_key *key)
 {

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decides which listings may be answered from kept pages, and gives each its name. Listings
-// with equal names may share one answer of the origin. A page is fetched without the client's
-// headers, so that it fits every client, except for the few that are part of its name. On the
-// request's worker.
+// Decides which listings may be answered from kept pages, and names them. Listings with the same
+// name may share one answer of the origin. A page must fit every client, so it is fetched without
+// the client's headers, except for the few that are part of its name. On the request's worker.
 #include "proxy/pass/pass_private.h"
 
 #include <stdatomic.h>
 
-// Headers that select another answer, say who pays for it, or decide whether there is one.
+// Headers that select another answer, say who pays for it, or decide whether it is refused.
 static const char *const SELECTING[] = {"x-amz-expected-bucket-owner",
                                         "x-amz-optional-object-attributes", "x-amz-request-payer"};
 
@@ -21,7 +20,8 @@ bool list_question_has(struct span header_name)
     return false;
 }
 
-// A request with any other header passes through with it, and its answer is not kept.
+// Returns true if the header cannot prevent a kept page. A request with any other header is passed
+// through with that header, and its answer is not kept.
 static bool header_is_known(struct span name)
 {
     if (span_starts_with_nocase(name, SPAN("x-amz-"))) {
@@ -31,7 +31,8 @@ static bool header_is_known(struct span name)
            !span_equal_nocase(name, SPAN("origin"));
 }
 
-// While the outcome of a write is unknown, a page that names its key may become wrong at any time.
+// While the outcome of a write is unknown, a page that contains its key may become wrong at any
+// time.
 static bool may_change_silently(const struct request *r)
 {
     return atomic_load(&r->pw->proxy->doubt_count) > 0 ||
@@ -54,7 +55,7 @@ static bool may_be_kept(const struct request *r)
 }
 
 // Appends each selecting header with the length of its value. Returns NULL if memory is short, or
-// if the request has such a header twice.
+// if such a header occurs twice.
 static const char *name_headers(const struct request *r, const char *name)
 {
     for (unsigned i = 0; i < ARRAY_LEN(SELECTING) && name != NULL; i++) {
@@ -70,10 +71,10 @@ static const char *name_headers(const struct request *r, const char *name)
     return name;
 }
 
-// Principal, its realm, bucket, where the bucket is now, its epoch, headers and query, with their
-// lengths, so that no two names read the same. Where the bucket is belongs to it because a reload
-// may give a principal other keys at the origin, which lists something else to it. Origins are
-// freed after pages.
+// The name consists of the principal, its realm, the bucket, the bucket's origin and its name
+// there, its epoch, headers and query. Lengths are included, so that different listings have
+// different names. The origin and the bucket's name there are included because a reload may move
+// the bucket. The address of an origin identifies it, because origins are freed after pages.
 struct span list_question_name(const struct request *r)
 {
     struct span query;

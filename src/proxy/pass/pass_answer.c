@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The answer that passes through: its head, without the headers that the client may not see, and
-// its bytes, in a queue. A full queue pauses the origin. If the request changes keys, the last byte
-// is held back until every write has ended. On the request's worker; serve_pass.c has the sequence.
+// Forwards the answer to the client: its head, without the headers that the client may not see, and
+// its bytes, through a queue. A full queue pauses the origin. If the request changes keys, the last
+// byte is held back until every write has ended. On the request's worker; serve_pass.c has the
+// sequence.
 #include "proxy/pass/pass_private.h"
 
-#define CODE_SHOWN_MAX 64u // of an error code of the origin's, in the log
+#define CODE_SHOWN_MAX 64u // bytes of the origin's error code in the log
 
 static bool is_ours(struct span name)
 {
@@ -39,7 +40,8 @@ void pass_answer_headers(struct pass_state *p)
             continue;
         }
         if (pass_state_copy_span(arena, &h.name) && pass_state_copy_span(arena, &h.value)) {
-            (void)!headers_add(&p->answered, arena, h.name, h.value); // a full table drops the rest
+            // headers that do not fit are left out
+            (void)!headers_add(&p->answered, arena, h.name, h.value);
         }
     }
 }
@@ -65,7 +67,7 @@ static enum http_pull pull(struct http_source *source, struct http_slice *ret_sl
         return HTTP_PULL_SLICE;
     }
     if (unjudged > 0) {
-        pass_origin_resume(p); // a name must be completed, however full the queue is
+        pass_origin_resume(p); // the rest of the name must come, even if the queue is full
     }
     if (p->call.phase != CALL_ENDED || held > unjudged) {
         return HTTP_PULL_WAIT;
@@ -84,7 +86,8 @@ void pass_answer_start(struct pass_state *p)
     pass_enter_answer(p, ANSWER_SENT);
     struct headers *headers = arena_alloc(r->arena, sizeof(*headers));
     if (headers != NULL) {
-        // Added first, so that a full table cannot leave the sandbox header out.
+        // Forebay's own headers come first, so that a full table cannot leave out the sandbox
+        // headers.
         request_common_headers(r, headers);
         for (unsigned i = 0; i < p->answered.count; i++) {
             (void)!headers_add(headers, r->arena, p->answered.items[i].name,
@@ -105,7 +108,7 @@ void pass_answer_start(struct pass_state *p)
         .has_length = p->relay.has_length && p->location.phase == LOCATION_UNUSED,
         .length = p->relay.length,
         .no_length = p->relay.status == 204 || p->relay.status == 304,
-        .close = p->upload == UPLOAD_DROPPED, // the rest of the request's body was not read
+        .close = p->upload == UPLOAD_DROPPED, // the rest of the client's body was not read
     };
     if (!pass_answer_is_bodiless(p)) {
         p->source.pull = pull;
@@ -132,15 +135,15 @@ void pass_answer_list_end_whole(struct pass_state *p)
     }
     check(!pass_changes_any(p));
     check(pass_has_head(p));
-    if (pass_listing_pending(p) > 0) { // it ends within a name
+    if (pass_listing_pending(p) > 0) { // the listing ends within a name
         list_cache_end(ask, LIST_END_ALONE, ERR_OK);
     } else {
         list_cache_end_whole(ask, p->relay.status, &p->answered);
     }
 }
 
-// Other clients may wait for the page. So it is received as fast as the origin sends it, however
-// slow its first client is, unless memory is short.
+// Gives bytes to the page, for which other clients may wait. So the listing is received as fast as
+// the origin sends it, even if its own client is slow. The exception is when memory is short.
 static void list_take(struct pass_state *p, struct span data)
 {
     check(p->list_ask != NULL);
@@ -177,6 +180,6 @@ void pass_answer_take(struct pass_state *p, struct span data)
     if (p->answer == ANSWER_SENT) {
         http_reply_ready(p->request->x);
     } else if (pass_listing_is_judged(p) && p->err == ERR_OK) {
-        pass_answer_start(p); // some names may be shown
+        pass_answer_start(p); // the names received so far are judged
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Forwards a request body to the origin. The table shows how, for each kind of body. One thread;
-// owned by serve_pass.c.
+// Forwards a request body to the origin; the table shows how, for each kind of body. Owned by a
+// pass_state. On the request's worker.
 //
 // incoming                                outgoing
 // nothing                                 nothing
@@ -15,9 +15,9 @@
 // HTTP chunks without a length            collected (bounded), then bound by its hash
 // anything the caller wants whole         the same
 //
-// Any one of three signs marks a body as aws-chunked, so the framing never reaches the origin as
-// object bytes. Every check here ends before the origin gets the last byte. The origin knows the
-// length, so it cannot complete an upload that is cut here.
+// A body is aws-chunked if any one of three signs says so, so the framing never reaches the origin
+// as object bytes. Every check here ends before the origin gets the last byte. The origin knows the
+// length, so it cannot complete an upload that Forebay cuts.
 #include "proxy/pass/pass_private.h"
 
 #include <stdlib.h>
@@ -27,7 +27,7 @@
 #define FRAME_CHUNK_SIZE (64u * 1024u)
 #define BASE64_SHA256_LEN 44u
 
-// Trailers whose value has a known length, including those that Forebay does not compute.
+// Trailers whose values have a known length. Forebay cannot compute some of these checksums.
 static const struct {
     const char *name;
     size_t value_len;
@@ -49,7 +49,8 @@ static size_t trailer_value_len_of(struct span name)
     return 0;
 }
 
-// --- headers of the copy that goes on ------------------------------------------------------------
+// --- headers for the origin
+// -----------------------------------------------------------------------
 
 // Removes aws-chunked from Content-Encoding and keeps its other values.
 static enum err content_encoding_strip(struct arena *arena, struct headers *headers)
@@ -104,7 +105,7 @@ static enum err headers_unframe(struct arena *arena, struct headers *headers)
     headers_remove(headers, SPAN("x-amz-decoded-content-length"));
     if (headers_count(headers, SPAN("x-amz-trailer")) > 0) {
         headers_remove(headers, SPAN("x-amz-trailer"));
-        // This header announces the trailer, and origins refuse it without the trailer.
+        // x-amz-sdk-checksum-algorithm announces the trailer, and origins refuse it without one.
         if (!has_checksum_header(headers)) {
             headers_remove(headers, SPAN("x-amz-sdk-checksum-algorithm"));
         }
@@ -114,8 +115,8 @@ static enum err headers_unframe(struct arena *arena, struct headers *headers)
 
 // --- the plan ------------------------------------------------------------------------------------
 
-// Charges memory for a collected body of up to `bytes` bytes. ERR_OVERLOAD: the share of the budget
-// for such bodies is used up.
+// Charges the memory for a collected body of up to `bytes` bytes. ERR_OVERLOAD: the share of the
+// budget for such bodies is used up.
 static enum err collect_count(struct pass_body *body, uint64_t bytes)
 {
     check(body->copies > 0);
@@ -134,9 +135,10 @@ static enum err collect_count(struct pass_body *body, uint64_t bytes)
     return ERR_OK;
 }
 
-// Charges a body of known length at once. A body of unknown length is charged as a small one first.
-// When it outgrows that, it is charged as the largest one allowed: if many grew step by step, all
-// of them would be refused halfway.
+// Begins to collect a body. A body of known length is charged at once. A body of unknown length is
+// first charged as a small one. When it outgrows that, it is charged as the largest allowed one. If
+// it were charged step by step, many such bodies could use up the budget together, and all would be
+// refused halfway.
 static enum err collect_begin(struct pass_body *body, const struct pass_body_input *input,
                               bool has_length, uint64_t length)
 {
@@ -201,7 +203,7 @@ static enum err decoder_start(struct pass_body *body, const struct pass_body_inp
     return body->decoder != NULL ? ERR_OK : ERR_NO_MEMORY;
 }
 
-// Finds the first announced trailer that is a checksum.
+// Finds the first checksum among the announced trailers.
 static void trailer_find(struct pass_body *body, struct arena *arena, const struct headers *headers)
 {
     check(body->checksum == NULL);
@@ -223,7 +225,7 @@ static void trailer_find(struct pass_body *body, struct arena *arena, const stru
     }
 }
 
-// Plans an aws-chunked body that is decoded here.
+// Plans an aws-chunked body that Forebay decodes.
 static enum err plan_decode(struct pass_body *body, const struct pass_body_input *input,
                             enum sigv4_payload payload, struct arena *arena,
                             struct headers *headers)
@@ -296,7 +298,7 @@ static enum err plan_nothing(struct pass_body *body, const struct pass_body_inpu
         if (payload == SIGV4_PAYLOAD_HASH && !span_equal_nocase(hash, SPAN(SIGV4_EMPTY_SHA256))) {
             return ERR_CONTENT_SHA256_MISMATCH;
         }
-        // Even an empty object in chunks has a last chunk.
+        // An empty object in aws-chunked framing still has a last chunk.
         if (payload == SIGV4_PAYLOAD_STREAMING || payload == SIGV4_PAYLOAD_STREAMING_TRAILER ||
             payload == SIGV4_PAYLOAD_UNSIGNED_TRAILER) {
             return ERR_INCOMPLETE_BODY;
@@ -314,8 +316,8 @@ enum err pass_body_plan(struct pass_body *body, const struct pass_body_input *in
     const struct http_request *http = input->http;
     byte_queue_init(&body->queue);
     buf_init(&body->whole, PASS_COLLECT_MAX);
-    // A body of unknown length is collected. If it is too large for that, the client must send a
-    // length.
+    // A body of unknown length is collected. If it is too large to be collected, the client must
+    // send a length.
     body->too_large = http->framing == HTTP_BODY_CHUNKS && (input->s3->flags & S3_OP_BODY) != 0
                           ? ERR_MISSING_CONTENT_LENGTH
                           : ERR_ENTITY_TOO_LARGE;
@@ -327,7 +329,7 @@ enum err pass_body_plan(struct pass_body *body, const struct pass_body_input *in
         return err;
     }
     if (input->claim != NULL &&
-        input->claim->present) { // a presigned URL may name the hash in its query
+        input->claim->present) { // a presigned URL may have the hash in its query
         payload = input->claim->payload;
         hash = input->claim->payload_hash;
     }
@@ -339,7 +341,7 @@ enum err pass_body_plan(struct pass_body *body, const struct pass_body_input *in
         return plan_nothing(body, input, payload, hash, arena, headers);
     }
     if (payload == SIGV4_PAYLOAD_HASH) {
-        err = hash_verify_start(body, hash); // hash of the received bytes, including framing
+        err = hash_verify_start(body, hash); // hash of the bytes as received, including framing
         if (err != ERR_OK) {
             return err;
         }
@@ -361,8 +363,8 @@ enum err pass_body_plan(struct pass_body *body, const struct pass_body_input *in
 
 // --- bytes ---------------------------------------------------------------------------------------
 
-// Frames the payload again in aws-chunked chunks of FRAME_CHUNK_SIZE. pass_body_finish() adds the
-// last chunk and the trailer.
+// Frames the payload in aws-chunked chunks of FRAME_CHUNK_SIZE. pass_body_finish() adds the last
+// chunk and the trailer.
 static void frame(struct pass_body *body, struct span data, uint64_t first_byte)
 {
     check(body->reframe && body->decode);
@@ -534,7 +536,8 @@ enum err pass_body_finish(struct pass_body *body, struct arena *arena)
     return ERR_OK;
 }
 
-// Returns the number of bytes that the origin may get so far.
+// Returns how many bytes the origin may get now. The last byte of a body is held back until its
+// checks have passed.
 static uint64_t available(const struct pass_body *body)
 {
     check(body->taken <= body->length);

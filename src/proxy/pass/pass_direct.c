@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads objects without the cache from an origin that cannot relay requests (a directory), for
-// example under a rule `cache: false` or with no-store. First a HEAD fixes the version. Conditions
-// and range are judged on it as on a hit; then the range is fetched with If-Match and streamed.
-// Nothing is stored. On the request's worker, as a part of the sequence in serve_pass.c. Here
-// p->relay only holds the answer. If the client of a relayed object is slow, the rest of that
-// object is read in the same way.
+// example under a rule `cache: false` or with no-store. First a HEAD fixes the version. Forebay
+// judges conditions and range on it as on a hit, then fetches the range with If-Match and streams
+// it. Nothing is stored. On the request's worker, in the sequence of serve_pass.c. p->relay is used
+// here only to hold the answer.
+//
+// If the client of a relayed object is slow, the rest of that object is read in the same way.
 #include "proxy/pass/pass_private.h"
 
 #include <string.h>
@@ -72,7 +73,7 @@ static enum err on_body(struct origin_fetch *f, struct span data)
     return ERR_OK;
 }
 
-// Judges the conditions, then the range, as on a hit. ERR_OK: p->relay has the answer.
+// Judges the conditions, then the range, as on a hit. ERR_OK: p->relay describes the answer.
 static enum err judge(struct pass_state *p)
 {
     check(p->call.kind == PASS_BY_HEAD);
@@ -158,7 +159,7 @@ static void on_end(struct origin_fetch *f, enum err err)
 {
     struct pass_state *p = as_pass(f->ctx);
     check(p->call.kind != PASS_BY_RELAY);
-    // A change between the two calls does not mean that a condition of the client failed.
+    // If the object changed between the two calls, no condition of the client has failed.
     err = err == ERR_ORIGIN_CHANGED ? ERR_ORIGIN_BUSY : err;
     if (!pass_origin_end(p, err)) {
         return;
@@ -171,7 +172,7 @@ static void on_end(struct origin_fetch *f, enum err err)
     } else if (p->request != NULL && err == ERR_NO_SUCH_KEY) {
         p->relay.status = error_row(err)->status;
         if (p->answer == ANSWER_NONE) {
-            (void)pass_version_tell(p); // true: on_told() continues
+            (void)pass_version_tell(p); // if true, on_told() continues
         }
     }
     pass_go(p);
@@ -195,7 +196,7 @@ void pass_direct_may_follow(struct pass_state *p)
     struct direct_read *d = &p->direct;
     d->etag = p->relay.part_etag;
     // The rest is requested by key and range only, like a run. So nothing else in the request may
-    // select the answer, except a part number, because a part is a range.
+    // select the answer. A part number may, because a part is a range.
     bool is_plain =
         p->s3.operation == S3_GetObject &&
         (p->s3.bypass_reason == NULL || strcmp(p->s3.bypass_reason, "part-number") == 0);

@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes whose outcome is not known: the origin has the request, or may get it yet, and has not
-// reported the outcome (a time-out, a reset, a gateway's failure). It may apply the write at any
-// time, also long after the client has its answer. Bytes that are read before that are current now
-// and may be outdated a moment later, so they must not be cached. Therefore a second write to the
-// same key stays open for STORE_DOUBT_MS: a doubt, which asks nothing of the origin. An open write
-// has the effect that is needed: nothing is published, and when it ends the key is invalidated once
-// more (rule 28). In addition, the key's home lets no reader share a request that was sent before
-// that reader came.
+// Handles writes whose outcome is unknown: the origin has the request, or may still get it, and has
+// not reported the outcome (a timeout, a reset, a gateway's failure). The origin may apply the
+// write at any time, even long after the client has its answer. Bytes that are read before then are
+// current at that moment, and may be outdated a moment later, so they must not be cached.
+//
+// Therefore a second write to the same key stays open for STORE_DOUBT_MS. This write is a doubt,
+// and sends nothing to the origin. While a write is open, nothing of the key is published, and when
+// it ends the key is invalidated once more (rule 28). In addition, the key's home lets no reader
+// share a request that was sent before the reader came.
 //
 // Copies, completed uploads and batch deletes report their outcome in a document that follows a
-// 200. Their outcome is also unknown if there is no document, or one that reports a failure inside
-// the origin.
+// 200. If that document is missing or reports a failure inside the origin, the outcome is also
+// unknown.
 //
 // A doubt begins before its write ends, so that nothing is cached in between. It belongs to the
-// worker of its write. Above PASS_DOUBTS_MAX of them, when their share of memory is used up, and
-// for changes of unknown extent, the bucket is in doubt (state_doubt.c).
+// worker of its write. In three cases the bucket is put in doubt instead of the key
+// (state_doubt.c): there are PASS_DOUBTS_MAX doubts already, their share of memory is used up, or
+// the change is of unknown extent.
 #include "proxy/pass/pass_private.h"
 
 #include <stdlib.h>
@@ -118,8 +120,8 @@ static bool code_is_unsure(struct span code)
            span_equal_cstr(code, "InternalServerError");
 }
 
-// Collects the text after "<Code>", up to the next element. A '<' in the middle of the tag starts
-// the match again.
+// Scans for "<Code>" and collects the text after it, up to the next element. A '<' in the middle of
+// the tag restarts the match.
 static void document_step(struct pass_document *d, char c)
 {
     check(d->matched < sizeof("<Code>"));
@@ -144,8 +146,8 @@ void pass_doubt_take(struct pass_state *p, struct span data)
     }
 }
 
-// Returns true if the document does not settle the outcome. An empty one does for operations that
-// may have nothing to report.
+// Returns true if the document leaves the outcome unknown. An empty document settles it for
+// operations that may have nothing to report.
 static bool document_is_unsure(const struct pass_state *p)
 {
     bool lacks_verdict = !p->document.has_text && p->s3.operation != S3_Unknown &&
@@ -155,8 +157,8 @@ static bool document_is_unsure(const struct pass_state *p)
 
 // --- doubts --------------------------------------------------------------------------------------
 
-// Returns true if the outcome of the write is unknown. An upload whose last byte the origin does
-// not have is not applied.
+// Returns true if the outcome of the write is unknown. The origin does not apply an upload whose
+// last byte it does not have.
 static bool is_doubtful(const struct pass_state *p)
 {
     check(p->phase == PASS_CLOSE);
@@ -182,7 +184,7 @@ void pass_doubt_begin(struct pass_state *p)
     }
 }
 
-// The next process does not have the doubts of keys, so their buckets are put in doubt.
+// The next process will not know the doubts of keys, so their buckets are put in doubt.
 void pass_doubt_free_all(struct proxy_worker *pw)
 {
     struct list_node *node;

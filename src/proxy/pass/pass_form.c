@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Parses a form upload (POST to a bucket): the subset of RFC 7578 that browsers and SDKs write.
-// Any text that another reader might understand differently is refused. Pure; any thread.
+// Refuses any text that the origin might parse differently. Pure; any thread.
 //
 //   --B CRLF
 //   Content-Disposition: form-data; name="key" CRLF CRLF value CRLF      fields, the key among them
@@ -11,9 +11,9 @@
 //   --B-- CRLF
 //
 // Not allowed: a preamble, folded or unknown header lines, and other parameters. Parameters are
-// quoted and have no escapes. The text --B may occur only on a delimiter line, not even inside the
-// file. The head, up to the file, is parsed in one piece. The file and the rest are scanned while
-// they pass.
+// quoted and have no escapes. The text --B may occur only on a delimiter line, and not even inside
+// the file. pass_form_read() parses the head, up to the file, in one piece. pass_form_tail_feed()
+// scans the file and everything after it while it passes.
 #include "proxy/pass/pass_private.h"
 
 #include <string.h>
@@ -21,7 +21,7 @@
 static struct span after(struct span s, size_t n)
 {
     check(n <= s.len);
-    // An empty span may have a NULL pointer, to which not even 0 may be added.
+    // An empty span may have a NULL pointer, and C does not allow even adding 0 to NULL.
     return n == 0 ? s : (struct span){s.ptr + n, s.len - n};
 }
 
@@ -41,7 +41,7 @@ static void skip_blanks(struct span *s)
     }
 }
 
-// Reads "; name=" and a quoted text without escapes.
+// Parses `; name="value"` without escapes.
 static bool take_parameter(struct span *s, struct span name, struct span *ret_value)
 {
     skip_blanks(s);
@@ -116,7 +116,7 @@ static bool disposition_read(struct span value, struct part *part)
     return value.len == 0 && part->name.len > 0;
 }
 
-// Reads a part's header lines: one Content-Disposition and, for the file, Content-Type.
+// Parses a part's header lines: one Content-Disposition and, for the file, Content-Type.
 static bool part_read(struct span lines, struct part *ret_part)
 {
     struct part part = {0};
@@ -175,7 +175,7 @@ static bool key_fill_in(struct arena *arena, struct span key, struct span file_n
     return ok;
 }
 
-// Returns true for a field that only a form with a signed policy has.
+// Returns true for a field that only forms with a signed policy have.
 static bool is_of_signature(struct span name)
 {
     static const char *const NAMES[] = {"policy", "signature", "awsaccesskeyid", "x-amz-signature",
@@ -188,15 +188,15 @@ static bool is_of_signature(struct span name)
     return false;
 }
 
-// Returns true for a field that names a source to copy from. S3 has no such field. An origin that
-// accepts one would read a key for which Forebay has checked no right.
+// Returns true for a field that names a source to copy from. S3 defines no such field. If an origin
+// accepted one, it would read a key for which Forebay has checked no right.
 static bool is_source(struct span name)
 {
     struct span copy = SPAN("x-amz-copy-source"), rename = SPAN("x-amz-rename-source");
     return take(&name, copy) || take(&name, rename);
 }
 
-// Reads a field before the file. Returns false if the form must be refused.
+// Handles a field before the file. Returns false if the form must be refused.
 static bool field_read(struct pass_form *form, struct span bucket, struct span name,
                        struct span value)
 {
@@ -204,7 +204,7 @@ static bool field_read(struct pass_form *form, struct span bucket, struct span n
     if (span_equal_nocase(name, SPAN("key"))) {
         bool is_first = form->key.len == 0 && value.len > 0;
         form->key = value;
-        return is_first; // if there are two, origins disagree on which one to use
+        return is_first; // origins disagree about which of two keys to use
     }
     if (span_equal_nocase(name, SPAN("bucket"))) {
         return span_equal(value, bucket);
@@ -236,7 +236,7 @@ enum pass_form_state pass_form_read(struct arena *arena, const struct headers *h
             return PASS_FORM_MORE;
         }
         if (!take(&rest, SPAN("\r\n"))) {
-            return PASS_FORM_REFUSED; // the form has no file, or this is not a delimiter line
+            return PASS_FORM_REFUSED; // the closing delimiter without a file, or no delimiter line
         }
         size_t lines_end = span_find_text(rest, SPAN("\r\n\r\n"));
         if (lines_end == rest.len) {
@@ -278,8 +278,8 @@ void pass_form_tail_init(struct pass_form_tail *tail, struct span boundary)
     memcpy(tail->mark + 4, boundary.ptr, boundary.len);
 }
 
-// Returns true if the bytes scanned so far end with the mark without its first `skip` bytes. The
-// window holds at least as many of the last bytes as the mark has.
+// Returns true if the bytes scanned so far end with the mark, of which the first `skip` bytes are
+// left out. The window always holds at least the last mark_len bytes.
 static bool ends_with_mark(const struct pass_form_tail *tail, size_t skip)
 {
     check(skip < tail->mark_len);
@@ -299,8 +299,7 @@ static void window_add(struct pass_form_tail *tail, char c)
     tail->window[tail->window_len++] = c;
 }
 
-// Returns true if the part after the file has no meaning for an origin: only a button may follow
-// the file.
+// Returns true if an origin will ignore this part. After the file only a button is allowed.
 static bool button_is_harmless(struct span lines)
 {
     struct part part;

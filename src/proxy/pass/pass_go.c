@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The phases of a pass_state: their driver, and the only functions that change one. pass_phases.def
-// has the legal steps, pass_phase.c what each phase does. On the request's worker.
+// Runs the phases of a pass_state. Only the functions of this file change a phase. pass_phases.def
+// has the legal changes, and pass_phase.c the functions of each phase. On the request's worker.
 #include "proxy/pass/pass_private.h"
 
 #define PASS_PHASE(name, next) [PASS_##name] = (next),
@@ -39,7 +39,7 @@ static void enter(struct pass_state *p, enum pass_phase next)
 void pass_enter_call(struct pass_state *p, enum call_phase next)
 {
     check_step(CALL_NEXT, p->call.phase, next);
-    check(p->call.phase != CALL_NONE || p->phase == PASS_ASK); // the origin is not asked before ASK
+    check(p->call.phase != CALL_NONE || p->phase == PASS_ASK); // no call before ASK
     check(p->call.phase != CALL_ENDED || p->call.kind == PASS_BY_RANGE);
     p->call.phase = next;
 }
@@ -56,8 +56,8 @@ void pass_enter_upload(struct pass_state *p, enum upload_phase next)
 void pass_enter_answer(struct pass_state *p, enum answer_phase next)
 {
     check_step(ANSWER_NEXT, p->answer, next);
-    // A write's client gets no answer before the second invalidation, unless the outcome is in the
-    // document. The last byte of that document is held back (pass_answer.c).
+    // The client of a write gets no answer before the second invalidation. The exception is an
+    // outcome that is in the document: pass_answer.c holds the last byte of that document back.
     check(next == ANSWER_HEAD || !pass_changes_any(p) || p->is_streamed || p->phase == PASS_ANSWER);
     p->answer = next;
 }
@@ -85,7 +85,7 @@ void pass_state_check(const struct pass_state *p)
 {
     bool is_writing = p->phase == PASS_NOTE || p->phase == PASS_OPEN || p->phase == PASS_CLOSE;
     check(p->phase < PASS_OVER);
-    check(p->awaited <= 2); // the keys and the bucket
+    check(p->awaited <= 2); // one for the keys, one for the bucket
     check(p->awaited == 0 || is_writing);
     check(!is_writing || pass_changes_any(p));
     check(p->phase == PASS_READ || p->phase == PASS_ANSWER || p->origin != NULL);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Finds the keys that a request changes: those that its head may change (r->effects), the key of a
-// form, or the keys in the body of a batch delete. If the request names no keys, it may change the
-// whole bucket. On the request's worker, while the client is there. pass_writes.c finds the names
-// that copies of a key may be held under.
+// form, or the keys in the body of a batch delete. If the request changes a bucket without naming
+// keys, any key of the bucket may change. On the request's worker, before the client leaves.
+// pass_writes.c finds the names under which copies of a key may be cached.
 #include "proxy/pass/pass_private.h"
 
 // Adds a key that the request changes. `bucket` is the origin's name for the bucket. Both must live
@@ -29,7 +29,8 @@ static enum err add_copied(struct pass_state *p, struct span bucket, struct span
     return ok ? add_write(p, bucket, key) : ERR_NO_MEMORY;
 }
 
-// Adds the key that the head may change, or notes that it may change any key of the bucket.
+// Adds the keys that the head may change. Sets changes_bucket if it may change any key of the
+// bucket.
 static enum err add_head_keys(struct pass_state *p)
 {
     const struct request *r = p->request;
@@ -56,7 +57,7 @@ enum err pass_keys_of_head(struct pass_state *p)
     return are_elsewhere ? ERR_OK : add_head_keys(p);
 }
 
-// Returns the right that the change needs. A conditional change also needs the right to read
+// Returns the rights that the change needs. A conditional change also needs the right to read
 // (s3_effects.c).
 static unsigned rights_for(const struct request *r, unsigned right, bool is_conditional)
 {

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads the names in a listing while it passes through. A client that may list only a part of the
-// bucket sees no name of another part. This check is needed because an origin may list from the
+// bucket sees no names outside that part. This check is needed because an origin may list from the
 // start position (marker, start-after, a token) whatever the prefix (SeaweedFS 4.30 does). The
-// names are also kept as hints. One is the sizes of objects: a client that reads one of them for
-// the first time and wants its checksums may request it whole. The other is the order of the large
-// ones, because clients may read them in that order (series.c). On the request's worker.
+// listing is also used for two hints. The first is the sizes of objects: if a client reads one of
+// them for the first time and wants its checksums, Forebay may request it whole. The second is the
+// order of large objects, because clients may read them in that order (series.c). On the request's
+// worker.
 #include "proxy/pass/pass_private.h"
 
 #include "stats/stats.h"
 
 #include <string.h>
 
-// Returns true if the order of the names is that of the objects. A delimiter other than "/" may
-// hide objects between two names.
+// Returns true if the listing has the objects in their order and leaves none out between two names.
+// With a delimiter other than "/" it may leave some out.
 static bool names_all(const struct s3_request *s3)
 {
     const struct s3_param *delimiter = s3_param_find(s3, "delimiter");
@@ -45,7 +46,7 @@ static void judge_begin(struct pass_state *p)
         return;
     }
     p->list_names = arena_alloc(p->arena, sizeof(*p->list_names));
-    check(p->list_names != NULL); // cannot fail: a request cannot fill the arena
+    check(p->list_names != NULL); // a request cannot fill the arena
     s3_list_names_begin(p->list_names, &p->s3, is_encoded(&p->s3));
 }
 
@@ -75,7 +76,7 @@ static bool are_of_one_folder(struct span a, struct span b)
            memchr(b.ptr + same, '/', b.len - same) == NULL;
 }
 
-// Notes the order of large objects for read-ahead. A smaller object is read in one run anyway.
+// Records the order of large objects for read-ahead. A smaller object is read in one run anyway.
 static void note_order(struct pass_state *p, struct span key, uint64_t size_bytes)
 {
     struct span former = p->list_former;
@@ -118,7 +119,7 @@ bool pass_listing_take(struct pass_state *p, struct span data)
     }
     if (p->list_names != NULL &&
         !s3_list_names_feed(p->list_names, data, pass_listing_may_show, p)) {
-        stats_add(COUNTER_listings_refused, p->err == ERR_OK ? 1 : 0); // once
+        stats_add(COUNTER_listings_refused, p->err == ERR_OK ? 1 : 0); // counted once per request
         return false;
     }
     if (p->list_scan != NULL) {

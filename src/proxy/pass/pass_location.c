@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rewrites answers that say where a new object or bucket is: the header Location, and the elements
-// Location and Bucket of a document. The origin names its own endpoint and bucket. The client gets
-// the endpoint, path and bucket of its request instead. For an access key with rights on a part of
-// the bucket, an error document also loses the elements that name anything else.
+// Location and Bucket of a document. The origin sends its own endpoint and bucket name. The client
+// gets the endpoint, path and bucket of its request instead. If an access key has rights only on a
+// part of the bucket, elements that name anything else are removed from error documents.
 //
 // A document may come late. The origin may send blanks for minutes before it, to keep the
-// connection alive; they are forwarded at once. The document itself is collected until it is
-// complete, up to LOCATION_DOCUMENT_MAX bytes. These operations send none that is longer, so a
-// longer document is forwarded unchanged. On the request's worker.
+// connection alive; they are forwarded at once. The document is then collected until it is
+// complete, up to LOCATION_DOCUMENT_MAX bytes. Operations whose location is rewritten send no
+// longer one, so a longer document is forwarded unchanged. On the request's worker.
 #include "proxy/pass/pass_private.h"
 
 #include <string.h>
@@ -19,7 +19,8 @@ static bool is_blank(char c)
     return c == ' ' || c == '\n' || c == '\r' || c == '\t';
 }
 
-// Appends "http://HOST" as the client sent it; nothing if it sent no Host.
+// Appends "http://HOST" or "https://HOST", with HOST as the client sent it. Appends nothing without
+// a Host.
 static void append_endpoint(const struct request *r, struct buf *out)
 {
     if (r->http->host.len > 0) {
@@ -28,8 +29,8 @@ static void append_endpoint(const struct request *r, struct buf *out)
     }
 }
 
-// Appends the URL as the client addressed it. The request's path already names the bucket or the
-// key.
+// Appends the URL of the new object or bucket, as the client addressed it. The path of the request
+// already names the bucket or the key.
 static void append_place(const struct pass_state *p, struct buf *out)
 {
     check(p->request != NULL);
@@ -57,7 +58,7 @@ static void mend_header(struct pass_state *p)
     }
     buf_init(&out, LOCATION_DOCUMENT_MAX);
     if (r->s3.operation == S3_CreateBucket && span_starts_with(value, SPAN("/"))) {
-        buf_append_char(&out, '/'); // here S3 sends the bucket's name, not its URL
+        buf_append_char(&out, '/'); // here S3 sends the name of the bucket, not a URL
         buf_append_span(&out, r->s3.bucket);
     } else {
         append_place(p, &out);
@@ -96,8 +97,8 @@ void pass_location_begin_error(struct pass_state *p)
 
 // --- The document --------------------------------------------------------------------------------
 
-// Finds the element's text in `document`. `open` and `close` are its tags. Returns false if there
-// is no such element.
+// Finds the text of an element in `document`. `open` and `close` are the element's tags. Returns
+// false if the document has no such element.
 static bool find_element(struct span document, struct span open, struct span close,
                          size_t *ret_start, size_t *ret_end)
 {
@@ -113,7 +114,8 @@ static bool find_element(struct span document, struct span open, struct span clo
     return len < rest.len;
 }
 
-// Appends `document` with `text` in place of the element's own text.
+// Replaces the text of an element in `document` by `text`. Does nothing if there is no such
+// element.
 static void replace(struct buf *document, struct span open, struct span close, struct span text)
 {
     size_t start = 0, end = 0;
@@ -143,7 +145,8 @@ static void give_up(struct pass_state *p)
     p->location.phase = LOCATION_PASSES;
 }
 
-// The names in an incomplete or too long document cannot be checked, so the client gets none of it.
+// Names in an incomplete or too long document cannot be checked, so the client gets nothing of such
+// a document.
 static void hide_names(struct pass_state *p)
 {
     struct pass_location *l = &p->location;
@@ -179,7 +182,7 @@ void pass_location_take(struct pass_state *p, struct span data)
     byte_queue_append(&p->down, (struct span){data.ptr, blanks});
     struct span rest = {data.ptr + blanks, data.len - blanks};
     if (l->phase == LOCATION_HIDES) {
-        buf_append_span(&l->document, rest); // fails if it becomes too long
+        buf_append_span(&l->document, rest); // fails, and stays failed, if it becomes too long
         return;
     }
     if (rest.len > LOCATION_DOCUMENT_MAX - l->document.len) {

@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// The call at the origin for a request that passes through: a relay, or a fetch of a direct read.
-// On the request's worker.
+// The call at the origin for a request that passes through. It is a relay, or a fetch of a direct
+// read. On the request's worker.
 //
-// A transfer that is paused for a slow client keeps one of the few slots at the origin. If the rest
-// of a read can be requested separately, the read frees its slot, as a run does (fill_pause.c):
+// A transfer that is paused for a slow client occupies one of the few slots at the origin. If the
+// rest of a read can be requested separately, the slot is freed, as it is for a run (fill_pause.c).
+// The events in each phase, and the phase that follows:
 //
-//   RUNNING    pausing: PAUSED, and the timer runs
-//   PAUSED     resumed in time: RUNNING. Timer: the call is cancelled, YIELDING
-//   YIELDING   resumed: RETAKING. The call's end: PARKED
-//   RETAKING   the call's end: PARKED, and resumed at once
-//   PARKED     resumed: requests a piece, PIECE; or, if it was not parked for long, the rest,
-//   RUNNING PIECE      its end: PARKED, and resumed at once if the client has taken most of the
-//   queue
+//   RUNNING    paused: starts the timer, PAUSED
+//   PAUSED     resumed in time: RUNNING. The timer fires: cancels the call, YIELDING
+//   YIELDING   resumed: RETAKING. The call ends: PARKED
+//   RETAKING   the call ends: PARKED, and resumed at once
+//   PARKED     resumed: requests a piece, PIECE. If it was not parked for long: requests all the
+//              rest, RUNNING
+//   PIECE      the call ends: PARKED, and resumed at once if the queue is nearly empty
 //
-// The rest is requested in pieces that are never paused. If a client takes a piece quickly, all
-// that is left is requested at once.
+// The rest is requested in pieces that are never paused. If the client takes a piece quickly, all
+// the rest is requested at once.
 #include "proxy/pass/pass_private.h"
 
 #include <string.h>
@@ -97,7 +98,7 @@ static void on_pause_timer(struct timer *timer)
     check(p->call.may_park);
     stats_add(COUNTER_pass_parked, 1);
     pass_enter_call(p, CALL_YIELDING);
-    call_cancel(p); // pass_origin_end() parks it
+    call_cancel(p); // pass_origin_end() then parks the call
 }
 
 void pass_origin_init(struct pass_state *p)
@@ -110,7 +111,7 @@ void pass_origin_done(struct pass_state *p)
     timer_done(&p->call.timer);
 }
 
-// Returns the offset in the object of the first byte that was not received for the client.
+// Returns the offset in the object of the first byte that has not been received yet.
 static uint64_t next_byte(const struct pass_state *p)
 {
     return p->direct.first + p->received_bytes;
@@ -141,7 +142,7 @@ bool pass_origin_end(struct pass_state *p, enum err err)
         return true;
     }
     pass_enter_call(p, CALL_PARKED);
-    p->call.kind = PASS_BY_RANGE; // even if the first call was a relay
+    p->call.kind = PASS_BY_RANGE; // also if the first call was a relay
     if (is_piece) {
         p->call.idle_since_us = worker_now_us(p->pw->worker);
     }
@@ -156,7 +157,7 @@ bool pass_origin_end(struct pass_state *p, enum err err)
 void pass_origin_pause(struct pass_state *p)
 {
     if (p->call.phase != CALL_RUNNING) {
-        return; // there is room for a piece, and any other call brings no more bytes
+        return; // a piece always has room, and the other phases bring no more bytes
     }
     pass_enter_call(p, CALL_PAUSED);
     call_pause(p);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The phases of a request that passes through: the functions of each phase, and the condition that
-// ends it. pass_go() runs through this table. pass_phases.def lists the phases that may follow each
-// other. On the request's worker.
+// ends it. pass_go() uses this table. pass_phases.def lists which phases may follow which. On the
+// request's worker.
 //
 // The order of the phases keeps the promise to clients. The origin is asked only after every cached
-// copy of the changed keys is invalidated. The client is answered only after every copy is
-// invalidated once more.
+// copy of the changed keys has been invalidated. The client is answered only after every copy has
+// been invalidated once more.
 #include "proxy/pass/pass_private.h"
 
 #include "stats/stats.h"
@@ -34,7 +34,7 @@ void pass_phase_start(struct pass_state *p)
     check(p->origin == NULL && r->origin != NULL);
     check(p->err == ERR_OK);
     p->relay.bucket = arena_copy(p->arena, r->origin_bucket);
-    p->origin = r->origin; // a write goes on if the client leaves, and `r` is then gone
+    p->origin = r->origin; // a write continues when the client leaves, and `r` is then freed
     p->bucket_place = span_from_cstr(origin_place(r->origin));
     if (pass_changes_any(p)) {
         stats_add(COUNTER_writes_inflight, 1);
@@ -44,7 +44,7 @@ void pass_phase_start(struct pass_state *p)
 
 // --- note ----------------------------------------------------------------------------------------
 
-// A note that is not on disk in time counts as failed, and the write continues without it.
+// If the note is not on disk in time, it counts as failed, and the write continues without it.
 static void on_note_late(struct timer *timer)
 {
     struct pass_state *p = as_pass(container_of(timer, struct pass_state, note_timer));
@@ -121,7 +121,7 @@ static void on_bucket_ready(struct bucket_write *bw)
 
 static void on_bucket_ended(struct bucket_write *bw);
 
-// Returns how many invalidations a round waits for: one of the keys, one of the bucket, or both.
+// Returns how many invalidations OPEN and CLOSE wait for: of the keys, of the bucket, or both.
 static unsigned count_writes(const struct pass_state *p)
 {
     return (p->writes.key_count > 0 ? 1 : 0) + (p->changes_bucket ? 1 : 0);
@@ -143,8 +143,8 @@ static void begin_open(struct pass_state *p)
     }
 }
 
-// A request that is refused now, or whose client has gone, does not reach the origin. Open writes
-// are closed in any case.
+// If the request is refused now, or its client has gone, the origin is not asked. Open writes are
+// closed in any case.
 static enum pass_phase after_open(const struct pass_state *p)
 {
     if (p->awaited > 0) {
@@ -167,14 +167,14 @@ static void begin_ask(struct pass_state *p)
     }
 }
 
-// The outcome of a write is known when the answer's head has come. If the outcome is in the
-// document, or if the request changes nothing, ASK lasts until the whole answer has come.
+// The outcome of a write is known once the head of the answer has come. Two cases need the whole
+// answer: an outcome that is in the document, and a request that changes nothing.
 static enum pass_phase after_ask(const struct pass_state *p)
 {
     bool has_verdict =
         pass_has_head(p) && !p->is_streamed && p->err == ERR_OK && pass_changes_any(p);
     bool is_known = p->call.phase == CALL_ENDED || has_verdict;
-    if (!is_known || p->telling != NULL) { // pass_version.c continues when the home has answered
+    if (!is_known || p->telling != NULL) { // pass_version.c continues once the home has replied
         return PASS_ASK;
     }
     return pass_changes_any(p) ? PASS_CLOSE : PASS_ANSWER;
@@ -194,7 +194,7 @@ static void on_one_ended(struct pass_state *p)
 
 static void on_keys_ended(struct pass_state *p, enum err err)
 {
-    (void)err; // an error of the first round, which on_keys_ready() has handled
+    (void)err; // on_keys_ready() has handled any error of the first round
     pass_writes_done(p);
     on_one_ended(p);
 }

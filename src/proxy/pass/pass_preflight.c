@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Preflights: a browser's question before a page's request (OPTIONS, without a signature), which
-// the origin answers by the bucket's CORS rules. Forebay asks it unsigned, with the three headers
-// of the question and without the query, which may hold a link's signature. If the answer is yes,
-// the client gets the rules; any other answer becomes the same refusal. Nothing is kept, and no
-// right is needed, because nothing of the bucket is read. On the request's worker, as a part of the
-// sequence in serve_pass.c.
+// Relays preflights. By a preflight (OPTIONS, without a signature) a browser asks whether a page
+// may send a request. The origin answers by the bucket's CORS rules. Forebay asks unsigned, and
+// sends only the three headers of the question and Via. It leaves out the query, which may contain
+// a link's signature. If the answer is yes, the client gets the rules. Any other answer becomes the
+// same refusal. Nothing is kept. No right is needed, because no data of the bucket are read. On the
+// request's worker, in the sequence of serve_pass.c.
 #include "proxy/pass/pass_private.h"
 
 #include "stats/stats.h"
 
-// Maximum preflights in flight on one worker: each costs the origin a request and needs no
-// signature.
+// Maximum preflights in flight on one worker. There is a limit because each needs no signature and
+// costs the origin a request.
 #define PREFLIGHTS_MAX 16u
 
 enum err pass_preflight_plan(struct pass_state *p)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Receives the client's body: from the exchange's sink into the pass_body that checks it. The
+// Receives the client's body from the exchange, and feeds it to the pass_body that checks it. The
 // beginning of a form is kept until its key is known, and a batch delete until it is complete. Only
-// then can their keys be invalidated, and the origin is asked after that. On the request's worker;
-// pass_upload.c sends the body to the origin.
+// then can their keys be invalidated, and only after that is the origin asked. On the request's
+// worker; pass_upload.c sends the body to the origin.
 #include "proxy/pass/pass_private.h"
 
 static const struct span FORM_REFUSED =
@@ -35,7 +35,7 @@ static enum err feed(struct pass_state *p, struct span data)
     return err;
 }
 
-// Takes the file of a form and the bytes after it: scans them before any of them is forwarded.
+// Scans bytes of a form from its file on. Called before they are forwarded.
 static enum err feed_file(struct pass_state *p, struct span data)
 {
     check(p->form_tail != NULL);
@@ -46,9 +46,9 @@ static enum err feed_file(struct pass_state *p, struct span data)
     return err;
 }
 
-// A form with a signed policy names an access key that the origin knows, so it is forwarded
-// unchanged and the origin judges it. In verify mode the access keys are Forebay's, and Forebay
-// cannot sign a form again.
+// Handles the key of a form. A form with a signed policy names an access key that the origin knows.
+// In open mode it is forwarded unchanged, and the origin judges it. In verify mode it is refused,
+// because its access key is one of Forebay's and Forebay cannot sign a form again.
 static enum err form_key_found(struct pass_state *p, const struct pass_form *form)
 {
     check(p->upload == UPLOAD_FORM_HEAD);
@@ -59,7 +59,7 @@ static enum err form_key_found(struct pass_state *p, const struct pass_form *for
         return ERR_NO_MEMORY;
     }
     pass_form_tail_init(p->form_tail, form->boundary);
-    p->body.must_verify = true; // the last byte is held back until the last delimiter was seen
+    p->body.must_verify = true; // the last byte waits until the closing delimiter has come
     if (p->form_is_signed && p->request->principal.verified) {
         p->err_message = SPAN("A form with a signed policy cannot be signed again for the origin: "
                               "use PutObject or a presigned PUT, or post the form to the origin");
@@ -76,7 +76,7 @@ static enum err form_key_found(struct pass_state *p, const struct pass_form *for
     if (err != ERR_OK) {
         return err;
     }
-    pass_enter_upload(p, UPLOAD_FLOWS); // frees the form's beginning
+    pass_enter_upload(p, UPLOAD_FLOWS); // this also frees `form`
     p->sink.is_collected = p->body.collect;
     pause_if_full(p);
     if (!p->body.collect) {
@@ -85,8 +85,8 @@ static enum err form_key_found(struct pass_state *p, const struct pass_form *for
     return ERR_OK;
 }
 
-// A form's beginning is kept until its key is known, so that the key is invalidated before any byte
-// reaches the origin.
+// Collects the beginning of a form until its key is known. No byte may reach the origin before that
+// key is invalidated.
 static enum err feed_form(struct pass_state *p, struct span data, bool is_end)
 {
     struct request *r = p->request;
@@ -103,7 +103,8 @@ static enum err feed_form(struct pass_state *p, struct span data, bool is_end)
     buf_append(&p->form, data.ptr, n);
     bool is_full = p->form.len == PASS_FORM_HEAD_MAX;
     if (!is_end && !is_full && p->form.len < 2 * p->form_tried) {
-        return ERR_OK; // parsed only when its size has doubled, so the total cost is linear
+        // parse again only when the size has doubled, so that the total cost is linear
+        return ERR_OK;
     }
     p->form_tried = p->form.len;
     struct pass_form form;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Asks the origin by a relay, and judges its response head. The answer's bytes go to pass_answer.c;
-// pass_phase.c decides what the answer means for the request. On the request's worker.
+// Asks the origin by a relay, and checks its response head. pass_answer.c receives the answer's
+// bytes. pass_phase.c decides what the answer means for the request. On the request's worker.
 #include "proxy/pass/pass_private.h"
 
-#define USUAL_HEADERS_BYTES                                                                        \
-    8192u // bytes of headers; if memory is short, an answer with more may be refused
+// While memory is short, an answer to a read is refused if its headers are longer than this.
+#define USUAL_HEADERS_BYTES 8192u
 
 // --- the relay's callbacks -----------------------------------------------------------------------
 
@@ -13,14 +13,14 @@ static enum err on_upload(struct origin_relay *relay, char *buf, size_t max, siz
     return pass_upload_take(as_pass(relay->ctx), buf, max, ret_len);
 }
 
-// Statuses that report a failure between Forebay and the origin. Some clients do not retry after
-// them, so the client gets 503 instead.
+// Returns true for statuses that report a failure between Forebay and the origin. Some clients do
+// not retry after them, so Forebay sends 503 instead.
 static bool status_is_gateway_failure(unsigned status)
 {
     return status == 408 || status == 429 || status == 502 || status == 504;
 }
 
-// Operations whose outcome is in the body of the answer, after a 200.
+// Returns true if the outcome of the operation is in the body of the answer, after a status of 200.
 static bool answers_early(const struct pass_state *p)
 {
     switch (p->s3.operation) {
@@ -35,16 +35,17 @@ static bool answers_early(const struct pass_state *p)
     }
 }
 
-// An origin that has not received the whole body cannot have stored it. The rest may still be
-// refused here.
+// Returns true if the origin reports success before it has received the whole body. It cannot have
+// stored the body, and Forebay may still refuse the rest.
 static bool succeeds_too_early(const struct pass_state *p)
 {
     return p->relay.status < 300 && p->body.taken < p->body.length &&
            (p->s3.operation == S3_PutObject || p->s3.operation == S3_UploadPart);
 }
 
-// An answer's headers arrive long after its request was admitted, and occupy several times their
-// length until they are sent to the client. A read may still be answered with SlowDown now.
+// Returns true if there is no memory for the answer's headers. They arrive long after the request
+// was admitted, and use several times their length until they are sent to the client. Forebay can
+// still answer a read with SlowDown now.
 static bool has_no_room(const struct pass_state *p)
 {
     const struct headers *headers = &p->relay.headers_answered;
@@ -57,7 +58,8 @@ static bool has_no_room(const struct pass_state *p)
     return bytes > USUAL_HEADERS_BYTES && is_read && !pass_changes_any(p) && chunk_budget_is_full();
 }
 
-// Returns the reason why the client must not get an answer with this head. ERR_OK: it may.
+// Returns the error that the client gets instead of an answer with this head. ERR_OK: it gets the
+// answer.
 static enum err refuse_head(const struct pass_state *p, struct span *ret_message)
 {
     check(p->answer == ANSWER_NONE);
@@ -122,7 +124,8 @@ static enum err on_head(struct origin_relay *relay)
     }
     if (relay->status >= 300 && !pass_answer_is_bodiless(p) &&
         pass_listing_is_limited(p->request)) {
-        pass_answer_list_end(p, LIST_END_ALONE, ERR_OK); // names may be removed from it
+        // names may be removed from it, so no other client may get it
+        pass_answer_list_end(p, LIST_END_ALONE, ERR_OK);
         pass_location_begin_error(p);
     } else {
         pass_location_begin(p);
@@ -163,7 +166,7 @@ static void on_relay_end(struct origin_relay *relay, enum err err)
     if (err == ERR_OK && pass_has_head(p)) {
         pass_answer_list_end_whole(p);
     } else if (pass_has_head(p)) {
-        pass_answer_list_end(p, LIST_END_ALONE, ERR_OK); // its body is incomplete
+        pass_answer_list_end(p, LIST_END_ALONE, ERR_OK); // the body is incomplete
     } else {
         pass_answer_list_end(p, LIST_END_FAILED, p->err != ERR_OK ? p->err : err);
     }
@@ -175,9 +178,9 @@ static void on_relay_end(struct origin_relay *relay, enum err err)
 
 // --- the relay -----------------------------------------------------------------------------------
 
-// A kept page also answers requests with other headers, so it is requested only with the headers in
-// its name. Via is also sent: it selects no answer, and without it nobody would notice a loop of
-// proxies.
+// Removes headers from a request whose answer becomes a kept page. That page also answers requests
+// with other headers, so only the headers in its name are sent. Via is also sent, because it does
+// not select an answer and reveals a loop of proxies.
 static void keep_shared(struct headers *headers)
 {
     unsigned kept = 0;

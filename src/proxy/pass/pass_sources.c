@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Forwards the sources that a copy or rename names: as the gate has parsed them, with the origin's
-// bucket names, and in one place of the request only. On the request's worker.
+// Forwards the sources of a copy or rename: as the gate has parsed them, with the bucket names of
+// the origin, and only in headers. On the request's worker.
 #include "proxy/pass/pass_private.h"
 
-// Sends the header as the gate has parsed it, instead of the client's header or query parameter.
+// Sends the header that the gate has parsed, in place of the client's header or query parameter.
 static enum err send_source(struct pass_state *p, const char *name, const struct s3_source *source,
                             struct span origin_bucket)
 {
@@ -20,7 +20,8 @@ static enum err send_source(struct pass_state *p, const char *name, const struct
                : ERR_NO_MEMORY;
 }
 
-// Moves a source in the query, and its other parameters, to headers.
+// Moves the parameters that belong to a source from the query to headers, and removes the source
+// itself from the query.
 static enum err move_source_params(struct pass_state *p)
 {
     struct s3_request *s3 = &p->s3;
@@ -42,7 +43,8 @@ static enum err move_source_params(struct pass_state *p)
     return err;
 }
 
-// The client names the bucket of a source. The origin may have another name for it.
+// Clients name the bucket of a source by their own name for it. The origin may have another name
+// for it.
 enum err pass_sources_send(struct pass_state *p, struct span *ret_message)
 {
     check(p->phase == PASS_READ);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Creates and frees a pass_state, and copies parts of the request into it, because it may outlive
-// the request. On the request's worker.
+// Creates and frees a pass_state. Copies parts of the request into it, because it may outlive the
+// request. On the request's worker.
 #include "proxy/pass/pass_private.h"
 
 #include <stdlib.h>
@@ -17,7 +17,7 @@ bool pass_state_copy_span(struct arena *arena, struct span *s)
 bool pass_state_copy_request(struct arena *arena, const struct s3_request *from,
                              struct s3_request *ret_to)
 {
-    // Copies everything but the large array, of which only the first param_count entries are used.
+    // Copies everything except the unused entries of the large array `params`.
     size_t params = offsetof(struct s3_request, params);
     size_t behind = offsetof(struct s3_request, param_count);
     memcpy(ret_to, from, params + from->param_count * sizeof(from->params[0]));
@@ -77,7 +77,7 @@ struct pass_state *pass_state_new(struct request *r, const struct pass_row *rows
 void pass_state_free(void *ptr)
 {
     struct pass_state *p = as_pass(ptr);
-    check(p->phase == PASS_OVER || p->phase == PASS_READ); // READ: it was refused at once
+    check(p->phase == PASS_OVER || p->phase == PASS_READ); // READ if it was refused at once
     check(!pass_calls(p));
     check(!p->is_noting);
     check(p->telling == NULL);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls to STS that arrive here because a client has one endpoint for all services.
-// AssumeRoleWithWebIdentity contains its own proof of identity, so it is unsigned and is forwarded
-// unchanged to the region's STS. Every other call is signed for another host and is refused. On the
-// request's worker, as a part of the sequence in serve_pass.c.
+// Relays calls to STS, which arrive here if a client uses one endpoint for all services.
+// AssumeRoleWithWebIdentity contains its own proof of identity, so it is unsigned. It is forwarded
+// unchanged to the STS of the region. Every other call is refused, because its signature is for
+// another host. On the request's worker, in the sequence of serve_pass.c.
 #include "proxy/pass/pass_private.h"
 
 enum err pass_sts_authorize(struct pass_state *p)

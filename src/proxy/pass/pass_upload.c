@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sends the client's body to the origin: from the pass_body that has checked it into the relay. The
-// faster side waits for the slower one. On the request's worker; pass_receive.c receives the body.
+// Sends the client's body to the origin. The relay takes it from the pass_body that has checked it.
+// The faster side waits for the slower one. On the request's worker; pass_receive.c receives the
+// body.
 #include "proxy/pass/pass_private.h"
 
 void pass_upload_drop(struct pass_state *p)
@@ -33,7 +34,7 @@ enum err pass_upload_take(struct pass_state *p, char *buf, size_t max, size_t *r
         return p->err;
     }
     if (p->upload == UPLOAD_DROPPED) {
-        return ERR_OK; // the origin has already answered and reads no more
+        return ERR_OK; // the origin has answered already, and ignores the rest
     }
     bool is_end;
     *ret_len = pass_body_take(&p->body, buf, max, &is_end);

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A read that bypasses the cache also gives the client a version, or the answer that there is no
-// such object. A later request must not get an older version from the cache. So the key's home
-// receives the version first (rule 31 of fill/README.md), and the head waits for the home's reply.
-// The body is queued until then. Some answers (412, 416) only say that the object is not the
-// version that the client named, or is shorter. Then the home asks the origin for the version. If
-// it did not, a client that starts again would get the same version from the cache. On the
-// request's worker.
+// A read that bypasses the cache tells its client a version, or that there is no such object. After
+// that, a later request must not get an older version from the cache. So the request tells the
+// key's home first (rule 31 of fill/README.md), and the answer's head waits for the home's reply.
+// The body is queued until then.
+//
+// Some answers (412, 416) only say that the object is not the version that the client named, or is
+// shorter. Then the home asks the origin for the current version. Otherwise a client that starts
+// over would get the same version from the cache again. On the request's worker.
 #include "proxy/pass/pass_private.h"
 
 static bool is_read_of_object(const struct s3_request *s3)
@@ -26,9 +27,9 @@ static bool may_name_version(const struct s3_request *s3)
            (s3->operation == S3_Unknown && (s3->flags & S3_OP_READ) != 0 && s3->key.len > 0);
 }
 
-// Finds the ETag that the answer names; empty: there is no such object. Returns false if the answer
-// says neither. A weak ETag counts like a strong one, because a proxy that compresses an answer on
-// the way does not change its version.
+// Finds the ETag in the answer. An empty one means that there is no such object. Returns false if
+// the answer tells neither. A weak ETag counts like a strong one, because a proxy that compresses
+// an answer in transit does not change its version.
 static bool find_etag(const struct pass_state *p, struct span *ret_etag)
 {
     check(p->request != NULL);
@@ -58,8 +59,8 @@ static void on_told(void *ctx, struct subscription *sub)
     pass_go(p);
 }
 
-// Returns the version that the answer names. NULL: there is no such object, or the ETag is longer
-// than any that the cache stores.
+// Returns the version that the answer names. NULL: there is no such object, or its ETag is too long
+// for the cache.
 static struct store_object *version_named(const struct object_key *key, struct span etag)
 {
     check(key != NULL);
@@ -76,7 +77,8 @@ bool pass_version_tell(struct pass_state *p)
     check(!pass_changes_any(p) || p->is_streamed);
     struct span etag;
     unsigned status = p->relay.status;
-    bool denies = status == 412 || status == 416; // may deny a cached version, and names none
+    // may mean that a cached version is outdated, but names no version
+    bool denies = status == 412 || status == 416;
     check(p->telling == NULL && !pass_is_answered(p));
     if (!may_name_version(&p->request->s3) || !(denies || find_etag(p, &etag))) {
         return false;
@@ -84,7 +86,7 @@ bool pass_version_tell(struct pass_state *p)
     struct object_key *key = request_object_key(p->request);
     struct fill_ask ask = {.key = key, .client = request_client(p->request)};
     if (denies) {
-        // This ask has looked up no record with which the home could compare the answer.
+        // The request has looked nothing up, so the home has no record to compare with the answer.
         ask.kind = FILL_ASK_CURRENT;
         ask.strict = ask.skip_index = true;
     } else {

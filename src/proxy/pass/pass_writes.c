@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // Invalidates the keys of a write, in two rounds: before the origin is asked and after it has
-// answered. A copy of one key may be cached under many names: in each realm, under each name that a
-// present or earlier configuration gives the bucket (places.c), and under the path that a directory
-// origin makes of the key. A batch delete has a thousand keys. So no record is kept for each name.
-// A round iterates over the names, with a limited number of them in flight. Between the rounds
-// open_keys holds the keys themselves open (fill.h).
+// answered. A copy of one key may be cached under many names: in each realm, under each name that
+// the current or an earlier configuration gives the bucket (places.c), and under the path that a
+// directory origin makes of the key. A batch delete may have a thousand keys. So a round keeps no
+// record for each name. It iterates over the names, with a limited number of them in flight.
+// Between the rounds open_keys holds the keys themselves open (fill.h).
 //
-// Slices: each turn of the worker's loop starts at most PROXY_KEYS_PER_TURN names of a request, so
-// that hits on this worker and on the keys' homes wait for no more than that.
+// Slices: each turn of the worker's loop starts at most PROXY_KEYS_PER_TURN names of a request. So
+// hits on this worker and on the homes of the keys wait only for that many names.
 //
-// Memory: the names in flight, the open keys and doubts are charged to BUDGET_WRITES. If memory is
-// short, fewer names are in flight and the round is slow. A request whose keys do not fit is
-// refused before the origin is asked.
+// Memory: the names in flight, the open keys and the doubts are charged to BUDGET_WRITES. If memory
+// is short, fewer names are in flight, so the round takes longer. A request whose keys do not fit
+// is refused before the origin is asked.
 //
-// The second round includes the names that a reload has added since the first (realms, places). On
-// the request's worker; the rounds may outlive the request.
+// The second round includes names that a reload has added since the first (realms, places). On the
+// request's worker. The rounds may outlive the request.
 #include "proxy/pass/pass_private.h"
 
 #include <stdlib.h>
@@ -22,7 +22,7 @@
 
 struct write_slot {
     struct key_write kw;
-    struct list_node node; // in writes.idle
+    struct list_node node; // in writes.idle while the slot is not in use
 };
 
 // --- the names of a key --------------------------------------------------------------------------
@@ -46,7 +46,7 @@ static bool table_has(const struct access_keys *table, struct span realm)
 }
 
 // Returns the next realm: first the common one, then those of the request's keys file, then those
-// that only the newest keys file has. Returns false if there is none left.
+// that only the newest keys file has. Returns false if there are no more.
 static bool realm_at(const struct pass_state *p, size_t *index, struct span *ret_realm)
 {
     size_t own, newest;
@@ -70,9 +70,9 @@ static bool is_same_place(const struct origin *a, const struct origin *b)
     return b != NULL && a != b && strcmp(origin_place(a), origin_place(b)) == 0;
 }
 
-// Returns the next origin through which the bucket may be cached: first the request's, then the
-// default one, then those of buckets with settings of their own. The last two count only if they
-// reach the same bucket at the same place. Returns false if there is none left.
+// Returns the next origin through which the bucket may be cached: first the request's own, then the
+// default origin, then those of places.c. The latter two count only if they reach the same bucket
+// at the same place. Returns false if there are no more.
 static bool origin_at(const struct pass_state *p, unsigned *index, struct span bucket,
                       struct origin **ret_origin)
 {
@@ -92,8 +92,8 @@ static bool origin_at(const struct pass_state *p, unsigned *index, struct span b
     return false;
 }
 
-// Sets *ret_key to reading number `index` of a key: 0 is the key itself, 1 the path that an origin
-// on files makes of it. Returns false if there is no such reading.
+// Sets *ret_key to reading `index` of a key. Reading 0 is the key itself. Reading 1 is the path
+// that an origin on files makes of the key. Returns false if there is no such reading.
 static bool reading_at(const struct pass_key *k, unsigned index, struct s3_path *path,
                        struct span *ret_key)
 {
@@ -109,7 +109,7 @@ static bool reading_at(const struct pass_key *k, unsigned index, struct s3_path 
     return path->differs && path->len > 0;
 }
 
-// Returns a reference to the next name, or NULL if the round has had all names.
+// Returns a reference to the next name. NULL: the round has had all names.
 static struct object_key *next_name(struct pass_state *p)
 {
     struct pass_writes *w = &p->writes;
@@ -137,8 +137,8 @@ static struct object_key *next_name(struct pass_state *p)
 static void on_name_ready(struct key_write *kw);
 static void on_name_ended(struct key_write *kw);
 
-// Returns true if the origin was not asked and will not be. The remaining names need not be
-// invalidated then.
+// Returns true if the origin was not asked and will not be. The remaining names then need no
+// invalidation.
 static bool is_given_up(const struct pass_state *p)
 {
     check(p->phase == PASS_OPEN || p->phase == PASS_CLOSE);
@@ -219,8 +219,8 @@ static void on_name_ended(struct key_write *kw)
     slot_back(kw);
 }
 
-// Starts again at the first name. Reloads may add names at any time, so a round uses those that
-// exist when it begins.
+// Begins with the first name. Reloads may add names at any time; a round uses those that exist when
+// it begins.
 static void names_take(struct pass_state *p)
 {
     struct pass_writes *w = &p->writes;
@@ -244,8 +244,8 @@ static void round_begin(struct pass_state *p)
 
 // --- memory --------------------------------------------------------------------------------------
 
-// Allocates a slot for each name, or as many as the window and the memory budget allow. At least
-// PROXY_KEYS_AT_ONCE are always allowed.
+// Allocates a slot for each name, but no more than the window and the memory budget allow.
+// PROXY_KEYS_AT_ONCE slots are always allowed.
 static bool slots_new(struct pass_state *p)
 {
     struct pass_writes *w = &p->writes;
@@ -270,7 +270,8 @@ static bool slots_new(struct pass_state *p)
     return w->slots != NULL;
 }
 
-// Allocates room for both readings of each key. A few keys of one request are not charged.
+// Allocates memory for both readings of each key. It is not charged if the request has only a few
+// keys.
 static bool open_new(struct pass_state *p)
 {
     struct pass_writes *w = &p->writes;
@@ -305,7 +306,7 @@ static void release(struct pass_state *p)
     check(w->in_flight == 0);
     open_keys_close(w->open);
     w->open = NULL;
-    free(w->slots); // on_turn() does not run in a callback of a slot
+    free(w->slots); // safe, because on_turn() never runs inside a callback of a slot
     w->slots = NULL;
     list_init(&w->idle);
     access_keys_unref(w->newest);
@@ -367,7 +368,7 @@ void pass_writes_close(struct pass_state *p, void (*on_round)(struct pass_state 
     w->on_round = on_round;
     if (p->call.phase != CALL_NONE) {
         round_begin(p);
-    } else { // the origin was not asked, so no copy is out of date
+    } else { // the origin was not asked, so every copy is still up to date
         worker_defer(p->pw->worker, &w->task);
     }
 }

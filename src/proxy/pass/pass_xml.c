@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parses request bodies that list keys and an action for them. The client's bytes are verified by
-// the digests that came with them and parsed strictly. Only the parsed content goes on, under
-// digests computed here. On the request's worker, once the body is whole and its hash is verified.
+// Parses request bodies that list keys or an action for a key. Forebay verifies the client's bytes
+// by the digests that came with them, and parses them strictly. It forwards only what it has
+// parsed, with digests that it computes. On the request's worker, when the body is complete and its
+// hash is verified.
 #include "proxy/pass/pass_private.h"
 
 #include <string.h>
 
 #define MD5_BASE64_LEN 24u
 
-// Returns true if the header has a digest of the body. The kind is NONE if Forebay cannot compute
-// it.
+// Returns true if the header contains a digest of the body. *ret_kind is NONE if Forebay cannot
+// compute that digest.
 static bool is_digest(struct span name, enum s3_checksum *ret_kind)
 {
     if (span_equal_nocase(name, SPAN("content-md5"))) {
@@ -67,8 +68,8 @@ static bool add_digest(struct pass_state *p, struct headers *to, struct span nam
     return value.ptr != NULL && headers_add(to, p->arena, name, value);
 }
 
-// Adds Content-MD5, because older stores require it, and those digests that the client sent and
-// Forebay can compute.
+// Replaces the digests: adds Content-MD5, because older stores require it, and those digests that
+// the client sent and Forebay can compute.
 static enum err renew_digests(struct pass_state *p)
 {
     check(p->body.length == p->body.whole.len);

@@ -1,31 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests that the cache does not answer: listings, bucket operations, writes, multipart,
-// sub-resources, everything unknown. Streamed in both directions, bounded each way by one
+// Handles the requests that the cache does not answer: listings, bucket operations, writes,
+// multipart, sub-resources, everything unknown. Both bodies are streamed, each through a bounded
 // byte_queue. Runs on the request's worker.
 //
-// Ownership. A pass_state lives on the heap, because a write outlives its client: once it may have
-// reached the origin, the invalidation after it must run. The relay uses only copies in
-// pass_state.arena. The pass_state is freed when the exchange is over, the relay has ended and
-// every key_write and the bucket_write have ended.
+// Ownership. A pass_state is on the heap, because a write outlives its client: once the write may
+// have reached the origin, the invalidation after it must run. The relay uses only copies in
+// pass_state.arena. The pass_state is freed when the exchange, the relay, every key_write and the
+// bucket_write have ended.
 //
-// The phases are in pass_phases.def. Those of a request that changes keys:
+// pass_phases.def lists the phases. A request that changes keys goes through these:
 //
 //   READ    plan the body, and read it: a batch delete whole, a form until its key is known
-//   NOTE    note that the bucket is written to, if no note says so
+//   NOTE    note on disk that the bucket is written to, unless it is noted already
 //   OPEN    hold the keys open, and invalidate every name of each (pass_writes.c), or the bucket
-//   ASK     ask the origin, and send the body. Where the body is verified, its last byte goes only
-//           after that. The outcome is known when the answer's head comes, when the answer ends (if
-//           an error may follow a 200), or when the call fails
+//   ASK     ask the origin, and send the body. If the body is verified, its last byte is sent only
+//           after the check. The outcome is known when the answer's head comes, when the answer
+//           ends (if an error may follow a 200), or when the call fails
 //   CLOSE   invalidate the same names once more, if the origin was asked
 //   ANSWER  send the head to the client. If the head was sent earlier, send the body's last byte
 //   OVER    free
 //
-// A client that leaves: before the origin has the whole body the upload is cut, so that nothing is
-// written; after that the write runs to its end. Either way the invalidation follows the end of the
-// call at the origin. If Forebay refuses a request (hash, framing, rights), it cuts the upload
-// before its last byte in the same way.
+// If the client leaves before the origin has the whole body, the upload is cut, so that nothing is
+// written. If it leaves later, the write runs to its end. Either way the invalidation follows the
+// end of the call at the origin. If Forebay refuses a request (hash, framing, rights), it also cuts
+// the upload before its last byte.
 //
-// The files; none calls one further down, except by the table of the phases:
+// The files:
 //   pass_go.c       the driver of phases    pass_state.c    creates and frees the pass_state
 //   pass_origin.c   pause, resume, cancel   pass_keys.c     what the request changes
 //   pass_upload.c   sends the body          pass_direct.c   replaces the relay for a directory
@@ -35,7 +35,8 @@
 //   pass_version.c  tells the key's home    serve_pass.c    start; the client leaves
 #include "proxy/pass/pass_private.h"
 
-// Prepares the forwarded request: its copy, its sources, its body, the keys that its head names.
+// Prepares the request for the origin: its copy, its sources, its body, and the keys that its head
+// names.
 static enum err plan(struct pass_state *p, struct span *ret_message)
 {
     struct request *r = p->request;
@@ -142,7 +143,7 @@ static enum step_result serve_relay(struct request *r, bool is_sts)
     return STEP_WAIT;
 }
 
-// Finds the origin to ask. Returns an error if there is none.
+// Chooses the origin to ask. Returns an error if there is none.
 static enum err find_origin(struct request *r, bool is_sts, struct span *ret_message)
 {
     bool has_bucket = r->s3.bucket.len > 0;
@@ -165,7 +166,7 @@ enum step_result serve_pass_step_start(struct request *r)
     check(r->pass == NULL);
     r->result = RESULT_BYPASS;
     if ((r->s3.flags & S3_OP_READ) == 0) {
-        r->reason = NULL; // a write always bypasses the cache, for no other reason
+        r->reason = NULL; // every write bypasses the cache, so the log needs no reason
     }
     struct s3_error_detail detail = {0};
     bool is_sts = gate_is_sts(r);
@@ -224,7 +225,7 @@ void serve_pass_done(struct request *r)
     byte_queue_done(&p->down);
     if (pass_calls(p)) {
         bool has_left = p->body.taken == p->body.length;
-        bool is_known = pass_has_head(p) && !p->is_streamed; // nobody gets the rest
+        bool is_known = pass_has_head(p) && !p->is_streamed; // nobody needs the rest of the answer
         if (has_answer || (pass_changes_any(p) && has_left && p->err == ERR_OK && !is_known)) {
             pass_origin_resume(p);
         } else {
