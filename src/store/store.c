@@ -105,7 +105,7 @@ uint64_t store_generation_next(struct store *store)
 enum err store_set_limits(struct store *store, const struct store_limits *limits,
                           struct buf *ret_why)
 {
-    if (store_late_limits(store, limits)) { // no directory is attached yet
+    if (store_late_limits(store, limits)) { // true: the directory is not attached yet
         disk_set_min_free(&store->disk, limits->min_free_percent);
         return ERR_OK;
     }
@@ -124,7 +124,8 @@ void store_note_read(struct worker *w, struct store *store, const struct store_p
                      uint64_t bytes, unsigned group)
 {
     check(group <= STORE_GROUP_PINS);
-    // Without a header, this process is still writing the run, and has counted that as the access.
+    // Without a header the run is still being written by this process. It was already counted as an
+    // access.
     if (place->header_len > 0) {
         retention_read(w, &store->retention, place, bytes, group);
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Changes of the index, called by a key's home: entered in the memory side at once, then queued for
-// the index writer. Runs on the home's worker.
+// Changes of the index, requested by the home of a key. Each change takes effect in the memory side
+// at once, and is queued for the index writer. Runs on the home's worker.
 #include <stdlib.h>
 
 #include "base/clock.h"
@@ -19,7 +19,7 @@ void store_put(struct worker *w, struct store *store, const struct store_object 
 {
     check(object->generation != 0);
     check(place->segment != NULL);
-    // The place of a complete run, not that of one still being written.
+    // It must be the place of a complete run, not of one that is still being written.
     check(place->header_len > 0 && place->block_count > 0);
     check(sums == NULL || sums->len <= STORE_SUMS_MAX);
     if (!store->disk.attached) {
@@ -42,7 +42,7 @@ void store_put(struct worker *w, struct store *store, const struct store_object 
     bool entered = index_memory_put(&store->index.memory, &put);
     if (entered && lives) {
         segment_hold_again(mine.segment);
-        index_writer_put(&store->writer, &put); // the change now owns pin and hold
+        index_writer_put(&store->writer, &put); // takes ownership of pin and hold
     } else if (entered) {
         index_writer_delete(&store->writer, put.hash, put.generation, NULL);
     } else if (lives) {
@@ -57,7 +57,7 @@ static void on_delete_known(struct worker *to, struct message *message)
     d->done(d);
 }
 
-// Returns true if nothing of the key is cached or about to be entered.
+// Returns true if no run of the key is cached or about to be entered.
 static bool delete_is_needless(struct worker *w, struct store *store, struct hash128 hash)
 {
     struct index *index = &store->index;
@@ -72,7 +72,7 @@ static bool delete_is_needless(struct worker *w, struct store *store, struct has
 struct deletion {
     struct index_answer answer;
     struct store *store;
-    struct store_delete *caller; // NULL: the delete has timed out
+    struct store_delete *caller; // NULL: timed out, and the caller has its answer
     struct timer timer;
 };
 
@@ -99,8 +99,9 @@ static void on_deletion_over(struct worker *to, struct message *message)
     free(deletion);
 }
 
-// Tells the caller that the delete has timed out. The delete stays queued. If too many such deletes
-// are queued already, the caller waits longer instead. The number of callers is bounded.
+// Called when the delete has timed out. Tells the caller, and leaves the delete in the queue. If
+// too many such deletes are queued already, the caller waits longer instead. The number of waiting
+// callers is bounded.
 static void on_deletion_late(struct timer *timer)
 {
     struct deletion *deletion = container_of(timer, struct deletion, timer);
@@ -238,7 +239,7 @@ void store_condemn(struct worker *w, struct store *store, struct hash128 hash,
     c->job =
         (struct blocking_job){.lane = BLOCKING_STORE, .work = on_condemn, .done = on_condemned};
     index_writer_condemn(&store->writer, hash, place);
-    blocking_pool_run(w, &c->job); // the index writer may lag behind
+    blocking_pool_run(w, &c->job); // done here, too, because the index writer may lag behind
 }
 
 void store_renew(struct worker *w, struct store *store, const struct store_renewal *renewals,

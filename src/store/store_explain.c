@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Explains why a range of an object is cached or not. A worker copies the data of the index, with
-// its own reader. Another thread adds the data of the policy, because it may have to wait for the
-// policy's lock.
+// Explains why a range of an object is cached or not. A worker copies the data of the index,
+// through its own reader. Another thread then adds the data of the policy, because that may have to
+// wait for the policy's lock.
 #include "store/store_private.h"
 
 static struct store_explain_run *run_add(struct store_explain *explain, uint64_t first_block,
@@ -18,7 +18,7 @@ static struct store_explain_run *run_add(struct store_explain *explain, uint64_t
     return run;
 }
 
-// Adds each absent block, because each may be the first block of a run that was refused.
+// Adds each absent block on its own, because each may be the first block of a run that was refused.
 static void add_absent(struct store_explain *explain, uint64_t from_block, uint64_t end_block,
                        unsigned runs_max)
 {
@@ -32,7 +32,7 @@ static void add_runs(struct store_explain *explain, const struct store_view *vie
 {
     for (unsigned i = 0; i < view->place_count; i++) {
         const struct store_place *place = &view->places[i];
-        unsigned left = view->place_count - i; // places that still need room in the list
+        unsigned left = view->place_count - i; // places that still need an entry in the list
         check(explain->run_count + left <= STORE_EXPLAIN_RUNS_MAX);
         add_absent(explain, from_block, place->first_block, STORE_EXPLAIN_RUNS_MAX - left);
         struct store_explain_run *run = run_add(explain, place->first_block, place->block_count);
@@ -61,7 +61,7 @@ void store_explain_look(struct worker *w, struct store *store, struct hash128 ha
     };
     if (view.found) {
         block_size_bytes = view.block_size_bytes;
-        end_byte = min_u64(end_byte, max_u64(view.size_bytes, 1)); // an empty object has a block
+        end_byte = min_u64(end_byte, max_u64(view.size_bytes, 1)); // an empty object has one block
     }
     add_runs(ret_explain, &view, first_byte / block_size_bytes,
              (end_byte + block_size_bytes - 1) / block_size_bytes);
@@ -73,7 +73,7 @@ static bool is_blank(const struct store_explain_run *run)
     return run->segment_number == 0 && run->age_bytes == UINT64_MAX;
 }
 
-// Merges neighbouring absent blocks without a history.
+// Merges adjacent absent blocks without a history into one entry.
 static void merge_blank(struct store_explain *explain)
 {
     unsigned kept = 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Computes how much of the cache's space holds runs. A new cache has created its first segments and
-// its index, which count against cache.size, and holds nothing. Not on a worker: reads all entries
-// of the segment table under the log's lock.
+// Computes how much of the cache's space holds runs. A new cache holds none, although its first
+// segments and its index already count against cache.size. Not on a worker, because this reads all
+// entries of the segment table under the log's lock.
 #include "store/store_private.h"
 
 uint64_t store_held_bytes(struct store *store)
@@ -15,7 +15,7 @@ uint64_t store_held_bytes(struct store *store)
     for (uint32_t i = 0; i <= log->table_mask; i++) {
         const struct segment *segment = &log->table[i];
         if (segment->state == SEGMENT_SEALED && segment->recovered) {
-            bytes += log->segment_size_bytes; // not examined yet: counted as full
+            bytes += log->segment_size_bytes; // not examined yet, so it counts as full
         } else if (segment->state == SEGMENT_SEALED || segment->state == SEGMENT_SPARE) {
             check(segment->append_offset >= SEGMENT_DATA_OFFSET);
             bytes += segment->append_offset - SEGMENT_DATA_OFFSET;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The store's callbacks for its segments and its index; other parts do the work. struct
-// segment_host and struct index_host name the thread of each call.
+// The store's callbacks for its segments and its index. They only forward calls to other parts. The
+// comments of struct segment_host and struct index_host name the thread of each call.
 #include "store/retention/retention_pins.h"
 #include "store/store_private.h"
 

@@ -1,33 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-// Long runs in a small cache. A segment of 4 MiB takes runs of up to a quarter of it without
-// special treatment: such a run finds room in the current segment of its slot, or in the next. A
-// longer run may need a segment of its own. Still, an object of 3 MiB should be fetched with one
-// request.
+// Long runs in a small cache. In a segment of 4 MiB, a run of up to a quarter of the segment needs
+// no special treatment: it finds room in the current segment of its slot, or in the next. A longer
+// run may need a segment of its own. Still, an object of 3 MiB should be fetched with one request.
 //
-// So the caller gets a promise before it asks the origin for a long run. A promise is given under
-// two conditions. There is a spare segment for it, in addition to one for each slot, one more, and
-// those already promised. And long runs hold only a part of the cache, because segments being
-// written cannot be evicted, and other runs need room too. Without a promise the run is a short
-// one, and the next request fetches the rest. A single block is never long, whatever its size,
-// because it cannot be fetched in parts.
+// So the caller gets a promise before it asks the origin for a long run. A promise needs two
+// conditions:
+// - There are enough spare segments: one for this run, one for each slot, one more, and one for
+//   each run that is promised already.
+// - Long runs use only a part of the cache, because segments that are being written cannot be
+//   evicted, and other runs need room too.
+//
+// Without a promise the caller fetches a short run, and the next request fetches the rest. A single
+// block is never long, whatever its size, because it cannot be fetched in parts.
 //
 // A promise reserves nothing. It is a guess that there will be room when the origin answers,
 // because the supply thread replaces used spare segments in the meantime. After a long run the
 // supply thread keeps more spare segments, until LONG_LATELY segments have been created without
-// another long run. Promises alone do not raise that number. Most of them are never used, because
-// each fetch of an object of unknown length makes one, and an eviction for each would cost hits.
-// The unused rest of the segment returns to the file system (segment_trim.c); if the file system
-// cannot do that, there are no long runs.
+// another long run. Promises alone do not raise that number. Most promises are never used, because
+// each fetch of an object of unknown length makes one. An eviction for each of them would cost
+// hits. The unused rest of a long run's segment returns to the file system (segment_trim.c). If the
+// file system cannot do that, there are no long runs.
 //
-// In caches whose segments are four times as large as the longest run, no promise is needed. Any
-// thread.
+// No promise is needed if segments are at least four times as large as the longest run. Any thread.
 #include "store/store_long.h"
 
 #include "store/segment/segment_trim.h"
 #include "store/store_private.h"
 
-#define LONG_PART 8u    // at most 1/8 of the segments hold long runs at once
-#define LONG_LATELY 32u // "lately": at most this many segments were created since
+#define LONG_PART 8u    // at most 1/8 of the segments hold promised or running long runs
+#define LONG_LATELY 32u // `lately` means that at most this many segments were created since
 
 uint64_t store_run_bytes_max(const struct store *store)
 {
@@ -75,7 +76,7 @@ bool store_long_are_used(const struct store *store)
 
 bool store_long_promise(struct store *store)
 {
-    // An unattached store refuses the run anyway, so it is streamed only.
+    // An unattached store will refuse the run anyway, so its length does not matter.
     bool is_promised = !store->disk.attached || is_room_for_another(store);
     if (is_promised) {
         atomic_fetch_add(&store->longs.promised, 1);

@@ -2,13 +2,13 @@
 // Opens and closes the store: creates its parts and gives each its options.
 //
 // store_open() opens the directory, locks it and reads `format`. It decides the sizes and removes
-// what exceeds them. It opens the existing segments. A child process verifies the index, and the
-// store opens it. Then it records in `format` that the cache is open, and starts the threads: index
-// writer, freeing, retention, supply and recovery. Slow work is done while the store serves.
-// store_close() takes the same steps in reverse and records the clean stop in `format`.
+// segments that exceed them. It opens the remaining segments. A child process verifies the index,
+// and the store opens the index. Then it records in `format` that the cache is open, and starts the
+// threads: index writer, freeing, retention, supply and recovery. Slow work is done while the store
+// serves. store_close() undoes these steps in reverse order and records the clean stop in `format`.
 //
 // If the directory cannot be used, the store works without it until the next start. If only space
-// is missing, it tries again: store_late.c.
+// is missing, the store tries again (store_late.c).
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +26,7 @@
 
 #define DESCRIPTORS_DEFAULT 1024u
 
-// Returns the size of the smallest cache that works with these segments.
+// Returns the smallest cache.size that works with segments of this size.
 static uint64_t store_least_bytes(const struct store *store, uint32_t segment_size_bytes)
 {
     uint64_t least =
@@ -44,8 +44,9 @@ static enum err store_too_small(const struct store *store, uint64_t least, struc
     return ERR_INVALID;
 }
 
-// Keeps the directory's segment size if it suits or is the best one. Otherwise empties the
-// directory.
+// Keeps the directory's segment size if it is large enough for the blocks and small enough for the
+// cache, unless the directory has no segments. Otherwise empties the directory and uses the best
+// size.
 static enum err store_choose_segments(struct store *store, const struct store_options *options,
                                       struct buf *ret_why)
 {
@@ -70,7 +71,7 @@ static enum err store_choose_segments(struct store *store, const struct store_op
             index_remove_files(store->disk.dir.index_fd);
             format->index_txn = 0;
             format->append_count = 0;
-            // The directory has no segment left that an index could name.
+            // No segment is left that an index could refer to.
             store->disk.dir.fresh = true;
         }
         format->segment_size_bytes = best;
@@ -84,7 +85,7 @@ static void store_enter_workers(struct store *store)
 {
     for (unsigned i = 0; i < store->worker_count; i++) {
         struct store_worker *sw = store->workers[i];
-        if (sw != NULL) { // a failed opening has left it
+        if (sw != NULL) { // left by an opening that failed
             index_set_reader(&store->index, i, &sw->reader);
             continue;
         }
@@ -118,7 +119,7 @@ static enum err store_mark_open(struct store *store)
     return store_dir_write_format(&store->disk.dir);
 }
 
-// Hides the runs that earlier processes condemned, and removes them from the index.
+// Hides the runs of a key that an earlier process condemned, and removes them from the index.
 static void on_condemned_key(void *ctx, struct hash128 hash, uint64_t below)
 {
     struct store *store = ctx;
@@ -198,8 +199,8 @@ static enum err store_begin(struct store *store, const struct store_options *opt
     return err;
 }
 
-// Does everything that needs the directory. After an error the store runs degraded, or the caller
-// exits, as store_open() says in store.h.
+// Does everything that needs the directory. After an error the store runs degraded or the caller
+// exits; the comment at store_open() in store.h says which.
 static enum err store_attach(struct store *store, const struct store_options *options,
                              struct buf *ret_why)
 {
@@ -216,7 +217,7 @@ static enum err store_attach(struct store *store, const struct store_options *op
 }
 
 // Returns true if the directory never held a cache and cannot hold one. That is a mistake in the
-// settings, so the process must exit. A cache that is broken only degrades the store.
+// settings, so the process must exit. A broken cache only degrades the store.
 static bool store_never_began(const struct store *store)
 {
     static const int mistakes[] = {EACCES, EPERM, EROFS, ENOENT, ENOTDIR, ELOOP, ENAMETOOLONG};
@@ -227,7 +228,7 @@ static bool store_never_began(const struct store *store)
     return is_mistake && !store->disk.dir.was_used && store->disk.dir.segments_fd < 0;
 }
 
-// Undoes as much of store_begin() as was done.
+// Undoes those steps of store_begin() that were done.
 static void store_give_up(struct store *store)
 {
     if (store->index.renewals != NULL) {
@@ -262,15 +263,15 @@ static void store_open_degraded(struct store *store, const struct store_options 
     }
     uint32_t segment_size = store->disk.dir.format.segment_size_bytes;
     disk_set_segment_size(&store->disk, segment_size != 0 ? segment_size : SEGMENT_SIZE_MIN);
-    // The wall clock in us is above all generations that this process may meet.
+    // The wall clock in us is higher than any generation that this process may meet.
     atomic_store(&store->generation, clock_wall_us());
     why->len = 0;
     if (is_full) {
-        // 0: store_attach() failed before it loaded the holders.
+        // The number is 0 if store_attach() failed before it loaded the holders.
         if (store->disk.dir.format.state.others[STATE_HOLDERS].number == 0) {
             state_holders_load(&store->disk, options->holders, options->holder_count);
         }
-        store_enter_workers(store); // now, because later only each worker itself could do it
+        store_enter_workers(store); // later, only each worker could set its own slot
         store_late_start(store, options);
     }
 }
@@ -406,7 +407,7 @@ void store_close(struct store *store)
         store_mark_clean(store, index_txn);
     }
     stats_sub(COUNTER_cache_bytes, atomic_load(&store->disk.used_bytes));
-    if (atomic_load(&store->disk.disk_trouble_told)) { // still in trouble, but no longer reported
+    if (atomic_load(&store->disk.disk_trouble_told)) { // this process no longer reports the trouble
         stats_sub(COUNTER_degraded_disk, 1);
     }
     store_free(store);

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The types that the files of this room share: the store, its parts and its per-worker context.
+// Shared by the files of this folder: the store, its parts and its per-worker context.
 //
 // Threads: the workers; the index writer (index_writer.c); the supply thread (segment_supply.c),
 // which creates segments; the freeing thread (segment_free.c); the retention thread (retention.c);
-// the recovery thread (recovery.c), which works in the background; the scrub thread (scrub.c).
+// the recovery thread (recovery.c); the scrub thread (scrub.c).
 //
-// Locks. A thread holds at most one, with two exceptions. It may take the log's lock while it holds
-// a slot's lock or the retention's. And store_late.c opens the store under its own lock and the
-// lock of `format`. The other locks are those of the index writer, the renewals, `format` and the
-// epochs. A hit takes no lock.
+// Locks: of the log, of its slots, of the retention, of the index writer, of the renewals, of
+// `format` and of the epochs. A thread holds at most one lock, with two exceptions. A thread that
+// holds the lock of a slot or of the retention may also take the log's lock. store_late.c opens the
+// store while it holds its own lock and the lock of `format`. A hit takes no lock.
 #ifndef FOREBAY_STORE_STORE_PRIVATE_H
 #define FOREBAY_STORE_STORE_PRIVATE_H
 
@@ -38,7 +38,7 @@
 
 #define STORE_WORKERS_MAX 64u
 #define STORE_SIZE_MIN (16u << 20)
-#define STORE_GENERATIONS_AHEAD (1ull << 36) // reserved by one process
+#define STORE_GENERATIONS_AHEAD (1ull << 36) // how many generations a process reserves
 static_assert(STORE_WORKERS_MAX <= MEMORY_READERS_MAX, "each worker reads the memory side");
 static_assert(STORE_WORKERS_MAX < INDEX_READERS_MAX, "so does each in LMDB, and recovery");
 
@@ -84,10 +84,11 @@ static inline struct store_worker *store_worker_of(struct worker *w)
 }
 
 struct segment_file;
-// Fits the directory's content to cache.size; see store_fit.c. Called before anything in it is
-// open. Moves the segments that stay to the front of `files` and returns their number.
+// Removes content of the directory that exceeds cache.size; see store_fit.c. Called before any
+// segment or the index is open. Moves the segments that stay to the front of `files` and returns
+// their number.
 size_t store_fit(struct store *store, struct segment_file *files, size_t count) MUST_USE;
-// Returns true if an index of this size may stay although the cache holds more than cache.size.
+// Returns true if an index of this size may stay, although the cache holds more than cache.size.
 bool store_fit_index(const struct store *store, uint64_t index_bytes);
 
 // Return the store's callbacks for segments and for the index.
@@ -97,10 +98,10 @@ struct index_host store_index_host(struct store *store);
 // Returns the error with which store_run_begin() refuses all runs now; ERR_OK if runs may be
 // stored.
 enum err store_shortage(const struct store *store);
-// Drops a bad run: a miss from now on, and soon out of the index. Any worker.
+// Drops a bad run. From now on it is a miss, and soon the index forgets it. Any worker.
 void store_drop_place(struct store *store, const struct store_place *place, struct hash128 hash,
                       enum err why);
-// The same without counting how it was found. Any thread.
+// Like store_drop_place(), but does not count a checksum failure or a read error. Any thread.
 void store_drop_run(struct store *store, const struct store_place *place, struct hash128 hash,
                     enum err why);
 

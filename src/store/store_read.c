@@ -2,10 +2,10 @@
 // Reads runs for hits, in the three ways that store.h describes. Runs on the worker that asks.
 //
 // No byte of a run is trusted before its header. The header's magic, checksum, position, salt,
-// object hash and ETag must be those of the place. Each worker remembers accepted headers, with the
-// checksums of their payload (run_cache.c). Payload is trusted if the checksums of its units are
-// right: they are verified at every read here. For the fast way they are verified once per unit and
-// process, see segment_log.c.
+// object hash and ETag must be those of the place. Each worker caches accepted headers, with the
+// checksums of their payload (run_cache.c). The payload is trusted if the checksums of its units
+// are right. The small and the general way verify them at every read. For the fast way they are
+// verified once per unit and process; see segment_log.c.
 //
 // After a mismatch the bytes are read a second time. If they differ again, the run is dropped.
 #include <stdlib.h>
@@ -27,15 +27,15 @@ static bool object_has_key(const struct store_object *object, struct hash128 has
 }
 
 // Adds a verified header to the run cache. ERR_UNREADABLE: the index no longer has the object's
-// description. A caller that wants only bytes needs no description: the entry then has no
-// generation, so that nobody uses it as a description.
+// description. A caller that wants only bytes needs no description. Its entry then has generation
+// 0, so that nobody uses it as a description.
 static enum err info_add(struct store_worker *sw, const struct store_place *place,
                          const struct run_header *header, bool wants_object,
                          struct run_info **ret_info)
 {
     char described[STORE_DESCRIBED_MAX];
     size_t len = 0;
-    check(hash128_equal(header->hash, place->hash)); // accepted for this place
+    check(hash128_equal(header->hash, place->hash)); // segment_run_accept() has compared them
     struct store_object *object = NULL;
     if (place->is_described && index_described(&sw->store->index, &sw->reader, place->hash,
                                                place->generation, described, &len)) {
@@ -82,15 +82,15 @@ static enum err read_nowait(const struct store_place *place, uint64_t offset, ch
     enum err err = disk_io_read_nowait(fd, &iov, 1, offset, &got);
     segment_return(place->segment);
     if (err == ERR_OK && got < len) {
-        // The page cache has only a part, or the file is too short. The general way finds out
-        // which.
+        // The page cache has only a part of the bytes, or the file is too short. The general way
+        // finds out which.
         return ERR_AGAIN;
     }
     return err;
 }
 
-// Finds the header in the run cache or reads it without blocking. The entry is borrowed until the
-// next call that adds one. On ERR_CORRUPT and ERR_IO the caller drops the run.
+// Finds the header in the run cache, or reads it without blocking. The entry is borrowed until the
+// next call that adds an entry. On ERR_CORRUPT and ERR_IO the caller drops the run.
 static enum err info_get_nowait(struct store_worker *sw, const struct store_place *place,
                                 bool wants_object, struct run_info **ret_info)
 {
@@ -139,15 +139,16 @@ enum err store_object_get(struct worker *w, struct store *store, const struct st
 
 // --- the small way
 
-// Allocates a chunk for a client that waits. An exhausted memory budget must not block the client,
-// so the chunk may exceed the budget. It is counted all the same.
+// Allocates a chunk for a client that is waiting. A used-up memory budget must not block that
+// client, so the chunk may exceed the budget. It is counted nevertheless.
 static struct chunk *chunk_for_read(void)
 {
     struct chunk *chunk = chunk_new();
     return chunk != NULL ? chunk : chunk_new_forced();
 }
 
-// Reads only the payload if the header is cached, else both, which are adjacent.
+// Reads the payload if the header is cached. Otherwise reads both at once, because they are
+// adjacent.
 static enum err read_small_once(struct store_worker *sw, const struct store_place *place,
                                 struct chunk *chunk, struct run_info **ret_info,
                                 struct span *ret_payload)
@@ -226,7 +227,7 @@ static void range_give_back(void *ctx)
     segment_return(ctx);
 }
 
-// The checksum units that contain a range of a payload.
+// The checksum units that contain a given range of a payload.
 struct read_units {
     uint32_t first, count;
     uint64_t begin; // payload offset of the first unit
@@ -262,7 +263,8 @@ bool store_range_ready(struct worker *w, struct store *store, const struct store
     struct read_units units = units_of(begin, len);
     struct segment *segment = place->segment;
     struct run_info *info;
-    bool has_header = place->header_len > 0; // false: this process is still writing the run
+    // false: the run is still being written by this process
+    bool has_header = place->header_len > 0;
     if (!segment_is_verified(segment, place->first_unit + units.first, units.count) ||
         (has_header && info_get_nowait(store_worker_of(w), place, false, &info) != ERR_OK)) {
         return false;
@@ -274,7 +276,7 @@ bool store_range_ready(struct worker *w, struct store *store, const struct store
     bool resident = disk_io_resident(fd, place->payload_offset + begin, len);
     segment_return(segment);
     if (!resident) {
-        // The next read comes from the device, so it must be verified again.
+        // The next read loads them from the device, so it must verify them again.
         segment_set_verified(segment, place->first_unit + units.first, units.count, false);
         return false;
     }
@@ -300,7 +302,8 @@ bool store_range_ready(struct worker *w, struct store *store, const struct store
 struct read_state {
     char *header_bytes;
     struct run_info *info;
-    int fd_plus_1; // 1 + the descriptor, borrowed from the first operation to the end; 0: none
+    // 1 + the descriptor, which is borrowed from the first operation to the end; 0: not borrowed
+    int fd_plus_1;
 };
 
 static int read_fd(const struct store_read *read)
@@ -399,7 +402,7 @@ static void read_payload(struct store_read *read)
     read_op_start(read, units.count, read->place.payload_offset + units.begin, on_payload_read);
 }
 
-// Cuts the requested bytes out of the units that were read.
+// Selects the requested bytes in the units that were read.
 static void read_cut_spans(struct store_read *read, const struct read_units *units)
 {
     uint64_t begin = read->first_byte - read->place.first_block * read->place.block_size_bytes;
@@ -466,7 +469,7 @@ static void on_payload_read(struct disk_op *op)
     read_finish(read, err);
 }
 
-// Continues once the header is known: returns its object, or reads the payload.
+// Continues when the header is known: returns its object, or reads the payload.
 static void read_with_info(struct store_read *read, struct run_info *info)
 {
     if (read->header) {
@@ -578,8 +581,8 @@ void store_read_start(struct worker *w, struct store_read *read)
     read->err = ERR_OK;
     read->cancelled = read->repeated = false;
     worker_task_init(&read->task, on_read_task);
-    // The task runs in this turn of the loop, which then also submits the disk operations that the
-    // task starts.
+    // The task runs in this turn of the loop. The disk operations that it starts are submitted in
+    // the same turn.
     worker_defer(w, &read->task);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Functions of store.h for the state that the store keeps in addition to cached bytes: epochs and
-// doubts of buckets, holders, pins.
+// Functions of store.h for state other than cached bytes: epochs and doubts of buckets, holders,
+// pins.
 #include "store/retention/retention_pins.h"
 #include "store/retention/retention_review.h"
 #include "store/store_private.h"

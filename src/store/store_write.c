@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes a run, from store_run_begin() to its place. A run belongs to its worker until done or
-// abort. At most one of its disk operations is in flight, and the run outlives that operation in
-// any case.
+// Writes a run, from store_run_begin() to the place that it gets. A run belongs to its worker until
+// done() or abort. At most one of its disk operations is in flight, and the run is never freed
+// before that operation ends.
 //
 //   payload up to 256 KiB   keeps chunks until finish, then writes header and payload together
 //   longer                  writes the intent at begin, chunks in groups as they come, and the
 //                           header at finish
 //
-// An error is kept and reported at finish; chunks that still come are released at once. A cancelled
-// run leaves a hole in its segment. With an intent, the whole reservation stays a hole, also after
-// a crash. A run that ends early returns the rest of its reservation when its header is written,
-// because the header says where the run ends.
+// An error is kept and reported at finish. Chunks that still arrive are released at once. A
+// cancelled run leaves a hole in its segment. If the run had an intent, the whole reservation stays
+// a hole, even after a crash. A run that ends early returns the rest of its reservation when its
+// header is written, because the header says where the run ends.
 //
-// The backlog (write_backlog.c) also decides whether a run begins. Each byte of the run passes
-// through it: promised at begin, queued with its chunk, written. Then its pages are pushed to the
-// device (segment_push.c).
+// The backlog (write_backlog.c) helps to decide whether a run begins. It counts each byte of the
+// run: promised at begin, queued with its chunk, and then written. After that the pages are pushed
+// to the device (segment_push.c).
 #include <errno.h>
 #include <stdlib.h>
 
@@ -37,29 +37,30 @@ struct store_run {
     struct store_object *object;
     struct segment_reservation reservation;
     uint64_t first_block, generation;
-    uint32_t block_count, payload_len; // as begun; finish may lower both
+    uint32_t block_count, payload_len; // as begun; finish may lower them
     uint32_t begun_len;
     uint32_t header_len, unit_count;
     struct retention_answer answer;
     uint32_t appended_units, written_units;
     uint64_t appended_bytes;
-    uint32_t writing_units; // units in the operation in flight
+    uint32_t writing_units; // units that the operation in flight writes
     enum run_step step;
-    uint64_t began_us; // of the operation in flight
-    bool borrowed;     // the segment's descriptor, for the operation in flight
+    uint64_t began_us; // when the operation in flight began
+    bool borrowed;     // the operation in flight uses the segment's descriptor
     enum err err;
-    bool touched, finishing, aborted; // touched: bytes were written into the reservation
-    bool is_long;                     // see store_long.c
-    char *head;                       // sector of the intent, later header and padding
+    bool touched, finishing, aborted; // touched: something was written to the reservation
+    bool is_long;                     // a long run, see store_long.c
+    char *head;                       // the sector of the intent; later the header and its padding
     void (*done)(void *ctx, enum err err, const struct store_place *place);
     void *ctx;
-    void (*on_written)(void *ctx, const struct store_place *pages); // NULL: nobody watches
+    // NULL: store_run_watch() was not called
+    void (*on_written)(void *ctx, const struct store_place *pages);
     void *watch_ctx;
     struct disk_op op;
-    struct task task; // calls the next step later if no disk operation does
+    struct task task; // runs run_go() later if no disk operation will
     struct iovec iov[CHUNKS_PER_WRITE + 1];
-    uint32_t *unit_crc; // CRC of each unit, little endian as on disk; allocated after the chunks
-    struct chunk *chunks[]; // unit_count of them: appended and not yet written
+    uint32_t *unit_crc;     // CRC of each unit, little-endian as on disk; stored after `chunks`
+    struct chunk *chunks[]; // unit_count entries; NULL unless appended and not yet written
 };
 
 static struct store_run *as_run(void *ptr)
@@ -76,7 +77,7 @@ static uint64_t run_unit_bytes(const struct store_run *run, uint32_t unit)
     return min_u64(STORE_CHECKSUM_UNIT, run->begun_len - (uint64_t)unit * STORE_CHECKSUM_UNIT);
 }
 
-// Drops all chunks but those that are being written.
+// Drops all chunks except those that are being written.
 static void run_drop_chunks(struct store_run *run)
 {
     check(run->written_units + run->writing_units <= run->appended_units);
@@ -103,8 +104,8 @@ static void run_free(struct store_run *run)
     free(run);
 }
 
-// Returns the end of all bytes written for the run, once none of its operations is in flight. Bytes
-// written after a shortened payload are not given to other runs.
+// Returns the end of all bytes that were written for the run. Called when none of its operations is
+// in flight. Bytes that were written after a shortened payload are not reused for other runs.
 static uint32_t run_end_offset(const struct store_run *run)
 {
     uint64_t used = max_u64(run->payload_len, (uint64_t)run->written_units * STORE_CHECKSUM_UNIT);
@@ -112,26 +113,27 @@ static uint32_t run_end_offset(const struct store_run *run)
     return (uint32_t)align_up_u64(run->reservation.layout.payload_offset + used, RUN_ALIGN);
 }
 
-// Gives the unused rest of the reservation back to the segment. Called when the header, which says
-// where the run ends, is on disk.
+// Returns the unused rest of the reservation to the segment. Called when the header, which says
+// where the run ends, has been written.
 static void run_give_rest(struct store_run *run)
 {
     uint32_t end = run_end_offset(run);
     check(run->touched && end <= run->reservation.layout.end_offset);
     if (end < run->reservation.layout.end_offset) {
-        // The run keeps the verified marks of all units that were written.
+        // The run keeps the verified marks of all units that were written, also after its end.
         uint32_t units = (uint32_t)max_u64(run->unit_count, run->written_units);
         // If it fails, the rest stays a hole.
         (void)segment_log_shorten(&run->reservation, end, units);
     }
 }
 
-// Discards the run: releases pin and hold, and the reservation if nothing was written to it.
+// Discards the run: releases pin and hold. Also returns the reservation if nothing was written to
+// it.
 static void run_give_up(struct store_run *run)
 {
     struct segment *segment = run->reservation.segment;
     if (!run->touched) {
-        // If it fails, a hole stays.
+        // If it fails, the reservation stays a hole.
         (void)segment_log_shorten(&run->reservation, run->reservation.layout.start, 0);
     }
     segment_unhold(segment);
@@ -183,7 +185,8 @@ static void run_submit(struct store_run *run, int fd)
     check(fd >= 0 && !run->borrowed && run->step != RUN_IDLE);
     run->borrowed = true;
     run->op.fd = fd;
-    if (run->step != RUN_PAYLOAD) { // writing a part of a page reads the rest from the device
+    // writing a part of a page makes the kernel read the rest of it from the device
+    if (run->step != RUN_PAYLOAD) {
         segment_unmark_neighbour(run->reservation.segment, (uint32_t)run->op.offset,
                                  run->reservation.first_unit, fd);
     }
@@ -245,7 +248,8 @@ static void run_write_intent(struct store_run *run)
     run_start_op(run, RUN_INTENT, 1, r->layout.start);
 }
 
-// Fills iov[] from first_iov on with the next group of chunks, up to payload_len.
+// Fills iov[] from `first_iov` on with the next group of chunks, up to payload_len. Returns how
+// many.
 static unsigned run_fill_iov(struct store_run *run, unsigned first_iov)
 {
     unsigned count = 0;
@@ -297,7 +301,7 @@ static struct run_header run_header_of(const struct store_run *run)
     };
 }
 
-// Writes the header. With a run of one write, this includes the payload.
+// Writes the header. If the run has no intent, also writes its payload, in the same operation.
 static void run_write_header(struct store_run *run)
 {
     const struct run_layout *layout = &run->reservation.layout;
@@ -311,12 +315,13 @@ static void run_write_header(struct store_run *run)
     segment_run_header_encode(&header, run->head);
     run->iov[0] = (struct iovec){run->head, head_bytes};
     unsigned count = layout->intent ? 0 : run_fill_iov(run, 1);
-    check(run->written_units + count >= run->unit_count); // no payload comes after the header
+    // all payload is written before the header, or with it
+    check(run->written_units + count >= run->unit_count);
     run_start_op(run, RUN_HEADER, 1 + count, layout->header_offset);
 }
 
-// Adds the complete run to the segment's rows and reports it to the policy. This is done even if
-// the caller will not enter it in the index, because a scan of the segment would also find it.
+// Adds the complete run to the segment's rows and reports it to the policy. This is right even if
+// the caller does not enter the run in the index, because a scan of the segment would find it.
 static void run_note(const struct store_run *run)
 {
     check(run->written_units >= run->unit_count && run->err == ERR_OK);
@@ -334,13 +339,13 @@ static void run_op_failed(struct store_run *run, const struct disk_op *op)
         run->err = op->err;
     }
     if (op->err == ERR_UNREADABLE || op->err == ERR_DESCRIPTORS) {
-        return; // the device has not failed, because nothing was written
+        return; // nothing was written, so the device has not failed
     }
     disk_filling_off(&run->store->disk, "write", op->errno_value != 0 ? op->errno_value : ENOSPC);
 }
 
-// Releases the chunks of the operation that has ended. If it succeeded, their units are verified
-// from now on, because their checksums were computed before they were written.
+// Releases the chunks of the operation that has ended. If it succeeded, marks their units as
+// verified, because their checksums were computed before they were written.
 static void run_units_written(struct store_run *run, bool well)
 {
     uint64_t bytes = 0;
@@ -378,7 +383,8 @@ static void on_run_op(struct disk_op *op)
     struct store_run *run = as_run(container_of(op, struct store_run, op));
     enum run_step step = run->step;
     check(step != RUN_IDLE);
-    if (run->borrowed) { // between two writes a run may wait long for its origin
+    // a run may wait long for its origin between two writes, so it keeps no descriptor
+    if (run->borrowed) {
         segment_return(run->reservation.segment);
         run->borrowed = false;
     }
@@ -404,7 +410,7 @@ static void on_run_op(struct disk_op *op)
     run_go(run);
 }
 
-// Decides the next step. Only this function does.
+// Starts the next step, if there is one to take. No other function does.
 static void run_go(struct store_run *run)
 {
     if (run->step != RUN_IDLE) {
@@ -439,7 +445,7 @@ static void on_run_task(struct task *task)
     run_go(as_run(container_of(task, struct store_run, task)));
 }
 
-// --- the door
+// --- called by other rooms
 
 bool store_keeps_up(struct worker *w, const struct store *store)
 {
@@ -457,7 +463,7 @@ enum refusal store_waits_for(struct worker *w, const struct store *store, unsign
                : REFUSAL_index_busy;
 }
 
-// Reserves room for the run, if it is to be stored.
+// Reserves room for the run if the policy and the backlog accept it.
 static enum err run_reserve(struct worker *w, struct store *store,
                             const struct store_object *object, uint64_t first_block, unsigned group,
                             bool is_part, const struct segment_want *want,
@@ -587,7 +593,7 @@ void store_run_append(struct store_run *run, struct chunk *chunk)
     uint64_t left = run->payload_len - run->appended_bytes;
     check(!run->finishing);
     check(left > 0);
-    check(run->appended_bytes % STORE_CHECKSUM_UNIT == 0); // only the last chunk is shorter
+    check(run->appended_bytes % STORE_CHECKSUM_UNIT == 0); // the last chunk is the only shorter one
     check(run->appended_units < run->unit_count);
     uint32_t len = (uint32_t)min_u64(left, STORE_CHECKSUM_UNIT);
     check(chunk->len >= len);
@@ -636,15 +642,15 @@ void store_run_finish(struct store_run *run, uint32_t block_count,
         run->object->size_bytes, run->object->block_size_bytes, run->first_block, block_count);
     check(payload_len <= run->appended_bytes);
     if (block_count < run->block_count) {
-        // Fewer units make the header shorter, and the space reserved after it stays empty. The
-        // space after the payload is returned once the header is written: until then an intent
-        // tells a scan that the run has all of it.
+        // With fewer units the header is shorter, and the space reserved after it stays empty. The
+        // space after the payload is returned only once the header is written. Until then, the
+        // intent says that the run has all of it.
         run->block_count = block_count;
         run->payload_len = (uint32_t)payload_len;
         run->header_len -= 4 * (run->unit_count - run_unit_count(run->payload_len));
         run->unit_count = run_unit_count(run->payload_len);
     }
-    worker_defer(run->worker, &run->task); // done() never runs inside this call
+    worker_defer(run->worker, &run->task); // so that done() does not run inside this call
 }
 
 void store_run_abort(struct store_run *run)

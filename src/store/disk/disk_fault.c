@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Faults that tests inject into calls of the store's own threads; see disk_fault.h.
+// Lets tests make calls of the store's own threads fail; see disk_fault.h.
 #include "store/disk/disk_fault.h"
 
 #ifdef FOREBAY_FAULTS
@@ -15,7 +15,7 @@
 #include "loop/loop.h"
 
 static struct {
-    atomic_uint left; // calls until it strikes; 0: never
+    atomic_uint left; // the call that fails, counted from the next one (1); 0: none
     atomic_bool repeat;
     atomic_int errno_value;
     atomic_bool stalled;
@@ -104,7 +104,7 @@ bool store_fault_is_steady(void)
 
 bool store_fault_waits(unsigned tries)
 {
-    static const unsigned tries_max = 20000; // of a millisecond each
+    static const unsigned tries_max = 20000; // a try waits for one millisecond
     if (!store_fault_is_steady() || tries >= tries_max) {
         return false;
     }

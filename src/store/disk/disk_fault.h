@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Faults that tests inject into calls of the store's own threads. Only builds with FOREBAY_FAULTS
-// have them.
+// Lets tests make calls of the store's own threads fail. Only builds with FOREBAY_FAULTS have this.
 #ifndef FOREBAY_STORE_DISK_DISK_FAULT_H
 #define FOREBAY_STORE_DISK_DISK_FAULT_H
 
@@ -25,27 +24,27 @@ enum store_fault {
     STORE_FAULT_REWRITE, // writing a survivor
     STORE_FAULT_ROLL,    // reading a page of the index in a round
     STORE_FAULT_SCRUB,
-    STORE_FAULT_PINS,    // writing the list of pins; syncing its name
-    STORE_FAULT_REBUILD, // adding the runs of a segment to the index; can only stall
+    STORE_FAULT_PINS,    // writing the list of pins; syncing its folder entry
+    STORE_FAULT_REBUILD, // adding a segment's runs to the index; it can only stall, not fail
     STORE_FAULT_TRIM,    // returning the unused bytes of a segment
     STORE_FAULT_COUNT_
 };
-// Makes the `nth` call of this kind from now fail with `errno_value` (1: the next one; 0: none).
+// Makes the `nth` call of this kind from now on fail with `errno_value` (1: the next one; 0: none).
 // With `repeat`, all later calls of this kind fail too. Any thread.
 void store_fault_set(enum store_fault fault, unsigned nth, bool repeat, int errno_value);
 // Counts a call of this kind. Returns the errno value with which it must fail, or 0.
 int store_fault_strike(enum store_fault fault);
-// Makes calls of that kind wait until `stall` is false again.
+// Makes calls of this kind wait until `stall` is set to false.
 void store_fault_stall(enum store_fault fault, bool stall);
-// Waits until the first call of that kind is stalled.
+// Waits until a call of this kind is stalled.
 void store_fault_stall_reached(enum store_fault fault);
 // Returns true if FOREBAY_TEST_STEADY=1 is set, for tests that count hits. The speed of the machine
-// then does not decide which runs are stored: no write is late, and the store waits for a spare
-// segment and for room in the queue of the index instead of refusing the run.
+// then does not affect which runs are stored: no write is late. Also, the store does not refuse a
+// run for lack of a spare segment or of room in the queue of the index, but waits for it.
 bool store_fault_is_steady(void);
 // Waits a moment for another thread of the store. Returns false, without waiting, if
-// store_fault_is_steady() is false or the caller has waited long enough. `tries`: the calls in
-// which it has waited.
+// store_fault_is_steady() is false or the caller has waited long enough. `tries`: how often the
+// caller has waited already.
 bool store_fault_waits(unsigned tries);
 #else
 #define store_fault_strike(fault) 0

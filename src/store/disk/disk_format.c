@@ -12,7 +12,7 @@
 #ifdef FOREBAY_FAULTS
 #define TEST_SIZE_MIN (128u << 10)
 
-// Returns FOREBAY_SEGMENT_SIZE, a power of two: tests of many segments need small ones.
+// Returns FOREBAY_SEGMENT_SIZE, a power of two, because tests with many segments need small ones.
 uint32_t disk_segment_size_fixed(void)
 {
     const char *text = getenv("FOREBAY_SEGMENT_SIZE");
@@ -34,7 +34,7 @@ uint32_t disk_crc32c_more(uint32_t crc, const void *bytes, size_t len)
     const unsigned char *at = bytes;
     while (len > 0) {
         int piece = len > (1u << 30) ? 1 << 30 : (int)len;
-        // The library's parameter is not const, but it does not write.
+        // The library's parameter is not const, although the library does not write to it.
         crc = ~crc32_iscsi((unsigned char *)(uintptr_t)at, piece, ~crc);
         at += piece;
         len -= (size_t)piece;
@@ -49,7 +49,7 @@ uint32_t disk_crc32c(const void *bytes, size_t len)
 
 bool disk_format_line(struct span *rest, const char *name, struct span *ret_value)
 {
-    check(name[0] != 0 && strchr(name, ' ') == NULL); // the name is one word
+    check(name[0] != 0 && strchr(name, ' ') == NULL); // a name is one word
     struct span ahead = *rest;
     struct span line;
     struct span word;
@@ -57,7 +57,7 @@ bool disk_format_line(struct span *rest, const char *name, struct span *ret_valu
         !span_equal_cstr(word, name) || line.ptr == NULL) {
         return false;
     }
-    check(ahead.len < rest->len); // so a loop over lines ends
+    check(ahead.len < rest->len); // so that a loop over lines ends
     *rest = ahead;
     *ret_value = line;
     return true;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Constants that all files of the cache directory share: the format version, the sizes allowed for
-// segments, little-endian numbers, and the checksum. Pure; any thread.
+// Shared by all files of the cache directory: the format version, the sizes allowed for segments,
+// little-endian numbers, and the checksum. Pure; any thread.
 #ifndef FOREBAY_STORE_DISK_DISK_FORMAT_H
 #define FOREBAY_STORE_DISK_DISK_FORMAT_H
 
@@ -17,17 +17,18 @@
 #define CACHE_ID_LEN 16u
 
 #ifdef FOREBAY_FAULTS
-uint32_t disk_segment_size_fixed(void); // the size that a test asks for; 0: none
+uint32_t disk_segment_size_fixed(void); // the size that a test sets; 0: none
 #else
 #define disk_segment_size_fixed() 0u
 #endif
 
-// Returns the CRC32C (Castagnoli) as in iSCSI: disk_crc32c("123456789") is 0xE3069283.
+// Returns the CRC32C (Castagnoli, as in iSCSI): disk_crc32c("123456789") is 0xE3069283.
 uint32_t disk_crc32c(const void *bytes, size_t len);
-// Continues the CRC of the previous bytes; `crc` is 0 for the first.
+// Continues a CRC: `crc` is that of the bytes before, or 0 if there are none.
 uint32_t disk_crc32c_more(uint32_t crc, const void *bytes, size_t len);
 
-// Takes the next line of text if it begins with this name and a value follows.
+// Removes the next line from `rest` and returns its value, if the line has this name and a value.
+// Otherwise changes nothing and returns false.
 bool disk_format_line(struct span *rest, const char *name, struct span *ret_value);
 // Decodes a big-endian number.
 uint64_t disk_u64_of_bytes(const uint8_t bytes[8]);

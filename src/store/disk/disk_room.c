@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decides whether the file system has room for another segment, and reports a lack of room. While
-// it lasts, a gauge is set. The log has one line when it begins, one each minute, and one when it
-// ends. Runs on the supply thread.
+// Decides whether the file system has room for another segment, and reports a lack of room. While a
+// lack lasts, a gauge is 1. The log has a line when it begins, a line each minute, and a line when
+// it ends. Runs on the supply thread.
 //
-// A lack of room is no failure: bytes that cannot be stored are streamed to the client only. These
-// are the cases:
+// A lack of room is not treated as a failure: bytes that cannot be stored are only streamed to the
+// client. The cases:
 //
 // - Less is free than cache.min_free: the store removes segments one by one.
 // - Another segment does not fit, or no inode is left: an older segment is evicted for it.
@@ -13,10 +13,10 @@
 //   segment.
 //
 // An eviction may not help if inodes or a quota are used up. After VAIN_MAX evictions that did not
-// help, the store evicts no more until it can create a segment.
+// help, the store stops evicting until it can create a segment.
 //
-// The index also needs space, for runs in existing segments. So a segment is created only if a step
-// of the index fits as well.
+// The index also needs space, to record runs in existing segments. So a segment is created only if
+// the file system also has room for the index to grow by a step.
 #include "store/disk/disk_room.h"
 
 #include <assert.h>
@@ -28,9 +28,9 @@
 
 #define TELL_US 60000000u
 #define REFUSED_US 5000000u
-#define REFUSALS_MAX 3u // refusals before an older segment is evicted
+#define REFUSALS_MAX 3u // after this many refusals an older segment is evicted
 #define INODES_MIN 2u   // one for the segment, one for `format` while it is rewritten
-#define VAIN_MAX 3u     // evictions that did not help before the store stops them
+#define VAIN_MAX 3u     // after this many evictions that did not help, the store stops evicting
 
 enum { ANSWER_NONE, ANSWER_REFUSED, ANSWER_GRANTED };
 

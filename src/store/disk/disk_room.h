@@ -11,56 +11,57 @@
 
 struct store_disk;
 
-// The resources that may run short.
+// Resources that may run short.
 enum disk_room_of {
-    DISK_ROOM_OF_SIZE,     // cache.size was lowered below what is used
+    DISK_ROOM_OF_SIZE,     // more is used than cache.size, which was lowered
     DISK_ROOM_OF_MIN_FREE, // less is free than cache.min_free
     DISK_ROOM_OF_INODES,
-    DISK_ROOM_OF_SPACE, // the file system refuses space that it reports as free
+    DISK_ROOM_OF_SPACE, // the file system refuses space although it reports it as free
     DISK_ROOM_OF_COUNT_
 };
 
 struct disk_room { // used by the supply thread
     bool is_short[DISK_ROOM_OF_COUNT_], is_told[DISK_ROOM_OF_COUNT_];
     uint64_t told_us[DISK_ROOM_OF_COUNT_];
-    // Monotonic time of the last refusal of a segment; 0: none since the last success.
+    // Monotonic time when a segment was last refused; 0: not since the last success.
     uint64_t refused_us;
-    unsigned refusals;      // number of refusals in a row
-    bool has_given;         // a segment was evicted to make room since the last success or refusal
-    unsigned given_in_vain; // evictions since the last segment was created
-    uint64_t shown_free_bytes; // as shown in the metrics
-    uint64_t index_step_bytes; // step by which the index grows; set before threads start
-    uint64_t free_bytes;       // bytes free for segments at the last disk_room_look(); 0: none
-    atomic_uint index_answer;  // whether the index could grow since the last disk_room_look()
-    bool was_index_refused;    // the last growth of the index was refused; used by the index writer
+    unsigned refusals;      // refusals in a row
+    bool has_given;         // a segment was evicted to make room, since the last success or refusal
+    unsigned given_in_vain; // evictions that have not helped to create a segment yet
+    uint64_t shown_free_bytes; // the value in the metrics
+    uint64_t index_step_bytes; // by how much the index grows at once; set before threads start
+    uint64_t free_bytes; // bytes free for segments, found by the last disk_room_look(); 0: none
+    // whether the index could grow, reported since the last disk_room_look()
+    atomic_uint index_answer;
+    bool was_index_refused; // the index could not grow the last time; used by the index writer
 };
 
 enum disk_room_answer {
     DISK_ROOM_AMPLE,
-    DISK_ROOM_NONE,  // no room for another segment until one is evicted
-    DISK_ROOM_LATER, // try nothing now
-    DISK_ROOM_BELOW, // remove segments
+    DISK_ROOM_NONE,  // no room for another segment, unless one is evicted
+    DISK_ROOM_LATER, // do nothing now; try again later
+    DISK_ROOM_BELOW, // less is free than cache.min_free: evict segments
 };
 
-// Returns whether a segment of `segment_cost_bytes` may be created. `going_bytes` are about to be
-// freed. Supply thread.
+// Returns whether a segment that takes `segment_cost_bytes` may be created. `going_bytes`: bytes
+// that will be freed soon. Supply thread.
 enum disk_room_answer disk_room_look(struct store_disk *disk, uint64_t segment_cost_bytes,
                                      uint64_t going_bytes);
-// Reports that the directory cannot be used because its file system lacks `missing` bytes; 0: it
-// has room again. Called by the thread that waits for room.
+// Reports that the directory cannot be used because its file system lacks `missing` bytes. 0: it
+// has room again. Called by the thread that waits for room (store_late.c).
 void disk_room_wait(struct store_disk *disk, uint64_t missing);
-// Returns true if the file system refused a segment a moment ago, whatever it reported before.
+// Returns true if the file system refused a segment a moment ago, whatever space it reports.
 bool disk_room_refuses(const struct store_disk *disk);
-// Called when a segment could not be created for lack of room, or was created. From a refusal to
-// the next success, make_err says why.
+// Called when a segment could not be created for lack of room, and when one was created. Between a
+// refusal and the next success, make_err is ERR_DISK_FULL.
 void disk_room_refused(struct store_disk *disk);
 void disk_room_granted(struct store_disk *disk);
 // Called when a segment is evicted so that another can be created, or the index can grow.
 void disk_room_given(struct store_disk *disk);
-// Returns true if evicting a segment for the index may help.
+// Returns true if evicting a segment may help the index to grow.
 bool disk_room_gives(const struct store_disk *disk);
-// Called by the index writer when the index could not grow and needs an eviction, or could grow.
-// Returns true if the supply thread must look at it.
+// Called by the index writer when the index could not grow and needs an eviction, or when it could
+// grow. Returns true if the supply thread must handle this.
 bool disk_room_answer_index(struct store_disk *disk, bool refused) MUST_USE;
 // Sets the step by which the index grows. Called before threads start.
 void disk_room_set_step(struct store_disk *disk, uint64_t bytes);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Space: used_bytes is what the directory may take on disk. The store raises it before it creates a
-// file, so the store alone never takes more than capacity_bytes. Segments stop at
-// segment_limit_bytes; the rest is for the index. Any thread.
+// Space. used_bytes is the maximum that the directory may take on disk. The store raises it before
+// it creates a file, so the store alone never takes more than capacity_bytes. Segments may use up
+// to segment_limit_bytes; the rest is for the index. Any thread.
 #include "stats/stats.h"
 #include "store/disk/disk.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The phases of a background thread of the store, and the only functions that change them.
+// The phases of a background thread of the store. Only this file changes them.
 #include "store/disk/disk_thread.h"
 
 #include "base/check.h"

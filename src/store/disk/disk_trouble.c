@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Trouble with the disk. A failed write turns storing off for 5 s, then for 10 s and so on up to 60
-// s. Many failed reads turn look-ups off for 10 s. A process without a free descriptor stores
-// nothing for a second. Any thread.
+// Trouble with the disk. After a failed write nothing is stored for 5 s, after the next for 10 s
+// and so on, up to 60 s. Many failed reads stop look-ups for 10 s. If the process has no free
+// descriptor, nothing is stored for a second. Any thread.
 #include <errno.h>
 #include <string.h>
 
@@ -34,7 +34,7 @@ void disk_filling_off(struct store_disk *disk, const char *what, int errno_value
     check(what != NULL && errno_value >= 0);
     unsigned pause_ms = atomic_load(&disk->filling_off_ms);
     uint64_t now_us = clock_monotonic_us();
-    if (errno_value == EMFILE || errno_value == ENFILE) { // the disk works
+    if (errno_value == EMFILE || errno_value == ENFILE) { // the disk itself works
         disk_fall_short(disk, ERR_DESCRIPTORS);
         log_warn_condition("descriptors_short", "cause=%s errno=%d error=%s remedy=%s", what,
                            errno_value, log_quote(span_from_cstr(strerrordesc_np(errno_value))),
@@ -42,7 +42,7 @@ void disk_filling_off(struct store_disk *disk, const char *what, int errno_value
         return;
     }
     if (atomic_load(&disk->filling_off_until_us) > now_us) {
-        return; // already off
+        return; // storing is stopped already
     }
     pause_ms =
         pause_ms == 0 ? FILLING_OFF_MS_MIN : (unsigned)min_u64(2ull * pause_ms, FILLING_OFF_MS_MAX);
@@ -105,7 +105,7 @@ enum err disk_shortage(const struct store_disk *disk)
         return ERR_OK;
     }
     enum err err = (enum err)atomic_load(&disk->short_err);
-    check(err != ERR_OK); // short_err is set before short_until_us
+    check(err != ERR_OK); // it was set before short_until_us
     return err;
 }
 

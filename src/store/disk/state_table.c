@@ -145,7 +145,7 @@ bool state_table_parse(struct span *rest, struct state_table *ret_table)
             return false;
         }
         unsigned *count = &ret_table->count[kind];
-        check(*count == 0); // the table was empty
+        check(*count == 0); // the caller has zeroed the table
         while (*count < KINDS[kind].max && disk_format_line(rest, KINDS[kind].row, &value)) {
             if (!row_parse(value, flagged, &state_table_rows(ret_table, kind)[(*count)++])) {
                 return false;

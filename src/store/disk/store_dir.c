@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cache directory. Runs at start and stop; also on the supply thread and the blocking pool,
+// The cache directory. Used at start and stop, and by the supply thread and the blocking pool,
 // which rewrite `format`. Never on a worker.
 //
 //   lock      locked with flock() for the life of the process, and so is the folder itself
@@ -10,11 +10,11 @@
 //   policy    what the policy has learnt (retention_state.c); a start without it learns again
 //   condemned of an earlier version only (state_condemned.c)
 //
-// A crash before the rename leaves a file whose name ends in `.new`. `policy.map` has no name while
-// a process uses it (retention_region.c). The socket `admin.sock` is here by default.
+// A crash before a rename leaves a file whose name ends in `.new`. `policy.map` has no name while a
+// process uses it (retention_region.c). The socket `admin.sock` is also here by default.
 //
-// `format` has one "name value" per line, in this order. The last line is the CRC32C of all lines
-// before it:
+// `format` has one "name value" per line, in this order. Its last line is the CRC32C of all lines
+// before that:
 //
 //   forebay-cache 2            format version; 3 while there are lines of condemned keys
 //   id <32 hex>                creation id, repeated in segments and index
@@ -42,14 +42,14 @@
 // state_table.def lists the kinds of the lines from `other-epochs` to `condemned`.
 //
 // Forebay refuses, and never overwrites, a directory with a `format` of another version or of
-// another program, and a non-empty one without `format`: it belongs to somebody. Version 1 had no
-// tables of runs.
+// another program. It also refuses a non-empty directory without `format`, because that belongs to
+// somebody. Version 1 had no tables of runs.
 //
 // If other users could change the directory, all of this is in its folder `forebay`, which belongs
 // to this user and is closed to others. That is so if another user owns the directory or others may
-// write to it; a Kubernetes emptyDir is both. Others can still remove the folder as a whole, but
-// change nothing in it. Open files stay open by their descriptors. A folder that others put in its
-// place is refused at the next start.
+// write to it; a Kubernetes emptyDir is both. Others can still remove or rename the folder as a
+// whole, but they cannot change its content. This process is not affected, because it keeps its
+// files open. If others put another folder in its place, the next start refuses that.
 #include "store/disk/store_dir.h"
 
 #include <assert.h>
@@ -75,7 +75,7 @@
 // --- format
 
 static_assert(STORE_FORMAT_VERSION_MIN < STORE_FORMAT_VERSION_MAX, "an earlier program refuses it");
-// The longest row has a name of 9 bytes. A line "append" has six numbers of up to 10 digits.
+// The longest row name has 9 bytes. The six numbers of an "append" line have up to 10 digits each.
 static_assert(1024 + STATE_ROWS * (9 + 33 + 21 + 3) + STORE_APPEND_MAX * (6 + 66 + 1) <=
                   FORMAT_BYTES_MAX,
               "the longest text fits");
@@ -243,7 +243,7 @@ static enum err dir_refused(struct store_dir *dir, int errno_value)
 
 enum err store_dir_write_format(struct store_dir *dir)
 {
-    check(dir->fd >= 0 && dir->lock_fd >= 0); // it is locked, so no other process writes it
+    check(dir->fd >= 0 && dir->lock_fd >= 0); // the lock keeps other processes from writing it
     struct buf text;
     buf_init(&text, FORMAT_BYTES_MAX);
     pthread_mutex_lock(&dir->condemned_lock);
@@ -272,7 +272,7 @@ enum err store_dir_write_format(struct store_dir *dir)
     if (err != ERR_OK) {
         (void)unlinkat(dir->fd, "format.new", 0); // it may not exist
     } else if (fsync(dir->fd) != 0 &&
-               errno != EINVAL) { // EINVAL: this file system does not sync folders
+               errno != EINVAL) { // EINVAL: this file system cannot sync folders
         err = dir_refused(dir, errno);
     }
 out:
@@ -280,7 +280,7 @@ out:
     return err;
 }
 
-// Returns the version in a `format` of Forebay; 0 if it is not a Forebay `format`.
+// Returns the version in a `format` of Forebay. Returns 0 if it is not a `format` of Forebay.
 static uint64_t format_version(struct span text)
 {
     struct span rest;
@@ -290,8 +290,8 @@ static uint64_t format_version(struct span text)
     return ours ? version : 0;
 }
 
-// Reads `format`, at most FORMAT_BYTES_MAX. O_NONBLOCK: a pipe in its place must not block. Returns
-// 0 or an errno value.
+// Reads `format`, at most FORMAT_BYTES_MAX. O_NONBLOCK, so that a pipe of that name cannot block.
+// Returns 0 or an errno value.
 static int format_read(int dir_fd, char *ret_text, size_t *ret_len, bool *ret_is_there)
 {
     check(dir_fd >= 0);
@@ -320,7 +320,7 @@ unsigned store_dir_version(int fd)
 
 static enum err dir_read_format(struct store_dir *dir, struct buf *ret_why)
 {
-    check(dir->lock_fd >= 0); // so no other process changes it
+    check(dir->lock_fd >= 0); // the lock keeps other processes from changing it
     char text[FORMAT_BYTES_MAX];
     size_t len = 0;
     int errno_value = format_read(dir->fd, text, &len, &dir->was_used);
@@ -364,7 +364,7 @@ bool store_dir_other(int fd, bool (*skip)(const char *name), char ret_name[NAME_
             found = true;
         }
     }
-    (void)closedir(folder); // an error loses nothing: only read
+    (void)closedir(folder); // nothing was written to it
     return found;
 }
 
@@ -379,8 +379,8 @@ bool store_dir_is_foreign(int fd, char ret_name[NAME_MAX + 1])
     return store_dir_other(fd, skip_in_empty, ret_name);
 }
 
-// Called before anything is created in the directory. Looks for `format` last, because a start
-// creates it first.
+// Refuses a non-empty directory without `format`. Called before this process creates anything.
+// Looks for `format` last, because another process that starts now creates it first.
 static enum err dir_refuse_foreign(const struct store_dir *dir, struct buf *ret_why)
 {
     check(dir->lock_fd < 0 && dir->index_fd < 0);
@@ -491,11 +491,11 @@ static enum err dir_enter_private(struct store_dir *dir, struct buf *ret_why)
                    "to others: remove it, or choose another cache.dir",
                    dir->path);
         if (fd >= 0) {
-            (void)close(fd); // an error loses nothing: only read
+            (void)close(fd); // nothing was written to it
         }
         return ERR_FORMAT;
     }
-    (void)close(dir->fd); // an error loses nothing: only read
+    (void)close(dir->fd); // nothing was written to it
     dir->fd = fd;
     size_t size = strlen(dir->path) + sizeof("/" STORE_DIR_PRIVATE);
     char *path = malloc(size);
@@ -520,8 +520,8 @@ static enum err dir_open_folder(struct store_dir *dir, const char *name, int *re
     return ERR_OK;
 }
 
-// Locks both the file and the folder. Somebody who tidies up may remove the file, but not a folder
-// that is not empty. On the other hand, not every file system locks folders. Cleaners like
+// Locks both the file and the folder. Somebody who cleans up may remove the file, but not a folder
+// that is not empty. Some file systems, however, cannot lock folders. Cleaners like
 // systemd-tmpfiles skip the content of a locked folder.
 static enum err dir_lock(struct store_dir *dir, struct buf *ret_why)
 {
@@ -599,7 +599,7 @@ out:
 static void fd_close(int *fd)
 {
     if (*fd >= 0) {
-        (void)close(*fd); // directories and the lock have no pending writes
+        (void)close(*fd); // directories and the lock file have no pending writes
         *fd = -1;
     }
 }
@@ -607,7 +607,7 @@ static void fd_close(int *fd)
 static void dir_unlock(struct store_dir *dir)
 {
     if (dir->fd >= 0) {
-        (void)flock(dir->fd, LOCK_UN); // not every file system locks folders
+        (void)flock(dir->fd, LOCK_UN); // some file systems cannot lock folders
         unix_socket_folder_is_locked(-1);
     }
     fd_close(&dir->lock_fd);
@@ -615,7 +615,7 @@ static void dir_unlock(struct store_dir *dir)
 
 void store_dir_give_up(struct store_dir *dir)
 {
-    check(dir->segments_fd < 0 || dir->index_fd >= 0); // `index` is opened first
+    check(dir->segments_fd < 0 || dir->index_fd >= 0); // `index` is opened before `segments`
     if (dir->index_fd < 0) {
         dir_unlock(dir);
     }
@@ -632,7 +632,7 @@ void store_dir_leave(struct store_dir *dir)
 void store_dir_close(struct store_dir *dir)
 {
     store_dir_leave(dir);
-    if (dir->path != NULL) {                            // it was opened
+    if (dir->path != NULL) {                            // the directory was opened
         (void)pthread_mutex_destroy(&dir->format_lock); // no thread uses it any more
         (void)pthread_mutex_destroy(&dir->condemned_lock);
     }
@@ -640,9 +640,9 @@ void store_dir_close(struct store_dir *dir)
     dir->path = NULL;
 }
 
-// LMDB opens only by path. Where /proc exists, the path goes through the descriptor, so that nobody
-// who can rename a parent can put another index in its place. (The child of index_verify.c keeps no
-// descriptors.)
+// LMDB opens files only by path. If /proc exists, the path refers to the open descriptor. So nobody
+// who can rename a parent folder can put another index in its place. The child process of
+// index_verify.c uses the plain path, because it keeps no descriptors.
 void store_dir_index_path(const struct store_dir *dir, struct buf *out)
 {
     check(dir->path != NULL && dir->index_fd >= 0);
@@ -680,7 +680,7 @@ static uint64_t folder_bytes(int at_fd, const char *name, bool (*skip)(const cha
             bytes += (uint64_t)st.st_blocks * 512;
         }
     }
-    (void)closedir(folder); // an error loses nothing: only read
+    (void)closedir(folder); // nothing was written to it
     return bytes;
 }
 

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Refuses symbolic links in the cache directory. Runs at start, before anything is written there
-// and before LMDB opens its files.
+// Refuses symbolic links in the cache directory. Runs at the start, before Forebay writes anything
+// there and before LMDB opens its files.
 //
-// A link under a name that Forebay opens would redirect its writes to another file of this user.
-// Forebay opens with O_NOFOLLOW, which fails, but LMDB opens by path and follows links. So the
-// names are checked first, and the message says which one is a link and what to do. A link in place
-// of a segment need not be refused: opening it fails, and the segment counts as lost.
+// If a name that Forebay opens were a link, Forebay would write to another file of this user.
+// Forebay itself opens with O_NOFOLLOW, so that opening a link fails, but LMDB opens by path and
+// follows links. So the names are checked first, and the message says which one is a link and what
+// to do. A link in place of a segment need not be refused: opening it fails, and the segment counts
+// as lost.
 #include "store/disk/store_links.h"
 
 #include <fcntl.h>
@@ -21,7 +22,7 @@ bool store_links_is_link(int folder_fd, const char *name)
 enum err store_links_refuse(int dir_fd, const char *path, struct buf *ret_why)
 {
     check(dir_fd >= 0 && path != NULL && ret_why != NULL);
-    // Folders come before their content, because the content is checked through them.
+    // Folders come before their content, because the paths of the content lead through them.
     static const char *const NAMES[] = {
         "lock", "format",   "format.new", "index",  "index/data.mdb", "index/lock.mdb", "index/bad",
         "pins", "pins.new", "pins.bad",   "policy", "policy.new",     "policy.map",     "segments"};
