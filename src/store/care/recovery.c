@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Recovery at a start. Before the store serves, it drops the index in these cases: a marker says
-// so; the child process of index_verify.c found damage; it is another cache's; or it is an old
-// copy, whose last commit is before the one noted in `format`. Then the store serves, and one
-// thread examines the segments, newest first:
+// Recovery at a start. Before the store serves, recovery drops the index in four cases: a marker
+// says so; the child process of index_verify.c found damage; the index belongs to another cache;
+// the index is an old copy, because its last commit is older than the one recorded in `format`.
+// Then the store serves, and one thread examines the segments, newest first:
 //
 //   not a segment of this cache     the file is removed
 //   stopped cleanly                 the index knows its runs; only its head is read
@@ -10,19 +10,19 @@
 //   not sealed after a crash        the runs that the index lacks are added; writing continues
 //                                   after the last one
 //
-// Then eviction may begin. If the index was dropped, the thread now adds the runs of all segments
-// to the new one.
+// After that, eviction may begin. If the index was dropped, the thread then adds the runs of all
+// segments to the new index.
 //
-// The runs added from segments are marked and revalidated before their first use, because versions
-// that were invalidated come back too. So blocks that clients request meanwhile need not be
-// deleted: newly stored runs of the same version join those that recovery finds. After an unclean
-// stop and another boot, all records are revalidated. At last the thread verifies the index slice
-// by slice (index_roll.c). It waits for orders to rebuild the index; any thread that finds damage
-// orders one.
+// Runs added from segments are marked and must be revalidated before their first use, because runs
+// of invalidated versions are found, too. So blocks that clients request in the meantime need not
+// be deleted: new runs of a version join those that recovery finds. If the process stopped
+// uncleanly and the machine has booted since, all records must be revalidated. After all this, the
+// thread verifies the index slice by slice (index_roll.c). It also waits for orders to rebuild the
+// index. Any thread that finds damage orders a rebuild.
 //
-// A disk in trouble may cause one rebuild after another. The second begins an eighth of a second
-// after the end of the first. Each further pause is twice as long, until ten minutes have passed
-// without a rebuild.
+// A disk in trouble may cause one rebuild after another. The second rebuild begins an eighth of a
+// second after the end of the first. Each further pause is twice as long as the previous one. After
+// ten minutes without a rebuild, the pauses begin with the shortest again.
 #include "store/care/recovery.h"
 
 #include <fcntl.h>
@@ -40,7 +40,7 @@
 #include "store/state/state_condemned.h"
 
 #define REBUILD_PAUSE_US 125000u
-#define REBUILD_PAUSES_MAX 12u // the most doublings of the pause
+#define REBUILD_PAUSES_MAX 12u // how often the pause may double
 #define REBUILD_CALM_US 600000000u
 static_assert(((uint64_t)REBUILD_PAUSE_US << REBUILD_PAUSES_MAX) <= REBUILD_CALM_US,
               "the longest pause is no calm");
@@ -70,9 +70,9 @@ static void want_rebuild(struct recovery *recovery, bool drop)
     pthread_mutex_lock(&recovery->guarded.lock);
     recovery->guarded.rebuild_wanted = true;
     tell_rebuilding(recovery, true);
-    // From now on, the memory side keeps deletes for the new index.
+    // From now on, the memory side keeps deletes, because the new index needs them.
     index_memory_recovering(&recovery->index->memory, true);
-    if (drop) { // queued first, before the runs that the rebuild adds
+    if (drop) { // the drop is queued before the runs that the rebuild adds
         index_writer_drop_injured(recovery->index->writer);
     }
     pthread_cond_signal(&recovery->guarded.wake);
@@ -99,7 +99,7 @@ void recovery_want_round(struct recovery *recovery)
 
 // --- the index
 
-// The whole index has been verified, so the next round can wait.
+// Called when the whole index has been verified. The next round can then wait.
 static void recovery_rests(struct recovery *recovery)
 {
     recovery->roll_due_us = disk_real_us() + INDEX_ROLL_REST_MS * 1000ull;
@@ -117,9 +117,9 @@ static enum err recovery_open_new(struct recovery *recovery, const char *why)
     return index_open(recovery->index, 0, false);
 }
 
-// Counts a possible power failure: an unclean stop, then another boot. Deletes were synced, but
-// drives lie about syncs, and disk images are restored. So all records are revalidated before their
-// first use, like runs found in segments.
+// Counts boots that may have been power failures: the process stopped uncleanly and the machine
+// booted. Deletes were synced, but drives may lie about syncs, and disk images may be restored. So
+// all records must be revalidated before their first use, as runs found in segments must be.
 static void recovery_judge_boot(struct recovery *recovery)
 {
     struct store_format *format = &recovery->disk->dir.format;
@@ -203,7 +203,7 @@ void recovery_adopt_clean(struct recovery *recovery)
             segment_list_load(segment, header.salt, a->row_count, a->table_id, &found.rows) ==
                 ERR_OK) {
             found.salt = header.salt;
-            (void)segment_log_adopt(recovery->log, segment, &found); // an empty segment stays
+            (void)segment_log_adopt(recovery->log, segment, &found); // a segment without runs stays
         }
         segment_unpin(segment);
     }
@@ -223,7 +223,7 @@ static bool on_row_found(void *ctx, const struct segment_row *row)
     return !recovery_stopping(recovery);
 }
 
-// Examines a segment that was not sealed before a crash: only a scan finds its runs.
+// Examines a segment that was not sealed before a crash. Only a scan finds its runs.
 static enum err examine_unsealed(struct recovery *recovery, struct segment *segment,
                                  struct segment_found *found)
 {
@@ -237,7 +237,8 @@ static enum err examine_unsealed(struct recovery *recovery, struct segment *segm
     found->end_offset = result.end_offset;
     found->unit_count = result.unit_count;
     found->run_count = result.run_count;
-    found->sealed = result.is_partial; // bytes that cannot be read now may be readable later
+    // sealed, because bytes that cannot be read now may be readable later
+    found->sealed = result.is_partial;
     return err;
 }
 
@@ -253,7 +254,7 @@ static void examine(struct recovery *recovery, struct segment *segment, bool reb
         return;
     }
     if (err != ERR_OK) {
-        return; // it cannot be read now; its places are misses
+        return; // it cannot be read now, so its places are misses
     }
     struct segment_found found = {
         .salt = header.salt, .end_offset = recovery->log->segment_size_bytes, .sealed = true};
@@ -294,7 +295,7 @@ static void examine_all(struct recovery *recovery, bool rebuild)
     for (size_t i = 0; i < count && !recovery_stopping(recovery); i++) {
         struct segment *segment = segment_log_entry(log, numbers[i]);
         if (rebuild) {
-            (void)store_fault_strike(STORE_FAULT_REBUILD); // a test may pause it here
+            (void)store_fault_strike(STORE_FAULT_REBUILD); // a test may stall the thread here
         }
         if (segment_pin(segment, numbers[i])) {
             if (rebuild || segment_log_is_recovered(segment)) {
@@ -306,7 +307,7 @@ static void examine_all(struct recovery *recovery, bool rebuild)
     free(numbers);
 }
 
-// Ends the recovery unless a new rebuild was ordered.
+// Ends the recovery, unless a rebuild was ordered in the meantime.
 static void recovery_ends(struct recovery *recovery)
 {
     pthread_mutex_lock(&recovery->guarded.lock);
@@ -328,26 +329,26 @@ static void rebuild_ended(struct recovery *recovery)
 
 static void rebuild_all(struct recovery *recovery)
 {
-    check(atomic_load(&recovery->is_rebuilding)); // stays true until recovery_ends()
+    check(atomic_load(&recovery->is_rebuilding)); // until recovery_ends()
     check(atomic_load(&recovery->index->memory.recovering));
     log_info("index_rebuild_begun", "segments=%u", atomic_load(&recovery->log->segment_count));
     stats_add(COUNTER_index_rebuilds, 1);
     examine_all(recovery, true);
-    (void)index_writer_flush(recovery->index->writer); // a failed change is a miss
+    (void)index_writer_flush(recovery->index->writer); // if a change failed, its run is a miss
     recovery_ends(recovery);
     rebuild_ended(recovery);
     log_info("index_rebuild_done", "objects=%lu blocks=%lu", atomic_load(&recovery->index->objects),
              atomic_load(&recovery->index->blocks));
 }
 
-// Returns the time at which the thread must act next.
+// Returns the time of the thread's next action.
 static uint64_t due_us_locked(struct recovery *recovery)
 {
     if (recovery->guarded.rebuild_wanted) {
         bool first = recovery->rebuilt_us == 0;
         return first ? 0 : recovery->rebuilt_us + ((uint64_t)REBUILD_PAUSE_US << recovery->pauses);
     }
-    // Begins after the current round.
+    // An ordered round begins after the current round.
     if (recovery->guarded.round_wanted && recovery->roll.env_id == 0) {
         recovery->guarded.round_wanted = false;
         recovery->roll_due_us = 0;
@@ -355,7 +356,8 @@ static uint64_t due_us_locked(struct recovery *recovery)
     return recovery->roll_due_us;
 }
 
-// Waits for an order or until the next action is due. Returns true if it is due.
+// Returns true if the next action is due. Otherwise waits until then or until an order comes, and
+// returns false.
 static bool recovery_wait_locked(struct recovery *recovery)
 {
     uint64_t due_us = due_us_locked(recovery);
@@ -363,7 +365,7 @@ static bool recovery_wait_locked(struct recovery *recovery)
         return true;
     }
     struct timespec until = disk_timespec_of_us(due_us);
-    // The caller checks again in any case.
+    // The caller checks again in any case, so the result does not matter.
     (void)pthread_cond_timedwait(&recovery->guarded.wake, &recovery->guarded.lock, &until);
     return false;
 }
@@ -392,7 +394,7 @@ static void *recovery_main(void *ctx)
     examine_all(recovery, false);
     segment_log_set_examined(recovery->log);
     if (!recovery->was_clean) {
-        (void)index_writer_flush(recovery->index->writer); // a failed change is a miss
+        (void)index_writer_flush(recovery->index->writer); // if a change failed, its run is a miss
     }
     recovery_ends(recovery);
     pthread_mutex_lock(&recovery->guarded.lock);

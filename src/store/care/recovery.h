@@ -19,16 +19,16 @@ struct recovery {
     struct store_condemned *condemned;
     atomic_bool is_rebuilding; // the index is being rebuilt from segments
     bool was_clean;            // the last process stopped cleanly
-    // The index of the previous process was verified. If it was bad, it is being rebuilt.
+    // The previous process's index was verified. If it was bad, it was dropped.
     atomic_bool is_verified;
     struct index_roll roll; // used by the thread
-    uint64_t roll_due_us;   // real time of the next slice
-    // Used by the thread: monotonic time when the last rebuild ended; 0: none yet.
+    uint64_t roll_due_us;   // real monotonic time of the next slice
+    // Real monotonic time when the last rebuild ended; 0: none yet. Used by the thread.
     uint64_t rebuilt_us;
-    uint64_t salt;             // of the segment that is being listed
-    uint32_t number;           // its number
-    struct segment_rows *rows; // collects its good runs, or NULL
-    unsigned pauses;           // doublings of the pause before the next rebuild
+    uint64_t salt;             // of the segment that is being examined
+    uint32_t number;           // number of that segment
+    struct segment_rows *rows; // collects the good runs of that segment, or NULL
+    unsigned pauses;           // how often the pause before the next rebuild has doubled
     struct {
         pthread_mutex_t lock;
         pthread_cond_t wake;
@@ -39,24 +39,24 @@ struct recovery {
 
 void recovery_init(struct recovery *recovery, struct index *index, struct segment_log *log,
                    struct store_disk *disk, struct store_condemned *condemned);
-// Opens the index, or a new one if it is missing or bad. Called before threads start. An error
-// means that the disk failed.
+// Opens the index, or creates a new one if it is missing or bad. Called before threads start. An
+// error means that the disk failed.
 enum err recovery_open_index(struct recovery *recovery) MUST_USE;
-// Lets writing continue in segments that a clean stop left with room.
+// Lets the store continue segments that were not full at a clean stop.
 void recovery_adopt_clean(struct recovery *recovery);
 // Starts the thread, which continues while the store serves.
 void recovery_start(struct recovery *recovery);
 void recovery_stop(struct recovery *recovery);
-// Called after the freeing thread and the index writer have stopped, because both may still order a
-// rebuild or a round after recovery_stop().
+// Frees the resources. Called after the freeing thread and the index writer have stopped, because
+// both may order a rebuild or a round even after recovery_stop().
 void recovery_done(struct recovery *recovery);
-// Orders a rebuild because the index was dropped or has lost something: adds the runs of all
-// segments. Any thread.
+// Orders a rebuild, which adds the runs of all segments to the index. For an index that was dropped
+// or has lost something. Any thread.
 void recovery_want_rebuild(struct recovery *recovery);
 // Drops the index because it is damaged, and orders a rebuild. Any thread.
 void recovery_want_new_index(struct recovery *recovery);
-// Orders a round through the index (index_roll.c), because it has unknown places of a segment that
-// is gone. Any thread.
+// Orders a round through the index (index_roll.c), because the index has unknown places in a
+// segment that is gone. Any thread.
 void recovery_want_round(struct recovery *recovery);
 
 #endif

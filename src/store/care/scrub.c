@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// The scrub thread reads every run of every full segment and verifies its checksums, so that
-// decayed bytes are found before a client requests them. A bad run leaves the store as if a reader
-// had found it: it is a miss at once, leaves the index, and is marked in its segment. The next read
-// fetches it again.
+// The scrub thread reads every run of every full segment and verifies its checksums, so that it
+// finds decayed bytes before a client requests them. It drops a bad run as a reader would: the run
+// is a miss at once, leaves the index, and is marked in its segment. The next read fetches the
+// bytes from the origin.
 //
-// It reads with O_DIRECT, which bypasses the page cache. So it verifies the bytes on the device
-// even if memory has a good copy, and it pushes out no page that readers need. A file system may
-// use the page cache in spite of O_DIRECT. The first reads show that. Scrubbing then stops, and the
-// log says so. A file system may do so for some reads only, and bring unverified pages into memory.
-// So each read clears all verified marks (segment_log.h) of the segment, and its next reader
-// verifies again.
+// The thread reads with O_DIRECT, which bypasses the page cache. So it verifies the bytes on the
+// device even if memory has a good copy, and it does not evict pages that readers need. A file
+// system may use the page cache in spite of O_DIRECT. The first reads show whether it does. If so,
+// the scrub stops and logs that. A file system may also do so for some reads only, and bring
+// unverified pages into memory. So each read clears all verified marks (segment_log.h) of the
+// segment, and the segment's next reader verifies again.
 //
-// If the device can read nothing any more, dropping its runs would help nobody. So the round ends
-// after a number of unreadable runs in a row.
+// If the device can no longer be read at all, dropping runs would not help. So a round ends after
+// UNREADABLE_MAX unreadable runs in a row.
 //
-// It does not slow clients down: its rate is a setting, its reads have the idle I/O class, and it
-// waits while writes lag. It holds neither a pin nor a descriptor while it waits. It skips a
-// segment that is freed meanwhile.
+// The scrub does not slow clients down: its rate is a setting, its reads have the idle I/O class,
+// and it waits while writes lag behind. It holds neither a pin nor a descriptor while it waits. If
+// the segment is evicted in that time, the scrub skips the rest of it.
 //
-// A round reads the segments that are full when it begins, the oldest first. The next round begins
-// an hour after that, when the rate changes, or when somebody orders one. An ordered round has its
-// own rate, and takes over a round in progress.
+// A round reads the segments that are full when it begins, oldest first. The next round begins an
+// hour after that, when the rate changes, or when a caller orders one. An ordered round has its own
+// rate. If a round is in progress, it continues as the ordered one, at that rate.
 #include "store/care/scrub.h"
 
 #include <errno.h>
@@ -40,11 +40,12 @@
 #define WINDOW_BYTES (512u << 10)
 #define DIRECT_ALIGN 4096u
 #define ROUND_US 3600000000u
-#define TICK_US 1000000u // interval of checks whether a round is due
+#define TICK_US 1000000u // how often the thread checks whether a round is due
 #define BEHIND_US 100000u
-// Reads found in the page cache before scrubbing stops; other programs may cause a few.
+// The scrub stops after this many reads that used the page cache. Other programs may cause a few.
 #define DOUBTS_MAX 3u
-#define UNREADABLE_MAX 16u // after more unreadable runs in a row than this, the device is at fault
+// the device is at fault after more than this many unreadable runs in a row
+#define UNREADABLE_MAX 16u
 #define IOPRIO_WHO_PROCESS 1
 #define IOPRIO_IDLE (3 << 13)
 static_assert(WINDOW_BYTES >= STORE_CHECKSUM_UNIT + DIRECT_ALIGN,
@@ -54,7 +55,7 @@ static_assert(WINDOW_BYTES % DIRECT_ALIGN == 0, "O_DIRECT reads whole blocks");
 
 // --- waiting
 
-// Returns the rate; 0: read nothing.
+// Returns the rate. 0: nothing may be read.
 static uint64_t rate_locked(const struct scrub *scrub)
 {
     uint64_t ordered = scrub->guarded.ordered_bytes_per_s;
@@ -62,7 +63,7 @@ static uint64_t rate_locked(const struct scrub *scrub)
 }
 
 // Waits until `until_us`, or until a rate or an order has changed since this function last
-// returned. Returns false if the thread must stop, or nothing is to be read now.
+// returned. Returns false if the thread must stop, or must read nothing now.
 static bool scrub_wait(struct scrub *scrub, uint64_t until_us)
 {
     struct timespec until = disk_timespec_of_us(until_us);
@@ -100,15 +101,15 @@ static bool scrub_pace(struct scrub *scrub, uint32_t bytes)
     pthread_mutex_lock(&scrub->guarded.lock);
     uint64_t rate = max_u64(1, rate_locked(scrub));
     pthread_mutex_unlock(&scrub->guarded.lock);
-    // After a late read, the next ones are not faster. After a change of the rate, one read may
-    // come early.
+    // A read that was late does not make the next ones faster. After a change of the rate, one read
+    // may be early.
     scrub->due_us = disk_real_us() + (uint64_t)bytes * 1000000 / rate;
     return true;
 }
 
 // --- reading
 
-// Checks whether the read really bypassed the page cache.
+// Checks whether the read has bypassed the page cache.
 static void judge_direct(struct scrub *scrub, int fd, uint32_t offset, uint32_t len)
 {
     if (!disk_io_resident(fd, offset, len)) {
@@ -118,7 +119,7 @@ static void judge_direct(struct scrub *scrub, int fd, uint32_t offset, uint32_t 
     }
 }
 
-// Returns true for temporary errors, which do not mean that the run is bad.
+// Returns true for temporary errors, after which the run is not called bad.
 static bool is_passing(int errno_value)
 {
     return errno_value == ENOMEM || errno_value == EAGAIN || errno_value == EINTR;
@@ -136,11 +137,11 @@ static enum err window_read(struct scrub *scrub, struct segment *segment, uint32
                     O_RDONLY | O_DIRECT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (fd < 0) {
         scrub->is_impossible = errno == EINVAL;
-        return ERR_CANCELLED; // no descriptor, or the file is gone
+        return ERR_CANCELLED; // no free descriptor, or the file is gone
     }
     bool judges = !scrub->is_direct && disk_io_residency_mode() != DISK_RESIDENCY_NONE;
     if (judges) {
-        // If this fails, a later window decides.
+        // If this call fails, a later read decides.
         (void)posix_fadvise(fd, offset, len, POSIX_FADV_DONTNEED);
     }
     segment_unmark_all(segment);
@@ -150,7 +151,7 @@ static enum err window_read(struct scrub *scrub, struct segment *segment, uint32
     if (judges && got > 0) {
         judge_direct(scrub, fd, offset, len);
     }
-    (void)close(fd); // an error loses nothing: only read
+    (void)close(fd); // nothing was written to it
     if (failed == EINVAL) {
         scrub->is_impossible = true;
     }
@@ -164,7 +165,7 @@ static enum err window_read(struct scrub *scrub, struct segment *segment, uint32
     return failed != 0 ? ERR_IO : ERR_OK;
 }
 
-// Returns `len` bytes of the segment. ERR_CANCELLED: the segment is gone, or the scrub must stop.
+// Reads `len` bytes of the segment. ERR_CANCELLED: the segment is gone, or the scrub must stop.
 static enum err scrub_bytes(struct scrub *scrub, uint32_t offset, uint32_t len,
                             struct span *ret_bytes)
 {
@@ -181,7 +182,7 @@ static enum err scrub_bytes(struct scrub *scrub, uint32_t offset, uint32_t len,
         }
         scrub->window_offset = from;
         enum err err = window_read(scrub, segment, from, want);
-        if (err == ERR_IO) { // read less, because the unreadable bytes may come after `end`
+        if (err == ERR_IO) { // read less, because only bytes after `end` may be unreadable
             want = (uint32_t)align_up_u64(end, DIRECT_ALIGN) - from;
             err = window_read(scrub, segment, from, want);
         }
@@ -213,7 +214,7 @@ static enum err run_verify(struct scrub *scrub, const struct scrub_run *run)
         return err;
     }
     check(bytes.len <= RUN_HEADER_MAX);
-    memcpy(scrub->header, bytes.ptr, bytes.len); // the window moves on
+    memcpy(scrub->header, bytes.ptr, bytes.len); // copied, because the window will be reused
     if (segment_run_header_decode((struct span){scrub->header, bytes.len}, &h) != ERR_OK ||
         h.number != scrub->number || h.salt != scrub->salt ||
         h.header_offset != run->header_offset || h.header_len != run->header_len ||
@@ -250,8 +251,7 @@ static bool on_row_compared(void *ctx, const struct segment_row *row)
     return !wanted->found;
 }
 
-// Drops a bad run. Its header may be damaged, so its row is read from the list of the segment's
-// runs.
+// Drops a bad run. Its header may be damaged, so its row is taken from the segment's list of runs.
 static void run_drop(struct scrub *scrub, const struct scrub_run *run, enum err why)
 {
     struct segment *segment = segment_log_entry(scrub->log, scrub->number);
@@ -259,9 +259,9 @@ static void run_drop(struct scrub *scrub, const struct scrub_run *run, enum err 
     struct row_wanted wanted = {.header_offset = run->header_offset};
     uint64_t salt;
     if (!segment_pin(segment, scrub->number)) {
-        return; // it is being evicted anyway
+        return; // the segment is being evicted anyway
     }
-    (void)!segment_list(segment, on_row_compared, &wanted, &salt); // the result is in `found`
+    (void)!segment_list(segment, on_row_compared, &wanted, &salt); // `wanted.found` has the result
     if (wanted.found) {
         struct store_place place = segment_row_place(&wanted.row, scrub->number, salt);
         place.segment = segment;
@@ -281,7 +281,7 @@ static bool scrub_run(struct scrub *scrub, const struct scrub_run *run)
         return true;
     }
     enum err err = run_verify(scrub, run);
-    if (err == ERR_CORRUPT) { // verified a second time, as a reader does
+    if (err == ERR_CORRUPT) { // verify a second time, as a reader does
         scrub->window_len = 0;
         err = run_verify(scrub, run);
     }
@@ -326,7 +326,7 @@ static int run_ascending(const void *a, const void *b)
     return (x->header_offset > y->header_offset) - (x->header_offset < y->header_offset);
 }
 
-// Scrubs a segment. Returns false if it is still being written or is gone.
+// Scrubs a segment. Returns false if it was skipped, because it is still being written or is gone.
 static bool scrub_segment(struct scrub *scrub, uint32_t number)
 {
     struct segment *segment = segment_log_entry(scrub->log, number);
@@ -394,7 +394,7 @@ static void round_begin(struct scrub *scrub, uint32_t segments)
 {
     scrub->runs_seen = scrub->bytes_seen = scrub->bad_seen = 0;
     scrub->unreadable_in_row = 0;
-    scrub->due_us = 0; // not bound by the pace of the previous round
+    scrub->due_us = 0; // the pace of the previous round does not matter
     pthread_mutex_lock(&scrub->guarded.lock);
     check(scrub->guarded.told.state == STORE_SCRUB_RUNS && scrub->guarded.told.round > 0);
     scrub->guarded.told = (struct store_scrub){
@@ -459,7 +459,7 @@ static bool round_wait(struct scrub *scrub, uint64_t began_us)
               (late || scrub->guarded.is_wanted) && atomic_load(&scrub->log->examined);
         if (!due) {
             struct timespec until = disk_timespec_of_us(disk_real_us() + TICK_US);
-            // The loop checks again in any case.
+            // The loop checks again in any case, so the result does not matter.
             (void)pthread_cond_timedwait(&scrub->guarded.wake, &scrub->guarded.lock, &until);
         }
     }
@@ -475,7 +475,7 @@ static void *scrub_main(void *ctx)
 {
     struct scrub *scrub = ctx;
     thread_begin("store-scrub", THREAD_BEHIND);
-    // Ignored without I/O classes.
+    // Kernels without I/O classes ignore this.
     (void)syscall(SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, IOPRIO_IDLE);
     check(scrub->window == NULL && scrub->header == NULL);
     scrub->window = aligned_alloc(DIRECT_ALIGN, WINDOW_BYTES);

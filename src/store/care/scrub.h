@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Slowly verifies everything that is stored. Shared inside the room only.
+// Verifies everything that is stored, slowly and in the background. Used inside this room only.
 #ifndef FOREBAY_STORE_SCRUB_H
 #define FOREBAY_STORE_SCRUB_H
 
@@ -14,7 +14,7 @@
 struct segment_log;
 struct write_backlog;
 
-// The callbacks of the scrub. `drop` removes a bad run from the store. Called on the scrub thread.
+// The scrub's callback. drop() removes a bad run from the store. Called on the scrub thread.
 struct scrub_host {
     void *ctx;
     void (*drop)(void *ctx, const struct store_place *place, struct hash128 hash, enum err why);
@@ -28,26 +28,26 @@ struct scrub {
         pthread_mutex_t lock;
         pthread_cond_t wake;
         uint64_t bytes_per_s;         // 0: read nothing, unless a round is ordered
-        uint64_t ordered_bytes_per_s; // rate of the ordered round; 0: none is ordered
+        uint64_t ordered_bytes_per_s; // rate of an ordered round; 0: none is ordered
         unsigned changes;             // counts changes of the rates, orders and cancellations
-        bool is_wanted;               // begin a round at once
-        bool is_cancelled;            // cancel the round in progress
+        bool is_wanted;               // a round must begin at once
+        bool is_cancelled;            // the round in progress must end
         struct disk_thread thread;    // started with the first rate above 0
-        // Published progress of the current or last round, without elapsed_us.
+        // Progress of the current or last round, for other threads. elapsed_us is not set.
         struct store_scrub told;
         uint64_t began_us, ended_us;
     } guarded;
     // Used by the thread only.
     char *window, *header;
-    uint32_t window_offset, window_len; // the part of the segment in the window
+    uint32_t window_offset, window_len; // the part of the segment that is in `window`
     uint32_t number;                    // number of the segment
     uint64_t salt;
-    unsigned changes_seen;     // guarded.changes at the last wait
-    uint64_t due_us;           // real monotonic time of the next allowed read
+    unsigned changes_seen;     // value of guarded.changes at the last wait
+    uint64_t due_us;           // real monotonic time before which nothing may be read
     bool is_direct;            // the first reads have proved that they bypass the page cache
     atomic_bool is_impossible; // reads cannot bypass the page cache
     unsigned doubts;
-    unsigned unreadable_in_row;               // runs in a row that could not be read
+    unsigned unreadable_in_row;               // consecutive runs that could not be read
     uint64_t runs_seen, bytes_seen, bad_seen; // in this round
 };
 

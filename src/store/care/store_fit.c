@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fits a cache directory to a cache.size that is smaller than what it holds. Runs at the start
+// Makes a cache directory fit a cache.size that is smaller than its content. Runs at the start,
 // before anything in the directory is open, so that the limit holds from the first request on.
 //
-// Removes the following, in this order, until the rest fits below the headroom:
+// Removes the following, in this order, until the rest leaves the headroom free:
 //
 // - The part of the index file that was allocated ahead.
 // - The index, if it would take a quarter of the cache or the space of the last segments. LMDB
@@ -11,14 +11,14 @@
 // - Empty segments.
 // - The oldest segments.
 //
-// If more than half of the cached bytes are removed, so is the index, because most of its entries
-// would be wrong.
+// If more than half of the cached bytes are removed, the index is removed, too, because most of its
+// entries would be wrong.
 //
-// If the file system has no room for `format` and a step of the index, the oldest segments are
-// removed. Otherwise the start would fail (store_late.c), and all cached bytes would be lost.
+// If the file system has no room for `format` and for a growth of the index, the oldest segments
+// are removed. Otherwise the start would fail (store_late.c), and all cached bytes would be lost.
 //
-// A crash on the way leaves a directory that still does not fit, or an index that names missing
-// segments, which are misses.
+// After a crash in between, the directory may still be too large, or the index may name segments
+// that are gone. Their runs are misses.
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -27,7 +27,7 @@
 #include "store/segment/segment_files.h"
 #include "store/store_private.h"
 
-#define INDEX_SHARE 4u // if the cache is too full, an index above 1/4 of it is rebuilt
+#define INDEX_SHARE 4u // if the cache is too full, an index larger than 1/4 of it is rebuilt
 
 static int number_ascending(const void *a, const void *b)
 {
@@ -38,13 +38,13 @@ static int number_ascending(const void *a, const void *b)
 
 struct fitting {
     struct store *store;
-    struct segment_file *files; // ascending
+    struct segment_file *files; // sorted by number, the oldest first
     size_t count;
     uint64_t cost, used; // disk usage in bytes: of one full segment, and of the whole cache
     size_t empty_gone, full_gone;
 };
 
-// Removes segments, oldest first, until the cache is small enough. only_empty: skips segments with
+// Removes segments, oldest first, until the cache is small enough. only_empty: keeps segments with
 // content.
 static void fit_segments(struct fitting *f, bool only_empty)
 {
@@ -86,11 +86,11 @@ static uint64_t files_cost(const struct fitting *f)
 }
 
 #define START_BYTES (1u << 20) // free bytes that a start may need
-#define START_SEGMENTS_MAX 4u  // if these do not free enough space, more will not
+#define START_SEGMENTS_MAX 4u  // if removing these does not free enough, removing more will not
 static_assert(START_BYTES <= STORE_SIZE_MIN, "a start needs less than the smallest cache");
 static_assert(START_BYTES <= SEGMENT_SIZE_MIN, "one segment may be enough");
 
-// Removes a few of the oldest segments until the file system has room for a start.
+// Removes some of the oldest segments until the file system has room for a start.
 static void fit_full_disk(struct fitting *f)
 {
     int segments_fd = f->store->disk.dir.segments_fd;

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // If the file system is full at the start, the cache directory cannot be used: there is no room for
-// its index, or even for `format`. Nothing is stored then, and the thread of this file tries to
-// open the directory again every two seconds, until that works or the store closes. From then on
-// the store is like any other on a file system that is almost full (disk_room.c).
+// its index, or even for `format`. The store then holds nothing. The thread of this file tries to
+// open the directory every two seconds, until that succeeds or the store closes. After success, the
+// store is like any other on a file system that is almost full (disk_room.c).
 //
 // The cache begins empty, whatever is in the directory. An existing index may be missing writes
 // that were proxied while the directory was not attached, so it is removed. So no cached byte is
-// older than the moment of attaching. A write in progress is handled by its key's home, as always.
-// (A full disk with a used cache does not get here: at the start its oldest segments make room,
-// store_fit.c.)
+// older than the moment of attaching. If a write is in progress at that moment, the key's home
+// handles it as usual. (A full disk with a used cache does not get here: its oldest segments make
+// room at the start, store_fit.c.)
 //
 // The process keeps its state and writes it to the new `format`: hash key, epochs, doubts, numbers
-// of holders, and generations. Writes that began without a note in `format` may be in progress. So
-// all buckets are noted until no write is.
+// of holders, and generations. Writes may be in progress that began without a note in `format`. So
+// all buckets are noted as being written to, until no write is in progress.
 //
-// The thread holds its lock during each attempt, so limits, rules and pins cannot change during it.
-// A call that sets one of them waits. After the attempt, it either changes the options of the next
-// attempt, or finds the store attached. `attached` is set under the lock of `format`, once
+// The thread holds its lock during each attempt, so that limits, rules and pins cannot change
+// meanwhile. A call that sets one of them waits for the lock. It then either changes the options of
+// the next attempt, or finds the store attached. `attached` is set under the lock of `format`, when
 // everything works. A thread that has read it as false works without a store. A thread that waits
-// for the lock of `format` to disown the index (store_unattached.c) then finds no index to disown.
+// for the lock of `format` to disown the index (store_unattached.c) then finds nothing to disown.
 #include "store/care/store_late.h"
 
 #include <stdlib.h>
@@ -36,8 +36,8 @@
 #define PAUSE_US 2000000u
 #define WHY_MAX 4000u
 
-// Removes the directory's content and writes this process's state to `format`. Under the lock of
-// `format`.
+// Removes the directory's content and writes this process's state to a new `format`. Under the lock
+// of `format`.
 static enum err late_take_over(struct store *store, struct store_dir *found)
 {
     struct store_dir *dir = &store->disk.dir;
@@ -70,13 +70,14 @@ static enum err late_take_over(struct store *store, struct store_dir *found)
     return store_dir_write_format(dir);
 }
 
-// Opens the directory with the current settings. Under the lock of `format`.
+// Opens the directory with the current limits and rules. Under the lock of `format`.
 static enum err late_open_locked(struct store *store, struct buf *why)
 {
     struct store_late *late = &store->late;
     struct store_limits limits = store_size_limits(store);
     check(!store->disk.attached && late->options.dir != NULL);
-    store_dir_leave(&store->disk.dir); // otherwise our own locks on it would make the opening fail
+    // otherwise this process's own locks would make store_dir_open() fail
+    store_dir_leave(&store->disk.dir);
     struct store_dir found;
     late->options.block_size_bytes_max = limits.block_size_bytes_max;
     enum err err = store_dir_open(&found, late->options.dir, why);
@@ -90,17 +91,18 @@ static enum err late_open_locked(struct store *store, struct buf *why)
         return err;
     }
     check(limits.block_size_bytes_max <= store->log.segment_size_bytes / 2);
-    (void)disk_io_probe_residency(store->disk.dir.path); // not possible earlier
+    (void)disk_io_probe_residency(store->disk.dir.path); // needs a directory that can be written
     state_pins_set_unread(&store->pins);
-    scrub_set_rate(&store->scrub, limits.scrub_bytes_per_s); // nothing is stored yet
+    // limits.scrub_bytes_per_s may have changed since the start
+    scrub_set_rate(&store->scrub, limits.scrub_bytes_per_s);
     retention_set_group_of(&store->retention, late->guarded.group_of, late->guarded.group_ctx);
-    disk_tell_trouble(&store->disk, false); // nobody can report trouble yet
+    disk_tell_trouble(&store->disk, false); // no other thread can report trouble yet
     disk_room_wait(&store->disk, 0);
     disk_set_attached(&store->disk);
     return ERR_OK;
 }
 
-// Returns true if the directory is attached.
+// Tries once. Returns true if the directory is now attached.
 static bool late_attach_locked(struct store *store)
 {
     struct buf why;
@@ -127,7 +129,7 @@ static void *late_main(void *ctx)
 {
     struct store *store = ctx;
     struct store_late *late = &store->late;
-    thread_begin("store-late", THREAD_HELPS); // the threads that it starts inherit its priority
+    thread_begin("store-late", THREAD_HELPS); // threads that it starts inherit this
     pthread_mutex_lock(&late->guarded.lock);
     do {
         struct timespec until = disk_timespec_of_us(disk_real_us() + PAUSE_US);
@@ -139,7 +141,7 @@ static void *late_main(void *ctx)
     return NULL;
 }
 
-// --- settings changed meanwhile ------------------------------------------------------------------
+// --- settings that change before the directory is attached --------------------------------------
 
 bool store_late_limits(struct store *store, const struct store_limits *limits)
 {
@@ -204,7 +206,7 @@ void store_late_start(struct store *store, const struct store_options *options)
     late->options = *options;
     late->options.dir = strdup(options->dir);
     check(late->options.dir != NULL);
-    late->options.holders = NULL; // their numbers are in `format`
+    late->options.holders = NULL; // `format` already has their numbers
     late->options.holder_count = 0;
     late->options.groups = late->groups;
     (void)store_late_groups(store, options->groups, options->group_count);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opens the cache directory later if its file system was full at the start; see store_late.c.
-// Shared inside the room only.
+// Opens the cache directory later if its file system was full at the start; see store_late.c. Used
+// inside this room only.
 #ifndef FOREBAY_STORE_STORE_LATE_H
 #define FOREBAY_STORE_STORE_LATE_H
 
@@ -9,7 +9,7 @@
 #include "store/disk/disk_thread.h"
 #include "store/store.h"
 
-// Callbacks that repeat the opening. On the late thread.
+// Callbacks for the steps of opening the store. On the thread of store_late.c.
 struct store_late_host {
     enum err (*begin)(struct store *store, const struct store_options *options, uint64_t ours,
                       struct buf *ret_why);
@@ -19,7 +19,7 @@ struct store_late_host {
 
 struct store_late {
     struct store_late_host host;
-    // Options for the next attempt, which own what they point to. Guarded by the lock.
+    // Options for the next attempt, with copies of what they point to. Guarded by the lock.
     struct store_options options;
     struct store_group groups[STORE_GROUPS_MAX];
     struct {
@@ -36,7 +36,8 @@ void store_late_done(struct store_late *late);
 // Starts the thread that tries again. Called when the store could not be opened for lack of room.
 void store_late_start(struct store *store, const struct store_options *options);
 void store_late_stop(struct store *store);
-// Keep the settings for later. Return false if the store is attached and takes them itself.
+// Each keeps the setting for the next attempt. Returns false if the store is attached; the caller
+// must then apply the setting to it.
 bool store_late_limits(struct store *store, const struct store_limits *limits);
 bool store_late_groups(struct store *store, const struct store_group *groups, unsigned group_count);
 bool store_late_group_of(struct store *store, store_group_fn group_of, void *ctx);

@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Changes of cache.size while the store runs: new limits, or a percentage that follows the file
-// system. Only the supply thread applies them, and then frees what is too much.
+// Changes cache.size while the store runs: new limits, or a percentage that follows the file
+// system. Only the supply thread applies changes; it then frees what exceeds the new size.
 //
-// used_bytes never rises above ceiling_bytes, which is normally cache.size. While a cache that was
-// made smaller still holds more, the ceiling follows used_bytes down. It stays a step of the index
-// above used_bytes, because the index must be written to forget evicted runs.
+// used_bytes never rises above ceiling_bytes, which is normally cache.size. If a smaller size is
+// set and the cache still holds more, the ceiling falls with used_bytes. It stays above used_bytes
+// by the amount by which the index grows at once, because the index must be written to forget
+// evicted runs.
 //
-// Segments keep their size, and the segment table its number of entries, while the process runs.
-// That limits how small and how large a cache can become without a restart. A smaller size is
-// refused and a larger one reduced, both with a message. A percentage is brought into
-// that range. The policy counts ages in fractions of the capacity, so it learns the new capacity.
-// It continues to rank as many runs as at the start.
+// While the process runs, segments keep their size, and the segment table its number of entries.
+// That limits how small and how large the cache can become without a restart. A size that is too
+// small is refused, and a size that is too large is reduced, both with a message. A percentage is
+// brought into that range. The policy measures ages in fractions of the capacity, so it gets the
+// new capacity. It continues to rank as many runs as at the start.
 //
-// A percentage is relative to the free space plus the cache's own size, so the cache's own growth
-// does not change it. A change is applied if it is larger than what any use of a file system
-// causes.
+// A percentage is relative to the free space plus the cache's own size, so the cache's growth does
+// not change it. A new value is applied only if it differs by more than the usual changes of free
+// space.
 #include "store/care/store_size.h"
 
 #include "base/clock.h"
@@ -24,7 +25,7 @@
 #include "store/store_private.h"
 
 #define HEADROOM_PERCENT_MAX 50u
-#define SHARE_STEPS 64u // a change of less than 1/64 of the size is not applied
+#define SHARE_STEPS 64u // the size must change by more than 1/64 of itself
 #define TELL_US 60000000u
 static_assert(HEADROOM_PERCENT_MAX < 100, "segments get a part of the cache");
 
@@ -109,14 +110,14 @@ void store_size_raise(struct store *store, uint64_t segments_bytes)
 
 uint64_t store_size_headroom(const struct store *store)
 {
-    // Not read together: the supply thread changes one after the other, so `limit` may be above
-    // `capacity` for a moment.
+    // The two values are not read together. The supply thread changes one after the other, so
+    // `limit` may be above `capacity` for a moment.
     uint64_t limit = atomic_load(&store->disk.segment_limit_bytes);
     uint64_t capacity = atomic_load(&store->disk.capacity_bytes);
     return capacity > limit ? capacity - limit : 0;
 }
 
-// --- other limits while it runs
+// --- other limits while the store runs
 
 uint64_t store_size_fixed(const struct store *store)
 {
@@ -124,8 +125,8 @@ uint64_t store_size_fixed(const struct store *store)
            (uint64_t)state_pins_bytes(&store->pins);
 }
 
-// size_least(): the smallest cache that works with this one's segments. size_most(): the largest
-// for which the segment table has entries.
+// size_least() returns the smallest cache that works with this cache's segments. size_most()
+// returns the largest one for which the segment table has enough entries.
 static uint64_t size_least(const struct store *store, const struct store_limits *limits)
 {
     uint64_t least = store_size_fixed(store) + SEGMENT_COUNT_MIN * store->log.segment_cost_bytes;
@@ -150,7 +151,7 @@ enum err store_size_order(struct store *store, const struct store_limits *limits
         return ERR_INVALID;
     }
     check(atomic_load(&store->disk.attached));
-    // The caller has checked the block sizes, but the directory may have been attached since.
+    // The caller has checked the block sizes, but perhaps before the directory was attached.
     if (limits->block_size_bytes_max > store_block_size_max(store)) {
         buf_printf(ret_why,
                    "a block_size of %llu bytes is more than the %llu that this cache has segments "
@@ -206,7 +207,7 @@ static void size_set(struct store *store, const struct store_limits *limits, uin
     }
 }
 
-// Returns the size that the limits ask for now; 0 if unknown.
+// Returns the size that the limits require now. 0: unknown.
 static uint64_t size_wanted(const struct store *store, const struct store_limits *limits)
 {
     struct store_space space;

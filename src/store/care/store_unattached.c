@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// A process that could not use its cache directory at the start stores nothing. But the directory
-// may hold the index of an earlier process. A later process would trust it, although writes proxied
-// by this one have made it untrue. So before this process sends the first such write to the origin,
-// it disowns the index: marks or removes it. If a read-only or broken directory allows neither, the
-// write is refused, and the next write tries again. If there is no index, there is nothing to do.
+// If a process could not use its cache directory at the start, it stores nothing. But the directory
+// may contain the index of an earlier process. A later process would trust that index, although it
+// does not know the writes that were proxied in the meantime. So before this process sends the
+// first such write to the origin, it disowns the index: it marks or removes it. If a read-only or
+// broken directory allows neither, the write is refused, and the next write tries again. If there
+// is no index, there is nothing to do.
 //
-// There is also nothing to do if the directory was attached meanwhile (store_late.c), because it
-// began empty.
+// There is also nothing to do if the directory has been attached since (store_late.c), because it
+// then began empty.
 //
 // Runs on a thread of the blocking pool, under the lock of `format`.
 #include "store/care/store_unattached.h"
@@ -19,7 +20,7 @@
 #include "store/disk/disk.h"
 #include "store/index/index.h"
 
-// Returns true if there is nothing at dir/`name`, as far as the path shows.
+// Returns true if the directory has no file `name`, as far as its path shows.
 static bool is_absent(const struct store_disk *disk, const char *name)
 {
     struct buf path;
@@ -32,8 +33,7 @@ static bool is_absent(const struct store_disk *disk, const char *name)
     return absent;
 }
 
-// Opens as many of the directory's folders as possible now, because the start failed before it
-// opened the index folder.
+// Opens the directory again, because the start failed before it opened the folder of the index.
 static enum err disown_anew(const struct store_disk *disk)
 {
     bool removed;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Inspects a cache directory from outside, and prepares one for the user whose process will serve
-// from it. For commands; no store is open in this process. Main thread; blocks.
+// Inspects a cache directory from outside, and prepares one for the user whose process will use it.
+// For commands; no store is open in this process. Main thread; blocks.
 //
-// Preparing often runs as root in a folder that others may change, so no path is resolved twice.
-// Each component is opened relative to the previous one, never through a symbolic link. Changes use
-// descriptors. A file with a second name may belong to somebody else, so its owner is not changed.
-// The only thing removed is an older cache, whose files are all known by name, while its lock is
-// held.
+// The command often runs as root in a folder that others may change, so no path is resolved twice.
+// Each component is opened relative to the previous one, and never through a symbolic link. Changes
+// use descriptors. If a file has a second name, it may belong to somebody else, so its owner is not
+// changed. The command removes nothing but an older cache, whose files are all known by name. It
+// holds that cache's lock while it removes them.
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -20,10 +20,10 @@
 #include "store/disk/store_dir.h"
 #include "store/offline/offline.h"
 
-#define FORMAT_TEXT_MAX 4096u // the longest message
+#define FORMAT_TEXT_MAX 4096u // maximum length of a message
 #define FOLDER (O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
 
-// The entries at the top of a cache of any version.
+// The entries at the top of a cache directory, of any version of Forebay.
 static const char *const cache_files[] = {"format.new", "lock",       "policy",      "policy.new",
                                           "policy.map", "condemned",  "pins",        "pins.new",
                                           "pins.bad",   "admin.sock", "forebay.sock"};
@@ -48,7 +48,8 @@ static bool skip_of_cache(const char *name)
            is_one_of(name, cache_folders, ARRAY_LEN(cache_folders));
 }
 
-// Takes both locks of a cache, or neither. *ret_lock is -1 if there is no file to lock.
+// Takes both locks of a cache. Returns false, and takes neither, if another process has one.
+// *ret_lock is -1 if there is no lock file.
 static bool locks_take(int fd, int *ret_lock)
 {
     check(fd >= 0);
@@ -68,7 +69,7 @@ static void locks_give_back(int fd, int lock)
 {
     (void)flock(fd, LOCK_UN);
     if (lock >= 0) {
-        (void)close(lock); // closing it releases the lock
+        (void)close(lock); // this also releases the lock
     }
 }
 
@@ -95,7 +96,8 @@ static void look_at(int fd, struct store_look *look)
     }
 }
 
-// Opens the private folder that holds the cache in a directory that others may change.
+// Opens the private folder of a directory that others may change, if it has a cache. Otherwise
+// returns -1.
 static int open_private(int fd)
 {
     struct stat st;
@@ -115,9 +117,9 @@ enum err store_look(const char *path, struct store_look *ret_look)
     int inner = open_private(fd);
     look_at(inner >= 0 ? inner : fd, &look);
     if (inner >= 0) {
-        (void)close(inner); // an error loses nothing: only read
+        (void)close(inner); // nothing was written to it
     }
-    (void)close(fd); // an error loses nothing: only read
+    (void)close(fd); // nothing was written to it
     *ret_look = look;
     return ERR_OK;
 }
@@ -139,7 +141,7 @@ static enum err refuse_component(int at_fd, const char *name, const char *path, 
     return error_from_errno(failed);
 }
 
-// Opens a component below at_fd, and creates it if it does not exist.
+// Opens the component `name` in the directory at_fd, and creates it if it does not exist.
 static int open_component(int at_fd, const char *name, bool is_last, bool *ret_is_new)
 {
     check(at_fd >= 0 && name[0] != 0 && strchr(name, '/') == NULL);
@@ -156,8 +158,8 @@ static int open_component(int at_fd, const char *name, bool is_last, bool *ret_i
     return fd;
 }
 
-// Returns true for a directory that already belongs to the new owner. Root without its usual rights
-// cannot look into it, and need not.
+// Returns true if the directory already belongs to the new owner alone. A root user without root's
+// usual rights cannot look into it, and need not.
 static bool is_theirs_already(int at_fd, const char *name,
                               const struct store_prepare_options *options)
 {
@@ -167,7 +169,8 @@ static bool is_theirs_already(int at_fd, const char *name,
            (st.st_mode & 077) == 0;
 }
 
-// With ERR_OK, *ret_fd is -1 if the directory cannot be opened and need not be.
+// Opens options->dir. With ERR_OK, *ret_fd is -1 if the directory cannot be opened but is already
+// right.
 static enum err open_directory(const struct store_prepare_options *options, int *ret_fd,
                                bool *ret_is_new, struct buf *ret_what)
 {
@@ -233,7 +236,7 @@ static enum err give_file(int at_fd, const char *name, const struct store_prepar
     if (fstat(fd, &st) != 0) {
         err = error_from_errno(errno);
     } else if (!S_ISDIR(st.st_mode) && st.st_nlink != 1) {
-        err = ERR_PERMISSION; // it has another name, maybe of another user
+        err = ERR_PERMISSION; // its other name may be another user's
     } else if (!S_ISLNK(st.st_mode) && (st.st_uid != options->uid || st.st_gid != options->gid) &&
                fchownat(fd, "", options->uid, options->gid, AT_EMPTY_PATH) != 0) {
         err = error_from_errno(errno);
@@ -242,7 +245,7 @@ static enum err give_file(int at_fd, const char *name, const struct store_prepar
     return err;
 }
 
-// Gives the entries of a folder to the new owner, but nothing below them.
+// Gives the entries of a folder to the new owner, but not what is in subfolders.
 static enum err give_entries(int fd, const struct store_prepare_options *options)
 {
     check(fd >= 0 && options->has_owner);
@@ -251,7 +254,7 @@ static enum err give_entries(int fd, const struct store_prepare_options *options
     if (folder == NULL) {
         int failed = errno;
         if (again >= 0) {
-            (void)close(again); // an error loses nothing: only read
+            (void)close(again); // nothing was written to it
         }
         return error_from_errno(failed);
     }
@@ -261,7 +264,7 @@ static enum err give_entries(int fd, const struct store_prepare_options *options
             err = give_file(fd, e->d_name, options);
         }
     }
-    (void)closedir(folder); // an error loses nothing: only read
+    (void)closedir(folder); // nothing was written to it
     return err;
 }
 
@@ -273,7 +276,7 @@ static enum err give_cache(int fd, const struct store_prepare_options *options)
         int folder = openat(fd, cache_folders[i], FOLDER);
         if (folder >= 0) {
             err = give_entries(folder, options);
-            (void)close(folder); // an error loses nothing: only read
+            (void)close(folder); // nothing was written to it
         } else if (errno != ENOENT) {
             err = error_from_errno(errno);
         }
@@ -281,9 +284,9 @@ static enum err give_cache(int fd, const struct store_prepare_options *options)
     return err == ERR_OK ? give_entries(fd, options) : err;
 }
 
-// Changes the mode first, because a directory that was given away cannot be changed any more. If no
-// owner is given, leaves a directory of another user (the root of a volume) as it is: the server
-// then uses a private folder in it.
+// Gives the directory to the new owner. Changes the mode first, because after a change of the owner
+// this user can no longer change it. If no owner is given, leaves a directory of another user (such
+// as the root of a volume) unchanged; the server then uses a private folder in it.
 static enum err give_directory(int fd, const struct store_prepare_options *options)
 {
     check(fd >= 0);
@@ -314,7 +317,7 @@ static enum err wipe_folder(int fd, const char *name)
     if (folder == NULL) {
         int failed = errno;
         if (folder_fd >= 0) {
-            (void)close(folder_fd); // an error loses nothing: only read
+            (void)close(folder_fd); // nothing was written to it
         }
         return failed == ENOENT ? ERR_OK : error_from_errno(failed);
     }
@@ -325,15 +328,15 @@ static enum err wipe_folder(int fd, const char *name)
             err = error_from_errno(errno);
         }
     }
-    (void)closedir(folder); // an error loses nothing: only read
+    (void)closedir(folder); // nothing was written to it
     if (err == ERR_OK && unlinkat(fd, name, AT_REMOVEDIR) != 0) {
         err = error_from_errno(errno);
     }
     return err;
 }
 
-// Removes `format` last: until then the directory is still a cache, and the removal can be
-// repeated.
+// Removes an older cache. Removes `format` last: as long as it exists, the directory counts as a
+// cache, so the removal can be repeated.
 static enum err wipe(int fd, const char *path, struct buf *ret_what)
 {
     char other[NAME_MAX + 1];
@@ -359,7 +362,7 @@ static enum err wipe(int fd, const char *path, struct buf *ret_what)
     return err;
 }
 
-// --- The door ------------------------------------------------------------------------------------
+// --- called by commands --------------------------------------------------------------------------
 
 static enum err refuse(const struct store_prepare_options *options, const struct store_look *look,
                        struct buf *ret_what)
@@ -462,14 +465,14 @@ void store_discard(const char *path)
     struct buf what;
     int lock, fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0) {
-        return; // it was not created
+        return; // the directory was never created
     }
     buf_init(&what, FORMAT_TEXT_MAX);
     unsigned version = store_dir_version(fd);
     if (version >= STORE_FORMAT_VERSION_MIN && version <= STORE_FORMAT_VERSION_MAX &&
         locks_take(fd, &lock)) {
         if (wipe(fd, path, &what) == ERR_OK) {
-            (void)rmdir(path); // it holds no cache any more
+            (void)rmdir(path); // if this fails, a directory without a cache stays
         }
         locks_give_back(fd, lock);
     }

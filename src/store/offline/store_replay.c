@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Replays a trace through the retention policy on a log of segments without a disk, to find what
-// the policy would have kept. For commands that plan, and tests that judge the policy; a server
+// Replays a trace through the retention policy, on segments that exist only in memory, to find what
+// the policy would have kept. For commands that plan, and for tests that judge the policy; a server
 // does not use it. One thread.
 //
-// Space is counted as in the store. A segment takes the space of a whole one until it is full. Then
-// it takes what it holds, if that is smaller by at least a 64th (segment_trim.c).
+// Space is counted as in the store. A segment counts as a whole one until it is full. After that it
+// counts by its content, if that is smaller than a whole one by at least a 64th (segment_trim.c).
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -12,19 +12,18 @@
 #include "store/policy/policy.h"
 
 #define BATCH_MAX 1024u
-#define RECLAIMS_MAX 8u // the most segments reclaimed to get a new one
-// The policy has room for at most this many runs per block of the trace.
+#define RECLAIMS_MAX 8u // at most this many segments are reclaimed to make room for a run
+// The policy gets room for at most this many runs per block of the trace.
 #define RUNS_FOR_BLOCK_MAX 64u
-#define TRIM_PARTS 64u // as in segment_trim.c
+#define TRIM_PARTS 64u // same value as in segment_trim.c
 #define TRIM_SEGMENTS_MIN 8u
-// With trimmed segments, this many may fit into the space of one whole one, as in the store's
-// table.
+// Up to this many trimmed segments may fit into the space of a whole one, as in the store's table.
 #define SEGMENTS_FOR_ROOM 4u
 
 struct segment {
     uint32_t number, used_bytes, run_count;
-    uint32_t cost_bytes; // bytes of the capacity that it takes
-    uint32_t *blocks;    // its runs in order; each is one block, by index
+    uint32_t cost_bytes; // how much of the capacity it uses
+    uint32_t *blocks;    // its runs in order; each run is one block, given by its index
     uint32_t cap;
 };
 
@@ -33,17 +32,17 @@ struct place {
 };
 
 struct store_replay {
-    const uint32_t *lens; // bytes of each block
+    const uint32_t *lens; // length of each block, in bytes
     struct policy *policy;
     void *region;
     size_t region_bytes;
-    uint32_t segment_bytes, runs_max; // runs_max: per segment
-    uint32_t segment_max, spares;     // segment_max: whole segments that fit into the capacity
+    uint32_t segment_bytes, runs_max; // runs_max: maximum runs in a segment
+    uint32_t segment_max, spares;     // segment_max: how many whole segments fit into the capacity
     uint32_t live;
     uint64_t room_bytes;
     uint32_t table_size, next_number;
-    struct segment *table;                         // indexed by number
-    struct segment *fresh, *survivors, *probation; // the open segments
+    struct segment *table;                         // indexed by number % table_size
+    struct segment *fresh, *survivors, *probation; // the three open segments
     struct place *places;                          // indexed by block; number 0: not stored
     uint32_t *indices;
     uint64_t *keys;
@@ -73,7 +72,7 @@ static void replay_tell(struct store_replay *r, struct policy_event event)
     }
 }
 
-// Returns NULL if there is no space for a whole segment.
+// Begins a segment. Returns NULL if there is no space for a whole one.
 static struct segment *segment_begin(struct store_replay *r)
 {
     struct segment *segment;
@@ -111,12 +110,13 @@ static bool segment_takes(const struct store_replay *r, const struct segment *se
            segment->run_count < r->runs_max;
 }
 
-// Returns an open segment with room for `len` bytes, or NULL.
+// Returns an open segment with room for `len` bytes, or NULL. Seals *open and begins another
+// segment if needed.
 static struct segment *segment_with_room(struct store_replay *r, struct segment **open,
                                          uint32_t len)
 {
     if (!segment_takes(r, *open, len)) {
-        replay_drain(r); // the policy must know its runs before it is sealed
+        replay_drain(r); // before it seals the segment, the policy must know the segment's runs
         if (*open != NULL) {
             segment_seal(r, *open);
         }
@@ -151,10 +151,11 @@ static bool replay_reclaim(struct store_replay *r)
     }
     struct segment *from = &r->table[victim.number % r->table_size];
     check(victim.number != 0 && from->number == victim.number);
-    check(from != r->fresh && from != r->survivors && from != r->probation); // it is sealed
+    // it is sealed, so it is not open
+    check(from != r->fresh && from != r->survivors && from != r->probation);
     check(victim.survivor_count <= from->run_count);
     uint32_t next = 0;
-    r->room_bytes += from->cost_bytes; // survivors may need the space
+    r->room_bytes += from->cost_bytes; // freed first, because survivors may need the space
     for (uint32_t i = 0; i < from->run_count; i++) {
         uint32_t block = from->blocks[i];
         uint32_t len = r->lens[block];
@@ -247,8 +248,8 @@ static void *take(size_t count, size_t size)
     return taken;
 }
 
-// Returns the size of segments: 64 blocks, or fewer if the cache would have less than 64 such
-// segments.
+// Returns the size of a segment: 64 mean blocks, or fewer if the cache would otherwise have less
+// than 64 segments.
 static uint32_t segment_bytes_of(const struct store_replay_options *options)
 {
     check(options->mean_bytes > 0);
@@ -331,7 +332,7 @@ void store_replay_free(struct store_replay *r)
     for (uint32_t i = 0; i < r->table_size; i++) {
         free(r->table[i].blocks);
     }
-    (void)munmap(r->region, r->region_bytes); // cannot fail: the whole mapping is ours
+    (void)munmap(r->region, r->region_bytes); // cannot fail: this is the whole mapping
     free(r->table);
     free(r->indices);
     free(r->places);
