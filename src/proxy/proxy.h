@@ -25,8 +25,8 @@ enum proxy_freshness { PROXY_FRESHNESS_TTL, PROXY_FRESHNESS_IMMUTABLE, PROXY_FRE
 // the last rule of a table should match everything ("**"). A rule by command (proxy_pin()) has only
 // `match`, `pin`, `group` and `until_s`.
 struct proxy_rule {
-    const char *match; // glob on "bucket/key": * within a segment, **, ?, {a,b}
-    const char *where; // "FILE:LINE" for explanations, or "default"
+    const char *match; // glob for "bucket/key"; its syntax is in rules.c
+    const char *where; // position in the configuration, "FILE:LINE", or "default"; for explanations
     bool cache;
     enum proxy_freshness freshness;
     uint64_t ttl_ms, stale_if_error_ms, list_ttl_ms;
@@ -93,7 +93,7 @@ struct proxy_options {
 struct proxy;
 enum err proxy_new(const struct proxy_options *options, struct proxy **ret_proxy,
                    struct buf *ret_why) MUST_USE;
-void proxy_free(struct proxy *proxy); // after loop_stop()
+void proxy_free(struct proxy *proxy); // called after loop_stop()
 // Returns the handler for http_options.handler.
 struct http_handler proxy_handler(struct proxy *proxy);
 void proxy_reopen_logs(struct proxy *proxy); // any thread
@@ -134,7 +134,7 @@ uint64_t proxy_live_take(struct proxy *proxy, proxy_live_fn on_lines, void *ctx)
 
 // Tells whether the next read of the cached bytes needs the origin, by the index's record alone.
 enum proxy_copy {
-    PROXY_COPY_NONE, // the index has no record
+    PROXY_COPY_NONE, // the index has no record of the object
     // recovery found it in segments; the origin must confirm it before its first use
     PROXY_COPY_REBUILT,
     PROXY_COPY_STALE, // by its rule, the origin must confirm it
@@ -149,11 +149,11 @@ struct proxy_object {
     const char *origin;             // as origin_describe() renders it
     bool oddities[ORIGIN_ODDITIES]; // oddities of the origin's store
     struct span origin_bucket;
-    unsigned home;        // the worker that decides for the key
+    unsigned home;        // index of the worker that is the key's home
     enum proxy_copy copy; // with PROXY_COPY_NONE, the fields below are unknown
     // a write of unknown outcome may change it, so the origin must confirm it first
     bool is_doubted;
-    bool is_changed;     // a listing has named another version or size
+    bool is_changed;     // a listing showed another version or size
     uint64_t age_ms;     // time since the origin confirmed it; UINT64_MAX: unknown
     uint64_t size_bytes; // if the cache does not know the object: the size in a listing, or 0
     uint32_t block_size_bytes;
@@ -165,8 +165,9 @@ struct proxy_object {
     enum origin_forbids forbids;   // why the origin's last answer is not stored; NOTHING: unknown
     bool is_wanted;                // if the uncached bytes were read now, they would be kept
     uint64_t first_byte, end_byte; // the range that the caller asked about
-    uint64_t range_blocks, range_cached_blocks; // blocks that the range touches
-    unsigned cell_count;                        // equal parts of the range, at most one per block
+    // blocks of the range, and how many of them are cached
+    uint64_t range_blocks, range_cached_blocks;
+    unsigned cell_count; // how many cells the range is divided into, at most one per block
     uint32_t cell_blocks[PROXY_MAP_CELLS], cell_cached_blocks[PROXY_MAP_CELLS];
     // for the range's first window; NULL: the policy was not asked
     const struct store_explain *policy;
@@ -206,7 +207,7 @@ struct proxy_recent {
     uint64_t first_byte_us, total_us, bytes;
     const char *op, *result, *reason, *source; // "": none
     unsigned status;
-    char id[17], client[56], bucket[64], key[200]; // the key as log.keys shows it
+    char id[17], client[56], bucket[64], key[200]; // `key` is shown as log.keys says
     bool key_is_cut;
 };
 typedef void proxy_recent_fn(void *ctx, const struct proxy_recent *items, unsigned count);
@@ -233,7 +234,7 @@ struct proxy_listing {
     const struct proxy_object *objects;
     unsigned count;
     struct span next; // pass it as `after` to get the next page; empty: this is the last
-    bool has_realms;  // clients with a realm of their own may see more
+    bool has_realms;  // clients with a realm of their own may have other objects cached
     // the cache keeps answers to HEAD of objects without cached bytes, of these or other objects
     bool has_answers;
 };
@@ -295,9 +296,9 @@ struct proxy_warm_progress {
     uint64_t objects, bytes;
     uint64_t objects_done, bytes_done; // already cached
     uint64_t objects_cached;  // of objects_done: those that were cached before the job reached them
-    uint64_t objects_failed;  // could not be fetched
-    uint64_t objects_refused; // could not be kept
-    uint64_t bytes_fetched;   // by this job
+    uint64_t objects_failed;  // objects that could not be fetched
+    uint64_t objects_refused; // objects that the cache could not keep
+    uint64_t bytes_fetched;   // bytes that this job fetched from the origin
     unsigned inflight;        // requests in flight
     enum refusal waits;       // why the job sends no request now
     uint64_t elapsed_us;

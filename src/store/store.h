@@ -72,7 +72,7 @@ struct store_group {
 
 struct store_options {
     enum store_policy policy;
-    const struct store_group *groups; // copied
+    const struct store_group *groups; // the store copies them
     unsigned group_count;             // at most STORE_GROUPS_MAX
     const char *dir;                  // created (0700) if it does not exist
     uint64_t size_bytes;              // 0: use size_percent
@@ -120,9 +120,9 @@ enum err store_open(const struct store_options *options, struct loop *loop,
                     struct store **ret_store, struct buf *ret_why) MUST_USE;
 // Commits, syncs, records the clean stop and frees the store. Call after loop_stop().
 void store_close(struct store *store);
-// Sets the groups of new or unchanged rules. A group that keeps its identity keeps its runs. Runs
-// of other former groups count by their priority alone. Requests in progress may still name former
-// groups. Waits for the policy's lock, at most milliseconds. Not on a worker.
+// Sets the groups of rules, when rules have changed. A group that keeps its identity keeps its
+// runs. Runs of groups that no longer exist count by their priority alone. Requests in progress may
+// still name former groups. Waits for the policy's lock, at most milliseconds. Not on a worker.
 void store_set_groups(struct store *store, const struct store_group *groups, unsigned group_count);
 // Returns the largest size that the cache can have without a restart, if that is below cache.size,
 // because the process began with a smaller cache. Returns 0 if cache.size is not cut. Any thread.
@@ -175,8 +175,9 @@ uint64_t store_epoch(const struct store *store, struct span origin, struct span 
 struct store_epochs;
 struct store_epoch_slot;
 struct store_epoch_change {
-    void (*done)(struct store_epoch_change *change, enum err err); // on the worker that began it
-    struct blocking_job job;                                       // private from here on
+    // called on the worker that began the change
+    void (*done)(struct store_epoch_change *change, enum err err);
+    struct blocking_job job; // private from here on
     struct store_epochs *epochs;
     struct hash128 bucket;
     struct store_epoch_slot *slot;
@@ -217,7 +218,7 @@ bool store_is_doubted(const struct store *store, struct span origin, struct span
 // done() is also called if the directory cannot be written.
 struct store_doubts;
 struct store_note {
-    void (*done)(struct store_note *note); // on the worker that asked
+    void (*done)(struct store_note *note); // called on the worker that asked
     struct blocking_job job;               // private from here on
     struct store_doubts *doubts;
     struct hash128 bucket;
@@ -232,13 +233,13 @@ void store_write_note(struct worker *w, struct store *store, struct span origin,
 struct store_object {
     atomic_uint refs;
     struct hash128 hash;
-    uint64_t generation; // 0 until the home has assigned it
+    uint64_t generation; // 0: the home has not assigned one yet
     // When the origin was asked for this description, on the workers' clock. 0: it was read from
     // disk.
     uint64_t learnt_us;
     uint64_t size_bytes;
     uint32_t block_size_bytes;
-    time_t last_modified;                             // parsed from its header; 0: unknown
+    time_t last_modified; // parsed from the header Last-Modified; 0: unknown
     struct span realm, bucket, key, etag, version_id; // etag as sent, with quotes
     // Rendered lines "Name: value\r\n" for replies, with ETag, Last-Modified and Content-Type.
     struct span headers;
@@ -298,13 +299,13 @@ struct store_sums {
     uint8_t bytes[STORE_SUMS_MAX];
 };
 
-// The result of a look-up: the places of an object within a window of its bytes. Each call renews
-// its LMDB view and keeps none.
+// The result of a look-up: the places of an object within a window of its bytes. It holds no LMDB
+// read transaction, because each look-up begins one and ends it.
 struct store_view {
-    bool found; // a record exists and is not below floor
-    // LMDB could not be searched: look-ups are off after read errors, or the index is being
-    // reopened or rebuilt. This is a miss, but the key may be cached. `found` may also be set, if
-    // the memory side has a recent put of the key.
+    bool found; // a record exists, and its generation is not below `floor`
+    // LMDB could not be searched, because look-ups are off after read errors, or the index is being
+    // reopened or rebuilt. The caller treats this as a miss, but the key may be cached. `found` may
+    // be set as well, if the memory side has a recent put of the key.
     bool unknown;
     uint64_t generation, size_bytes;
     uint32_t block_size_bytes;
@@ -331,9 +332,10 @@ void store_view_done(struct store_view *view); // unpins the places that are sti
 
 // --- reading -------------------------------------------------------------------------------------
 
-// Returns the object of a run after verifying the header and comparing realm, bucket and key.
-// ERR_CORRUPT: the header is bad or differs; the run is dropped and counted. Looks in a small cache
-// of the worker first, then reads with NOWAIT. ERR_AGAIN: use store_read_start() with `header`.
+// Returns the object of a run. Verifies the run's header and compares realm, bucket and key. Looks
+// in the worker's run cache first, then reads with NOWAIT. ERR_CORRUPT: the header is bad or is of
+// another object; the run is dropped and counted. ERR_AGAIN: the read would block, so the caller
+// uses store_read_start() with `header`.
 enum err store_object_get(struct worker *w, struct store *store, const struct store_place *place,
                           struct hash128 hash, struct span realm, struct span bucket,
                           struct span key, struct store_object **ret_object) MUST_USE;
@@ -364,12 +366,14 @@ struct store_read {
     struct hash128 hash;
     struct span realm, bucket, key;
     void (*done)(struct store_read *read);
-    // Results; the caller must unref the chunks. ERR_CORRUPT: the run is bad; it is a miss from now
-    // on, counted, and dropped from the index. ERR_IO: the device failed. ERR_UNREADABLE,
-    // ERR_DESCRIPTORS: the run cannot be read now, and nothing is dropped. ERR_CANCELLED.
+    // Results. The caller unrefs the chunks. ERR_CORRUPT: the run is bad; it is counted and
+    // dropped, so it is a miss from now on. ERR_IO: the device failed, and the run is dropped.
+    // ERR_UNREADABLE and ERR_DESCRIPTORS: the run cannot be read now, but it is not dropped.
+    // ERR_CANCELLED: store_read_cancel() was called.
     enum err err;
     struct chunk *chunks[STORE_READ_MAX / CHUNK_SIZE + 1];
-    struct span spans[STORE_READ_MAX / CHUNK_SIZE + 1]; // the requested bytes, in order
+    // the requested bytes in the chunks, in order
+    struct span spans[STORE_READ_MAX / CHUNK_SIZE + 1];
     unsigned span_count;
     struct store_object *object;
     struct disk_op op; // private from here on
@@ -380,7 +384,7 @@ struct store_read {
     void *engine_private[3];
 };
 void store_read_start(struct worker *w, struct store_read *read);
-void store_read_cancel(struct store_read *read); // done() still runs
+void store_read_cancel(struct store_read *read); // done() still runs, later
 
 // Records a use of the run for the policy. Called once for each run and request, when the request
 // begins to receive bytes of the run. `bytes`: how many it will receive in all. `group`: the group
@@ -391,13 +395,13 @@ void store_note_read(struct worker *w, struct store *store, const struct store_p
 // --- pins given while the process runs: state_pins.c --------------------------------------------
 
 // Loads the text that store_pins_save() last stored. ERR_OK with an empty text if there is none.
-// ERR_CORRUPT: the file is damaged; this is logged and the file renamed. Under the caller's lock.
+// ERR_CORRUPT: the file is damaged; this is logged and the file renamed. One thread at a time.
 enum err store_pins_load(struct store *store, struct buf *ret_text) MUST_USE;
 // Logs and renames a file whose text the caller cannot parse, like a damaged one.
 void store_pins_put_aside(struct store *store, const char *why);
 // Replaces the text; durable with ERR_OK. Otherwise the previous text stays. The exception: if only
 // the last sync failed, the next process may find either text. ret_why says briefly what failed.
-// Blocks. Under the caller's lock.
+// Blocks. One thread at a time.
 enum err store_pins_save(struct store *store, struct span text, struct buf *ret_why) MUST_USE;
 
 // Returns the group of an object, given the names under which it is stored. A thread of the store
@@ -412,14 +416,14 @@ enum store_review {
     STORE_REVIEW_PINNED = 1, // runs in STORE_GROUP_PINS whose pins may have been removed
     STORE_REVIEW_OTHERS = 2, // other runs, which may have been pinned
 };
-// Updates the groups of stored runs to what group_of returns now, in the background. Reads one
-// header per run. Any thread.
+// Starts a background job that sets the groups of stored runs to what group_of() returns now. It
+// reads the header of each run. Any thread.
 void store_review(struct store *store, unsigned reviews);
 
 struct store_pins_figures {
     bool are_kept; // false: cache.policy is lru, or there are too few segments, or no directory
     bool in_review;
-    uint64_t bytes, bytes_max; // of all pins, including those of rules
+    uint64_t bytes, bytes_max; // pinned now, and their maximum, including pins by rules
 };
 // Waits for the policy's lock, at most milliseconds. Not on a worker.
 void store_pins_figures(struct store *store, struct store_pins_figures *ret_figures);
@@ -493,8 +497,9 @@ void store_run_watch(struct store_run *run,
 void store_run_finish(struct store_run *run, uint32_t block_count,
                       void (*done)(void *ctx, enum err err, const struct store_place *place),
                       void *ctx);
-void store_run_abort(struct store_run *run);        // discards and frees the run; no callback
-void store_place_unhold(struct store_place *place); // any worker; keeps the pin
+void store_run_abort(struct store_run *run); // discards and frees the run; no callback
+// releases the hold and keeps the pin; any worker
+void store_place_unhold(struct store_place *place);
 
 // --- index changes: by a key's home only ---------------------------------------------------------
 
@@ -560,10 +565,10 @@ void store_delete(struct worker *w, struct store *store, struct store_delete *d)
 // run.
 void store_condemn(struct worker *w, struct store *store, struct hash128 hash,
                    const struct store_place *place);
-// Records that the origin has just confirmed the version: renews its validation time (in memory at
-// once, on disk in batches) and clears `rebuilt`. One call may renew many. `began_us`: worker time
-// when the request was sent. `sums`: the version's checksums from the same answer; look-ups return
-// them when the call returns. With len 0 the record keeps its own.
+// store_renew() records that the origin has just confirmed versions. It sets their validation time
+// to `began_us` (in memory at once, on disk in batches) and clears `rebuilt`. `began_us`: worker
+// time when the request was sent. `sums`: the version's checksums from the same answer; look-ups
+// return them from now on. With len 0 the record keeps its own.
 struct store_renewal {
     struct hash128 hash;
     uint64_t generation;
@@ -604,14 +609,14 @@ struct store_explain_run {
 
 struct store_explain {
     struct hash128 hash;  // private, as is `group`
-    unsigned group;       // from its rule
+    unsigned group;       // the group of the object's rule
     enum refusal refusal; // the reason why nothing is stored now, whatever its worth
     bool keeps_up;        // false: the disk lags behind with its writes
     // From the policy.
     // False for cache.policy lru: everything is stored and the oldest is evicted. Runs then have
     // no data from the policy.
     bool learns;
-    bool is_full;   // storing needs an eviction
+    bool is_full;   // nothing can be stored without an eviction
     bool is_silent; // only runs without a history are requested now: a scan, or new data
     // Cached bytes of the group (for pins: of all pins), and their maximum; 0: no limit.
     uint64_t group_bytes, group_max_bytes;
@@ -650,8 +655,8 @@ struct store_scrub {
     uint32_t segments, segments_done;
     // those of segments_done that were skipped: still being written, or gone
     uint32_t segments_left_out;
-    uint64_t runs, bytes; // verified
-    uint64_t bad_runs;    // failed, and dropped
+    uint64_t runs, bytes; // verified in this round
+    uint64_t bad_runs;    // runs that failed, and were dropped
     uint64_t elapsed_us;
     uint64_t bytes_per_s; // current rate; 0: nothing is read
     bool is_impossible;   // this file system cannot bypass the page cache

@@ -83,7 +83,7 @@ struct proxy {
     struct {
         // held while a change is sent to all workers; no other lock is taken under it
         pthread_mutex_t lock;
-        struct live *now; // the settings after the last change
+        struct live *now; // the settings in force after the last change
         // called on each worker after it has received a change
         void (*on_change)(struct proxy_worker *pw);
     } live;
@@ -122,7 +122,7 @@ void live_start(struct proxy *proxy, struct pins_table *pins);
 // Any thread.
 void live_publish(struct proxy *proxy, const struct proxy_settings *settings,
                   struct pins_table *pins, void (*done)(void *ctx), void *ctx);
-void live_stop(struct proxy *proxy); // called after the workers
+void live_stop(struct proxy *proxy); // called after the workers have stopped
 // Returns a reference to the pins after the last change. Any thread.
 struct pins_table *live_pins(struct proxy *proxy);
 // Returns NULL if the bucket is not listed.
@@ -163,8 +163,8 @@ struct proxy_worker {
     unsigned request_pool_count;
     struct list_owner *list_owner; // NULL until the first ask arrives
     struct readahead *readahead;   // NULL until the first sequential reader
-    struct list doubts;            // struct pass_doubt
-    unsigned preflights;           // CORS preflights in flight
+    struct list doubts;            // doubts of this worker (struct pass_doubt)
+    unsigned preflights;           // number of CORS preflights in flight
     struct list evictions;         // see evict.c
     unsigned evicting;             // names that are being evicted now
     struct task evict_task;
@@ -193,7 +193,7 @@ bool rules_glob_match(const char *pattern, struct span text); // linear time, no
 
 // The identity of the client. Only gate_authorize() makes one. Every handler after it requires one.
 struct principal {
-    struct span name;                          // "open", or the access key
+    struct span name;                          // the access key; in open mode "open"
     const struct access_keys_principal *entry; // NULL in open mode
     struct access_keys *table;                 // the keys file that owns `entry` (reference)
     struct sigv4_claim claim;
@@ -257,7 +257,7 @@ struct request {
     struct http_user user;
     struct http_source source;
     struct proxy_worker *pw;
-    struct live *live; // settings at its start: a reference that keeps `rule` alive
+    struct live *live; // the settings when the request began (reference); they own `rule`
     struct http_exchange *x;
     const struct http_request *http;
     struct arena *arena;
@@ -274,7 +274,7 @@ struct request {
     unsigned hops; // number of other Forebays that it passed through
     char id[17];   // x-amz-request-id
 
-    // for the log, the counters and Cache-Status
+    // used for the log, the counters and Cache-Status
     enum request_result result;
     const char *reason;     // why the cache may not answer the request; NULL: it may
     bool known;             // the cache had a record of the object
@@ -299,8 +299,8 @@ struct request {
     char origin_id[ORIGIN_ID_SIZE];
 
     struct object_key *spare_key; // memory for the next object_key; stays with the pooled request
-    struct get_state *get;        // serve_get.c
-    struct pass_state *pass;      // serve_pass.c
+    struct get_state *get;        // used by serve_get.c
+    struct pass_state *pass;      // used by serve_pass.c
     struct list_ask *list_ask;    // see list_cache.c; NULL: no ask, or it belongs to `pass`
     enum list_verdict list_verdict;
 };
@@ -346,7 +346,8 @@ static inline bool request_is_no_cache(const struct request *r)
 }
 // Returns the principal's credentials for the origin. NULL: Forebay uses the origin's own.
 const struct sigv4_credentials *request_origin_credentials(const struct request *r);
-struct span request_realm(const struct request *r); // requests of one realm share cached bytes
+// only requests of the same realm share cached bytes
+struct span request_realm(const struct request *r);
 
 #define STEP(name, fn) request_step_fn fn;
 #include "proxy/steps.def"
@@ -418,7 +419,7 @@ bool freshness_stale_allowed(const struct proxy_rule *rule, const struct store_v
 // A FIFO of bytes in budgeted chunks, for one thread. The queue has no limit of its own: its user
 // pauses the source when byte_queue_full() returns true.
 struct byte_queue {
-    struct list pieces; // struct piece
+    struct list pieces; // unread bytes (struct piece)
     struct chunk *tail; // chunk that receives the next bytes (a reference); NULL: none yet
     uint64_t bytes;
 };

@@ -9,7 +9,7 @@
 
 #include "proxy/proxy.h"
 
-#define PINS_NAME_MAX (255u + 1u + S3_KEY_MAX) // "bucket/key"
+#define PINS_NAME_MAX (255u + 1u + S3_KEY_MAX) // maximum length of "bucket/key"
 
 struct pins_table {
     atomic_uint refs;
@@ -17,7 +17,7 @@ struct pins_table {
     uint64_t next_until_s; // earliest end of a rule; 0: no rule ends
     // sorted by name; an object sorts before the prefix of the same name
     struct proxy_rule rules[PROXY_PINS_MAX];
-    char *matches; // memory of the globs
+    char *matches; // the memory that holds the globs of all rules
 };
 
 struct pins_table *pins_table_ref(struct pins_table *table);

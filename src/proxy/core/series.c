@@ -25,7 +25,7 @@
 #include <string.h>
 
 #define SERIES_MAX 32u
-#define NAMES_MAX 16384u    // of all series
+#define NAMES_MAX 16384u    // maximum names of all series together
 #define TEXT_MAX (1u << 20) // maximum bytes of all names together
 #define STREAK_MIN 2u
 #define CHANCE 64u

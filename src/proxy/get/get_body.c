@@ -115,7 +115,7 @@ static void note_missed(struct request *r, uint64_t first_byte, uint64_t end_byt
 
 enum body_result {
     BODY_SLICE, // *ret_slice is filled
-    BODY_WAIT,  // http_reply_ready() will be called
+    BODY_WAIT,  // nothing to send yet; http_reply_ready() will be called
     BODY_AGAIN, // the phase or runs[0] has changed: take another step
     BODY_CUT
 };

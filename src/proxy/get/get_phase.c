@@ -14,7 +14,7 @@ static_assert(GET_PHASE_COUNT_ <= 16, "a phase is a bit of its predecessor's wor
 
 void get_phase_enter(struct get_state *g, enum get_phase phase)
 {
-    check(g->phase < GET_PHASE_OVER); // nothing follows the end of a request
+    check(g->phase < GET_PHASE_OVER); // no phase follows OVER
     check_step(SUCCESSORS, g->phase, phase);
     g->phase = phase;
 }

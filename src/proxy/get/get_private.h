@@ -38,12 +38,12 @@ struct get_state {
     bool is_home_known;
     bool is_confirmed; // the origin has confirmed the version for this request
 
-    struct store_object *object; // the version in the reply (reference)
+    struct store_object *object; // the version that the reply has (reference)
     uint64_t etag_hash;          // of the version in the reply; 0: none is chosen yet
     struct chunk *small_chunk;
     struct span small;
 
-    struct object_key *key;            // created by the first look-up
+    struct object_key *key;            // the request's key; created by the first look-up
     struct subscription *revalidation; // a question to the key's home; NULL: none is in flight
     struct subscription *runs[2];      // the run that is being sent, and the next one
     // version to which the origin answered 412; the next ask tells the home
@@ -54,10 +54,10 @@ struct get_state {
     uint64_t first, end, pos; // range of the object to send, and the next byte to send
     uint64_t missed_end;      // number of the first block that is not counted in blocks_missed yet
     uint32_t reply_block_size_bytes;
-    uint64_t readahead_at; // call readahead_note() when the body reaches this byte
+    uint64_t readahead_at; // readahead_note() is called when the body reaches this byte
     unsigned track_serial; // serial of the request's track (readahead.c); 0: it has none
     unsigned track;        // index of the track
-    uint64_t noted_end;    // store_note_read() was called for bytes below this offset
+    uint64_t noted_end;    // up to this offset, store_note_read() has been called
     // bytes below this offset are sent from memory, because they could not be sent from a file
     uint64_t buffer_until;
 

@@ -35,7 +35,7 @@
 
 #include <stdlib.h>
 
-#define TRACKS 64u    // tracks of each worker
+#define TRACKS 64u    // number of tracks of each worker
 #define RUNS_MAX 32u  // per track: runs requested ahead and not read yet
 #define RUNS_FIRST 4u // runs ahead, as long as the duration of a run is unknown
 #define STREAK_MIN 2u // ranges read in order before any are fetched ahead
@@ -61,7 +61,7 @@ struct ahead_run {
 
 struct readahead_track {
     struct proxy_worker *pw;
-    struct object_key *key;      // reference; NULL: the track is unused
+    struct object_key *key;      // the object (reference); NULL: the track is unused
     struct store_object *object; // the version (reference); NULL: not known until `head` ends
     uint32_t block_size_bytes;
     uint64_t client;     // identifies the last reader's client
@@ -94,9 +94,9 @@ struct readahead_track {
 // The part of each track that every new request is compared with. It is separate from the tracks,
 // because each random read scans all of them.
 struct sequence {
-    uint64_t name;        // hash of the key
-    uint64_t begin, next; // offset of its first range, and expected offset of the next range
-    unsigned readers;     // readers at present
+    uint64_t name;        // low half of the key's hash
+    uint64_t begin, next; // offset of the first range; expected offset of the next one
+    unsigned readers;     // number of requests that read the sequence now
 };
 
 struct readahead {

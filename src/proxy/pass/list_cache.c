@@ -143,7 +143,7 @@ static uint64_t prefix_hash_begin(const struct origin *origin, struct span bucke
 
 static uint64_t prefix_hash_step(uint64_t hash, char byte)
 {
-    return (hash ^ (uint8_t)byte) * 0x100000001b3u; // FNV-1a
+    return (hash ^ (uint8_t)byte) * 0x100000001b3u; // one step of FNV-1a
 }
 
 static struct list *prefix_bucket(struct list_owner *owner, uint64_t hash)

@@ -96,7 +96,7 @@ static enum err judge(struct pass_state *p)
     }
     p->relay.status = 200;
     d->first = 0;
-    d->last = d->size_bytes - 1; // not used for an empty object
+    d->last = d->size_bytes - 1; // wraps around for an empty object, which does not use it
     if (r->s3.has_part_number) {
         if (r->s3.part_number != 1) {
             return refuse(p, ERR_INVALID_PART_NUMBER, NULL);

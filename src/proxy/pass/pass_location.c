@@ -12,7 +12,7 @@
 
 #include <string.h>
 
-#define LOCATION_DOCUMENT_MAX 65536u // bytes
+#define LOCATION_DOCUMENT_MAX 65536u // maximum bytes of a collected document
 
 static bool is_blank(char c)
 {

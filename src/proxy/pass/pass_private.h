@@ -25,9 +25,9 @@ struct pass_body {
     enum origin_body kind;
     uint64_t length; // of the body that the origin gets
     struct span payload_hash;
-    bool collect; // the body must be whole before the origin is asked
+    bool collect; // the body must be complete before the origin is asked
 
-    // private
+    // private to pass_body.c
     bool decode, reframe;
     uint64_t decoded_length; // length of an aws-chunked body without its framing
     struct aws_chunked_decoder *decoder;
@@ -82,10 +82,10 @@ bool pass_body_ready(const struct pass_body *body);
 
 // --- pass_form.c ---------------------------------------------------------------------------------
 
-#define PASS_BOUNDARY_MAX 70u // RFC 2046
+#define PASS_BOUNDARY_MAX 70u // maximum length of a boundary, by RFC 2046
 
 enum pass_form_state {
-    PASS_FORM_MORE, // the head is not complete yet
+    PASS_FORM_MORE, // incomplete: the head continues in bytes that have not come yet
     PASS_FORM_KEY,  // the file begins here; ${filename} in the key is replaced
     PASS_FORM_REFUSED,
 };
@@ -250,7 +250,7 @@ struct pass_key {
 
 // The keys that the request changes, and the round of invalidations in progress; see pass_writes.c.
 struct pass_writes {
-    struct pass_key *keys; // in the arena
+    struct pass_key *keys; // array in the arena
     size_t key_count, keys_max;
     struct open_keys *open; // from the begin of the first round to the end of the second
     struct access_keys
@@ -291,7 +291,7 @@ struct pass_state {
     // keeps the principal's keys until the relay has ended; NULL: open mode
     struct access_keys *table;
 
-    // towards the origin
+    // the request that the origin gets
     struct s3_request s3; // copy of the request's
     struct headers headers;
     struct origin_relay relay;
@@ -302,7 +302,7 @@ struct pass_state {
     struct http_sink sink;
     struct pass_body body;
     enum upload_phase upload;
-    bool upload_waiting;              // the relay waits for pass_upload_wake()
+    bool upload_waiting;              // the relay has no bytes and waits for pass_upload_wake()
     struct pass_form_tail *form_tail; // NULL: the body is no form, or its file has not begun
     struct buf form;                  // the beginning of a form, until its key is known
     size_t form_tried;                // length of `form` when it was last parsed
@@ -317,9 +317,9 @@ struct pass_state {
     struct span bucket_place;         // origin_place() of `origin`
     struct store_note note;           // notes on disk that the bucket is written to
     struct timer note_timer;
-    bool is_noting; // the store still uses `note`
+    bool is_noting; // the store uses `note`, so the pass_state cannot be freed
 
-    // towards the client
+    // the answer that the client gets
     enum answer_phase answer;
     enum err err; // why Forebay itself refuses the request; ERR_OK: not refused
     struct span err_message;
@@ -332,7 +332,7 @@ struct pass_state {
     struct headers answered; // headers for the client, in the exchange's arena
     struct pass_location location;
     struct list_ask *list_ask;        // the page that also gets the answer; NULL: none
-    struct s3_list_scan *list_scan;   // NULL: no listing
+    struct s3_list_scan *list_scan;   // NULL: the answer is not scanned
     struct s3_list_names *list_names; // decides which names the client may see; NULL: all
     struct span list_former; // last large object in the listing; memory for the longest key
     struct list_page *list_page;
@@ -383,7 +383,7 @@ void pass_go(struct pass_state *p);
 void pass_enter_call(struct pass_state *p, enum call_phase next);
 void pass_enter_upload(struct pass_state *p, enum upload_phase next);
 void pass_enter_answer(struct pass_state *p, enum answer_phase next);
-void pass_state_check(const struct pass_state *p); // aborts if its phases contradict each other
+void pass_state_check(const struct pass_state *p); // aborts if the phases contradict each other
 
 // --- pass_origin.c -------------------------------------------------------------------------------
 

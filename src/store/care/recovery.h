@@ -21,7 +21,7 @@ struct recovery {
     bool was_clean;            // the last process stopped cleanly
     // The previous process's index was verified. If it was bad, it was dropped.
     atomic_bool is_verified;
-    struct index_roll roll; // used by the thread
+    struct index_roll roll; // used by the recovery thread
     uint64_t roll_due_us;   // real monotonic time of the next slice
     // Real monotonic time when the last rebuild ended; 0: none yet. Used by the thread.
     uint64_t rebuilt_us;

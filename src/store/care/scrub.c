@@ -151,7 +151,7 @@ static enum err window_read(struct scrub *scrub, struct segment *segment, uint32
     if (judges && got > 0) {
         judge_direct(scrub, fd, offset, len);
     }
-    (void)close(fd); // nothing was written to it
+    (void)close(fd); // nothing was written, so an error loses nothing
     if (failed == EINVAL) {
         scrub->is_impossible = true;
     }

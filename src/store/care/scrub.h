@@ -29,10 +29,10 @@ struct scrub {
         pthread_cond_t wake;
         uint64_t bytes_per_s;         // 0: read nothing, unless a round is ordered
         uint64_t ordered_bytes_per_s; // rate of an ordered round; 0: none is ordered
-        unsigned changes;             // counts changes of the rates, orders and cancellations
-        bool is_wanted;               // a round must begin at once
-        bool is_cancelled;            // the round in progress must end
-        struct disk_thread thread;    // started with the first rate above 0
+        unsigned changes;  // how often a rate has changed, or a round was ordered or cancelled
+        bool is_wanted;    // a round must begin at once
+        bool is_cancelled; // the round in progress must end
+        struct disk_thread thread; // started with the first rate above 0
         // Progress of the current or last round, for other threads. elapsed_us is not set.
         struct store_scrub told;
         uint64_t began_us, ended_us;
@@ -40,7 +40,7 @@ struct scrub {
     // Used by the thread only.
     char *window, *header;
     uint32_t window_offset, window_len; // the part of the segment that is in `window`
-    uint32_t number;                    // number of the segment
+    uint32_t number;                    // number of the segment in the window
     uint64_t salt;
     unsigned changes_seen;     // value of guarded.changes at the last wait
     uint64_t due_us;           // real monotonic time before which nothing may be read
@@ -48,7 +48,7 @@ struct scrub {
     atomic_bool is_impossible; // reads cannot bypass the page cache
     unsigned doubts;
     unsigned unreadable_in_row;               // consecutive runs that could not be read
-    uint64_t runs_seen, bytes_seen, bad_seen; // in this round
+    uint64_t runs_seen, bytes_seen, bad_seen; // counted in the current round
 };
 
 void scrub_init(struct scrub *scrub, struct segment_log *log, const struct write_backlog *backlog,

@@ -30,7 +30,7 @@ void store_size_set_limits(struct store *store, const struct store_limits *limit
 enum err store_size_begin(struct store *store, uint64_t ours) MUST_USE;
 // If cache.size is a percentage and the size is too small, raises it to the smallest cache that
 // works, even if the file system has no room for that yet. `segments_bytes`: disk usage of the
-// least number of segments. Called before threads start.
+// minimum number of segments. Called before threads start.
 void store_size_raise(struct store *store, uint64_t segments_bytes);
 // Like store_set_limits(), for a store that is attached.
 enum err store_size_order(struct store *store, const struct store_limits *limits,

@@ -21,7 +21,7 @@
 struct store_disk {
     struct store_dir dir;
     // While threads run, only the supply thread changes the next four fields (store_size.c).
-    _Atomic uint64_t capacity_bytes;      // cache.size
+    _Atomic uint64_t capacity_bytes;      // the value of cache.size, in bytes
     _Atomic uint64_t ceiling_bytes;       // used_bytes never exceeds this limit
     _Atomic uint64_t segment_limit_bytes; // limit for segments; the rest is for the index
     atomic_uint min_free_percent;

@@ -21,7 +21,7 @@ enum store_fault {
     STORE_FAULT_NOTE,    // writing the line of a condemned key
     STORE_FAULT_DISOWN,  // writing the marker that makes the index invalid
     STORE_FAULT_REMOVE,  // removing the index, if the marker failed
-    STORE_FAULT_REWRITE, // writing a survivor
+    STORE_FAULT_REWRITE, // writing a run that survives the eviction of its segment
     STORE_FAULT_ROLL,    // reading a page of the index in a round
     STORE_FAULT_SCRUB,
     STORE_FAULT_PINS,    // writing the list of pins; syncing its folder entry

@@ -20,7 +20,7 @@ enum disk_room_of {
     DISK_ROOM_OF_COUNT_
 };
 
-struct disk_room { // used by the supply thread
+struct disk_room { // used by the supply thread, unless a field says otherwise
     bool is_short[DISK_ROOM_OF_COUNT_], is_told[DISK_ROOM_OF_COUNT_];
     uint64_t told_us[DISK_ROOM_OF_COUNT_];
     // Monotonic time when a segment was last refused; 0: not since the last success.

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 
 enum disk_thread_phase {
-    DISK_THREAD_NEW,   // not started; its owner may never start it
+    DISK_THREAD_NEW,   // not started, and maybe it never will be
     DISK_THREAD_RUNS,  // started
     DISK_THREAD_STOPS, // told by its owner to stop
     DISK_THREAD_ENDED, // joined

@@ -302,7 +302,7 @@ static int format_read(int dir_fd, char *ret_text, size_t *ret_len, bool *ret_is
     }
     ssize_t len = read(fd, ret_text, FORMAT_BYTES_MAX);
     int errno_value = len < 0 ? errno : 0;
-    (void)close(fd); // nothing was written to it
+    (void)close(fd); // nothing was written, so an error loses nothing
     *ret_len = len < 0 ? 0 : (size_t)len;
     check(*ret_len <= FORMAT_BYTES_MAX);
     return errno_value;
@@ -354,7 +354,7 @@ bool store_dir_other(int fd, bool (*skip)(const char *name), char ret_name[NAME_
     bool found = false;
     if (folder == NULL) {
         if (again >= 0) {
-            (void)close(again); // nothing was written to it
+            (void)close(again); // nothing was written, so an error loses nothing
         }
         return false;
     }
@@ -364,7 +364,7 @@ bool store_dir_other(int fd, bool (*skip)(const char *name), char ret_name[NAME_
             found = true;
         }
     }
-    (void)closedir(folder); // nothing was written to it
+    (void)closedir(folder); // nothing was written, so an error loses nothing
     return found;
 }
 
@@ -491,11 +491,11 @@ static enum err dir_enter_private(struct store_dir *dir, struct buf *ret_why)
                    "to others: remove it, or choose another cache.dir",
                    dir->path);
         if (fd >= 0) {
-            (void)close(fd); // nothing was written to it
+            (void)close(fd); // nothing was written, so an error loses nothing
         }
         return ERR_FORMAT;
     }
-    (void)close(dir->fd); // nothing was written to it
+    (void)close(dir->fd); // nothing was written, so an error loses nothing
     dir->fd = fd;
     size_t size = strlen(dir->path) + sizeof("/" STORE_DIR_PRIVATE);
     char *path = malloc(size);
@@ -599,7 +599,7 @@ out:
 static void fd_close(int *fd)
 {
     if (*fd >= 0) {
-        (void)close(*fd); // directories and the lock file have no pending writes
+        (void)close(*fd); // nothing was written, so an error loses nothing
         *fd = -1;
     }
 }
@@ -680,7 +680,7 @@ static uint64_t folder_bytes(int at_fd, const char *name, bool (*skip)(const cha
             bytes += (uint64_t)st.st_blocks * 512;
         }
     }
-    (void)closedir(folder); // nothing was written to it
+    (void)closedir(folder); // nothing was written, so an error loses nothing
     return bytes;
 }
 

@@ -38,8 +38,8 @@ struct store_format {
     uint32_t next_segment;    // segment numbers from this one on were never used
     uint64_t next_generation; // generations from this one on were never used
     char boot_id[STORE_BOOT_ID_MAX + 1];
-    uint8_t cuts; // boots that ended without a clean stop, modulo 256
-    bool clean;   // false: opened and not yet closed
+    uint8_t cuts; // how many boots ended without a clean stop, modulo 256
+    bool clean;   // false: a process has opened the cache and not closed it
     // Id of the last commit of the index: at the clean stop, or at the opening if there was none.
     uint64_t index_txn;
     struct state_table state;
@@ -61,7 +61,7 @@ unsigned store_dir_version(int fd);
 
 struct store_dir {
     char *path;
-    int fd, lock_fd, segments_fd, index_fd; // index_fd: the folder index/
+    int fd, lock_fd, segments_fd, index_fd; // of the directory, the lock file and the two folders
     struct store_format format;
     // Held by a thread that changes and writes `format` while other threads run.
     pthread_mutex_t format_lock;

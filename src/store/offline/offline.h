@@ -60,7 +60,7 @@ struct store_replay_options {
     uint64_t mean_bytes;        // mean length of a block
     uint32_t segment_bytes;     // 0: computed from capacity_bytes and mean_bytes
     uint32_t segment_bytes_min; // at least twice the longest block
-    uint32_t spares, batch;     // segments kept free; events sent to the policy at once, 1 to 1,024
+    uint32_t spares, batch; // segments kept free; events that the policy gets at once, 1 to 1,024
 };
 // Returns how many segments such a cache has. A replay has at least STORE_REPLAY_SEGMENTS_MIN,
 // whatever the capacity, because with fewer segments its result would be too good.

@@ -57,7 +57,7 @@ static bool locks_take(int fd, int *ret_lock)
     bool taken = flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
     taken = taken || (lock >= 0 && flock(lock, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK);
     if (taken && lock >= 0) {
-        (void)close(lock); // nothing was written to it
+        (void)close(lock); // nothing was written, so an error loses nothing
         lock = -1;
     }
     check(!taken || lock < 0);
@@ -117,9 +117,9 @@ enum err store_look(const char *path, struct store_look *ret_look)
     int inner = open_private(fd);
     look_at(inner >= 0 ? inner : fd, &look);
     if (inner >= 0) {
-        (void)close(inner); // nothing was written to it
+        (void)close(inner); // nothing was written, so an error loses nothing
     }
-    (void)close(fd); // nothing was written to it
+    (void)close(fd); // nothing was written, so an error loses nothing
     *ret_look = look;
     return ERR_OK;
 }
@@ -198,14 +198,14 @@ static enum err open_directory(const struct store_prepare_options *options, int 
         int failed = errno;
         if (fd < 0 && failed == EACCES && rest.ptr == NULL &&
             is_theirs_already(at_fd, name, options)) {
-            (void)close(at_fd); // O_PATH: no writes are pending
+            (void)close(at_fd); // O_PATH: nothing was written, so an error loses nothing
             *ret_fd = -1;
             return ERR_OK;
         }
         if (fd < 0) {
             err = refuse_component(at_fd, name, options->dir, failed, ret_what);
         } else {
-            (void)close(at_fd); // O_PATH: no writes are pending
+            (void)close(at_fd); // O_PATH: nothing was written, so an error loses nothing
             at_fd = fd;
         }
     }
@@ -215,7 +215,7 @@ static enum err open_directory(const struct store_prepare_options *options, int 
         buf_printf(ret_what, "\"%s\" names no directory of its own", options->dir);
     }
     if (err != ERR_OK && at_fd >= 0) {
-        (void)close(at_fd); // O_PATH: no writes are pending
+        (void)close(at_fd); // O_PATH: nothing was written, so an error loses nothing
         at_fd = -1;
     }
     *ret_fd = at_fd;
@@ -241,7 +241,7 @@ static enum err give_file(int at_fd, const char *name, const struct store_prepar
                fchownat(fd, "", options->uid, options->gid, AT_EMPTY_PATH) != 0) {
         err = error_from_errno(errno);
     }
-    (void)close(fd); // O_PATH: no writes are pending
+    (void)close(fd); // O_PATH: nothing was written, so an error loses nothing
     return err;
 }
 
@@ -254,7 +254,7 @@ static enum err give_entries(int fd, const struct store_prepare_options *options
     if (folder == NULL) {
         int failed = errno;
         if (again >= 0) {
-            (void)close(again); // nothing was written to it
+            (void)close(again); // nothing was written, so an error loses nothing
         }
         return error_from_errno(failed);
     }
@@ -264,7 +264,7 @@ static enum err give_entries(int fd, const struct store_prepare_options *options
             err = give_file(fd, e->d_name, options);
         }
     }
-    (void)closedir(folder); // nothing was written to it
+    (void)closedir(folder); // nothing was written, so an error loses nothing
     return err;
 }
 
@@ -276,7 +276,7 @@ static enum err give_cache(int fd, const struct store_prepare_options *options)
         int folder = openat(fd, cache_folders[i], FOLDER);
         if (folder >= 0) {
             err = give_entries(folder, options);
-            (void)close(folder); // nothing was written to it
+            (void)close(folder); // nothing was written, so an error loses nothing
         } else if (errno != ENOENT) {
             err = error_from_errno(errno);
         }
@@ -317,7 +317,7 @@ static enum err wipe_folder(int fd, const char *name)
     if (folder == NULL) {
         int failed = errno;
         if (folder_fd >= 0) {
-            (void)close(folder_fd); // nothing was written to it
+            (void)close(folder_fd); // nothing was written, so an error loses nothing
         }
         return failed == ENOENT ? ERR_OK : error_from_errno(failed);
     }
@@ -328,7 +328,7 @@ static enum err wipe_folder(int fd, const char *name)
             err = error_from_errno(errno);
         }
     }
-    (void)closedir(folder); // nothing was written to it
+    (void)closedir(folder); // nothing was written, so an error loses nothing
     if (err == ERR_OK && unlinkat(fd, name, AT_REMOVEDIR) != 0) {
         err = error_from_errno(errno);
     }
@@ -454,9 +454,9 @@ enum err store_prepare(const struct store_prepare_options *options, struct buf *
         locks_give_back(at, lock);
     }
     if (inner >= 0) {
-        (void)close(inner); // no writes are pending
+        (void)close(inner); // nothing was written, so an error loses nothing
     }
-    (void)close(fd); // no writes are pending
+    (void)close(fd); // nothing was written, so an error loses nothing
     return err;
 }
 
@@ -477,5 +477,5 @@ void store_discard(const char *path)
         locks_give_back(fd, lock);
     }
     buf_done(&what);
-    (void)close(fd); // no writes are pending
+    (void)close(fd); // nothing was written, so an error loses nothing
 }
