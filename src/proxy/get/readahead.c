@@ -4,9 +4,8 @@
 //
 // A *track* follows one sequence of reads of an object. It knows how far its readers are, and up to
 // where runs have been requested. Two kinds of reads are sequential:
-// - One request for more bytes than a run has. It is sequential up to the request's end.
-// - A client that requests range after range in order, over any connections. It is sequential up to
-//   the object's end.
+// - One request for more bytes than a run has, up to its end.
+// - Ranges that a client requests in order, over any connections, up to the object's end.
 //
 // A worker sees only its share of a client's connections, and ranges that are requested at once
 // arrive in any order. So a track tolerates small gaps. Each reader of a part of an object has a
@@ -42,8 +41,7 @@
 #define STRIDE_MIN 3u // equal distances before parts are fetched ahead
 // A track that a reader used less than this long ago is not reused for another sequence.
 #define TRACK_KEEP_US 250000u
-// A range longer than this must continue a track exactly. Otherwise it is a part of its own and
-// begins a new track.
+// A range longer than this must continue a track exactly, or it begins a new track.
 #define GAP_RANGE_MAX (16u << 20)
 // A track without readers is forgotten after one to two times this long.
 #define TRACK_IDLE_MS 30000u
@@ -55,8 +53,7 @@ struct ahead_run {
     struct readahead_track *track;
     struct subscription *sub; // NULL: the run has ended
     uint64_t asked_us;
-    // set once the run is stored, until it is read; both 0: unused, or in flight
-    uint64_t first_byte, end_byte;
+    uint64_t first_byte, end_byte; // set from stored until read; both 0: unused, or in flight
 };
 
 struct readahead_track {
@@ -495,8 +492,7 @@ static struct readahead_track *track_find(struct request *r)
     return nearest;
 }
 
-// Returns true if the request reads a large object from its first byte on, as the reader of a
-// series does (series.c).
+// Returns true if the request reads a large object from its first byte on (series.c).
 static bool is_of_series(const struct get_state *g, const struct store *store)
 {
     return g->first == 0 && g->object->size_bytes > store_run_bytes_max(store);
@@ -585,8 +581,7 @@ static void on_head(void *ctx, struct subscription *sub)
     struct readahead_track *next = ctx;
     check(next->head == sub && sub->state == SUBSCRIPTION_ENDED);
     bool is_told = sub->outcome == OUTCOME_REVALIDATED || sub->outcome == OUTCOME_ERROR;
-    // If validated_us is not 0, the home knew the version already. Then another client is about to
-    // read the object, so nothing is fetched ahead.
+    // validated_us above 0: the home knew the version, so another client is about to read it.
     if (sub->outcome == OUTCOME_REVALIDATED && sub->err == ERR_OK && sub->validated_us == 0 &&
         is_fit(next, sub->answer)) {
         track_learn(next, sub->answer);
@@ -678,8 +673,7 @@ static void track_follow(struct readahead_track *t, struct request *r)
         return;
     }
     struct readahead_track *next = next_of(t);
-    // so that the next call comes sooner
-    get_of(r)->readahead_at -= STORE_RUN_MAX - NEXT_LOOK_BYTES;
+    get_of(r)->readahead_at -= STORE_RUN_MAX - NEXT_LOOK_BYTES; // the next call comes sooner
     if (next == NULL) {
         next_look(t, r);
         next = next_of(t);

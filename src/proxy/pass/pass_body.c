@@ -4,15 +4,15 @@
 //
 // incoming                                outgoing
 // nothing                                 nothing
-// plain, with its SHA-256                 as it is, bound by the same hash, checked here too
-// plain, UNSIGNED-PAYLOAD or silent       as it is, unsigned
-// STREAMING-UNSIGNED-PAYLOAD-TRAILER      as it is; the origin checks the trailer. Inside HTTP
-//                                         chunks: decoded, framed again
-// STREAMING-AWS4-HMAC-SHA256-PAYLOAD      decoded, signatures checked; unsigned
-// the same with -TRAILER                  decoded, signatures checked; framed again with its
-//                                         trailer, so that it survives
-// other signs of aws-chunked              decoded; unsigned
-// HTTP chunks without a length            collected (bounded), then bound by its hash
+// plain, with its SHA-256                 unchanged, signed with that hash, which is checked here
+// plain, UNSIGNED-PAYLOAD or no hash      unchanged, payload unsigned
+// STREAMING-UNSIGNED-PAYLOAD-TRAILER      unchanged; the origin checks the trailer. If it came in
+//                                         HTTP chunks: decoded, framed again
+// STREAMING-AWS4-HMAC-SHA256-PAYLOAD      decoded, signatures checked; payload unsigned
+// the same with -TRAILER                  decoded, signatures checked; framed again, so that the
+//                                         origin gets the trailer
+// other signs of aws-chunked              decoded; payload unsigned
+// HTTP chunks without a length            collected (bounded), then signed with its hash
 // anything the caller wants whole         the same
 //
 // A body is aws-chunked if any one of three signs says so, so the framing never reaches the origin

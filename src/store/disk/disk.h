@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The cache directory and its disk: how much space the store uses, whether there is room, and
-// whether the disk works. All other inner rooms use this one. It knows nothing of segments or the
-// index.
+// whether the disk works. All other inner rooms except policy use this one. It knows nothing of
+// segments or the index.
 #ifndef FOREBAY_STORE_DISK_DISK_H
 #define FOREBAY_STORE_DISK_DISK_H
 

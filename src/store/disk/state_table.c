@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// The table of the store's state other than cached bytes; see state_table.h. Pure.
 #include "store/disk/state_table.h"
 
 #include <string.h>

@@ -2,13 +2,13 @@
 // The cache directory. Used at start and stop, and by the supply thread and the blocking pool,
 // which rewrite `format`. Never on a worker.
 //
-//   lock      locked with flock() for the life of the process, and so is the folder itself
-//   format    text, replaced by rename: see below
-//   index/    LMDB's files, and `bad` if the next start must drop the index
+//   lock      the process holds flock() on this file and on the directory itself
+//   format    text, replaced by rename; see below
+//   index/    LMDB's files, and the file `bad` if the next start must drop the index
 //   segments/ 00000001.seg ...
-//   pins      what clients have pinned (state_pins.c); `pins.bad` if it was damaged
-//   policy    what the policy has learnt (retention_state.c); a start without it learns again
-//   condemned of an earlier version only (state_condemned.c)
+//   pins      the pins that operators have set (state_pins.c); renamed to `pins.bad` if damaged
+//   policy    what the policy has learnt (retention_state.c); without it, it begins to learn again
+//   condemned written by an earlier version only (state_condemned.c)
 //
 // A crash before a rename leaves a file whose name ends in `.new`. `policy.map` has no name while a
 // process uses it (retention_region.c). The socket `admin.sock` is also here by default.
@@ -22,7 +22,8 @@
 //   segment-size <bytes>
 //   next-segment <number>      lower ones may have been used
 //   next-generation <number>   lower ones may have been used
-//   boot-id <text>[+<number>]  of the last opener; boots that ended without a clean stop
+//   boot-id <text>[+<number>]  the boot that opened the cache last; how many boots ended without a
+//                              clean stop
 //   state open|clean
 //   index-txn <number>         an index whose last transaction is lower is an old copy
 //   other-epochs <number>      the epoch of all buckets without a line of their own, if not 0
