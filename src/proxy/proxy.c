@@ -119,7 +119,7 @@ void proxy_reopen_logs(struct proxy *proxy)
 // New access keys arrive in two rounds, because of writes in flight. In the first round every
 // worker learns the new realms. Only then, in the second round, do workers admit requests by the
 // new keys. So when a run is stored in a new realm, every worker knows that realm, and a write that
-// ends after that invalidates the run (pass_keys.c).
+// ends after that invalidates the run (pass_writes.c).
 struct reload {
     struct proxy *proxy;
     struct access_keys *access_keys;

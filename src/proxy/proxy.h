@@ -73,9 +73,9 @@ struct proxy_settings {
 };
 
 // Maximum number of places in all settings since the start together. A place is an origin and a
-// bucket name there. proxy_set() refuses more. A place that a reload removed still counts, because
-// copies may be cached under its name. A write invalidates its key under every name of the same
-// place.
+// bucket name there. The caller of proxy_set() refuses settings with more (command_origins.c). A
+// place that a reload removed still counts, because copies may be cached under its name. A write
+// invalidates its key under every name of the same place.
 #define PROXY_PLACES_MAX 1280u
 
 struct proxy_options {

@@ -220,10 +220,11 @@ enum err gate_authorize_browser(const struct request *r,
 
 // --- gate_unsigned.c -----------------------------------------------------------------------------
 
-// Verify mode accepts two kinds of requests without a signature. The first is a preflight: a
-// browser asks whether a page may send a request.
+// Returns true for a preflight, by which a browser asks whether a page may send a request. Verify
+// mode accepts it without a signature.
 bool gate_is_preflight(const struct request *r);
-// The second is a call to STS, which carries its own proof of identity.
+// Returns true for a call to STS, which carries its own proof of identity. Verify mode accepts it
+// without a signature.
 bool gate_is_sts(const struct request *r);
 
 // --- request.c: a request as a table of steps ----------------------------------------------------

@@ -52,7 +52,7 @@ struct get_state {
     unsigned restarts, again; // attempts without progress, before the reply and in the body
 
     uint64_t first, end, pos; // range of the object to send, and the next byte to send
-    uint64_t missed_end;      // number of the first block that is not counted in blocks_missed yet
+    uint64_t missed_end;      // blocks below this number are not counted in blocks_missed again
     uint32_t reply_block_size_bytes;
     uint64_t readahead_at; // readahead_note() is called when the body reaches this byte
     unsigned track_serial; // serial of the request's track (readahead.c); 0: it has none

@@ -118,8 +118,8 @@ struct pass_form_tail {
     size_t window_len;
 };
 void pass_form_tail_init(struct pass_form_tail *tail, struct span boundary);
-// ERR_INVALID_ARGUMENT: a part after the file may have a meaning for the origin, or a delimiter
-// line is malformed.
+// ERR_INVALID_ARGUMENT: a part after the file may have a meaning for the origin, or the boundary is
+// not on a well-formed delimiter line.
 enum err pass_form_tail_feed(struct pass_form_tail *tail, struct span data) MUST_USE;
 bool pass_form_tail_is_closed(const struct pass_form_tail *tail);
 
@@ -252,7 +252,7 @@ struct pass_key {
 struct pass_writes {
     struct pass_key *keys; // array in the arena
     size_t key_count, keys_max;
-    struct open_keys *open; // from the begin of the first round to the end of the second
+    struct open_keys *open; // from the beginning of the first round to the end of the second
     struct access_keys
         *newest; // keys file whose realms count too; reference; NULL: the request's own
     unsigned place_count;

@@ -52,8 +52,8 @@ enum disk_room_answer disk_room_look(struct store_disk *disk, uint64_t segment_c
 void disk_room_wait(struct store_disk *disk, uint64_t missing);
 // Returns true if the file system refused a segment a moment ago, whatever space it reports.
 bool disk_room_refuses(const struct store_disk *disk);
-// Called when a segment could not be created for lack of room, and when one was created. Between a
-// refusal and the next success, make_err is ERR_DISK_FULL.
+// Called when a segment could not be created for lack of room, and when one was created. From a
+// refusal until the next success, make_err has an error.
 void disk_room_refused(struct store_disk *disk);
 void disk_room_granted(struct store_disk *disk);
 // Called when a segment is evicted so that another can be created, or the index can grow.
