@@ -169,7 +169,7 @@ struct proxy_object {
     uint64_t range_blocks, range_cached_blocks;
     unsigned cell_count; // how many cells the range is divided into, at most one per block
     uint32_t cell_blocks[PROXY_MAP_CELLS], cell_cached_blocks[PROXY_MAP_CELLS];
-    // for the range's first window; NULL: the policy was not asked
+    // The policy's view of the range's first window. NULL: the policy was not asked.
     const struct store_explain *policy;
     // Set if the caller wants the origin to be asked about an object that is not cached as a whole.
     // `trouble` has texts while the origin cannot answer. Otherwise origin_err is the origin's
@@ -319,7 +319,7 @@ bool proxy_warm_has_room(const struct proxy *proxy, const struct proxy_warm *job
 // some of them have begun.
 enum err proxy_warm_add(struct proxy_warm *job, const struct proxy_warm_item *items,
                         unsigned count) MUST_USE;
-// declares that no more items will be added, so the job ends when all are done
+// Declares that no more items will be added. The job then ends when all are done.
 void proxy_warm_close(struct proxy_warm *job);
 void proxy_warm_cancel(struct proxy_warm *job);
 void proxy_warm_read(const struct proxy_warm *job, struct proxy_warm_progress *ret_progress);

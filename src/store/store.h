@@ -66,7 +66,7 @@ struct store_group {
     bool pin; // runs that were read are not evicted while there is room for pins
     // Largest share of a full cache that the group may use; 0: no limit. Not combined with a pin.
     unsigned share_percent;
-    // by this number a later process recognises the rule; 0: the group has no rule
+    // By this number a later process recognises the rule. 0: the group has no rule.
     uint64_t identity;
 };
 
@@ -175,7 +175,7 @@ uint64_t store_epoch(const struct store *store, struct span origin, struct span 
 struct store_epochs;
 struct store_epoch_slot;
 struct store_epoch_change {
-    // called on the worker that began the change
+    // Called on the worker that began the change.
     void (*done)(struct store_epoch_change *change, enum err err);
     struct blocking_job job; // private from here on
     struct store_epochs *epochs;
@@ -372,7 +372,7 @@ struct store_read {
     // ERR_CANCELLED: store_read_cancel() was called.
     enum err err;
     struct chunk *chunks[STORE_READ_MAX / CHUNK_SIZE + 1];
-    // the requested bytes in the chunks, in order
+    // The requested bytes in the chunks, in order.
     struct span spans[STORE_READ_MAX / CHUNK_SIZE + 1];
     unsigned span_count;
     struct store_object *object;
@@ -653,7 +653,7 @@ struct store_scrub {
     enum store_scrub_state state;
     uint64_t round; // counted from the start of the process, from 1
     uint32_t segments, segments_done;
-    // those of segments_done that were skipped: still being written, or gone
+    // Those of segments_done that were skipped: still being written, or gone.
     uint32_t segments_left_out;
     uint64_t runs, bytes; // verified in this round
     uint64_t bad_runs;    // runs that failed, and were dropped

@@ -263,7 +263,7 @@ bool store_range_ready(struct worker *w, struct store *store, const struct store
     struct read_units units = units_of(begin, len);
     struct segment *segment = place->segment;
     struct run_info *info;
-    // false: the run is still being written by this process
+    // False: this process is still writing the run.
     bool has_header = place->header_len > 0;
     if (!segment_is_verified(segment, place->first_unit + units.first, units.count) ||
         (has_header && info_get_nowait(store_worker_of(w), place, false, &info) != ERR_OK)) {
@@ -302,7 +302,7 @@ bool store_range_ready(struct worker *w, struct store *store, const struct store
 struct read_state {
     char *header_bytes;
     struct run_info *info;
-    // 1 + the descriptor, which is borrowed from the first operation to the end; 0: not borrowed
+    // 1 + the descriptor, which is borrowed from the first operation to the end. 0: not borrowed.
     int fd_plus_1;
 };
 

@@ -53,7 +53,7 @@ struct store_run {
     char *head;                       // the sector of the intent; later the header and its padding
     void (*done)(void *ctx, enum err err, const struct store_place *place);
     void *ctx;
-    // NULL: store_run_watch() was not called
+    // NULL: store_run_watch() was not called.
     void (*on_written)(void *ctx, const struct store_place *pages);
     void *watch_ctx;
     struct disk_op op;
@@ -185,7 +185,7 @@ static void run_submit(struct store_run *run, int fd)
     check(fd >= 0 && !run->borrowed && run->step != RUN_IDLE);
     run->borrowed = true;
     run->op.fd = fd;
-    // writing a part of a page makes the kernel read the rest of it from the device
+    // Writing a part of a page makes the kernel read the rest of it from the device.
     if (run->step != RUN_PAYLOAD) {
         segment_unmark_neighbour(run->reservation.segment, (uint32_t)run->op.offset,
                                  run->reservation.first_unit, fd);
@@ -315,7 +315,7 @@ static void run_write_header(struct store_run *run)
     segment_run_header_encode(&header, run->head);
     run->iov[0] = (struct iovec){run->head, head_bytes};
     unsigned count = layout->intent ? 0 : run_fill_iov(run, 1);
-    // all payload is written before the header, or with it
+    // All payload is written before the header, or with it.
     check(run->written_units + count >= run->unit_count);
     run_start_op(run, RUN_HEADER, 1 + count, layout->header_offset);
 }
@@ -383,7 +383,7 @@ static void on_run_op(struct disk_op *op)
     struct store_run *run = as_run(container_of(op, struct store_run, op));
     enum run_step step = run->step;
     check(step != RUN_IDLE);
-    // a run may wait long for its origin between two writes, so it keeps no descriptor
+    // A run may wait long for its origin between two writes, so it keeps no descriptor.
     if (run->borrowed) {
         segment_return(run->reservation.segment);
         run->borrowed = false;

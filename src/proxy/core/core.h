@@ -81,7 +81,7 @@ struct proxy {
     struct list_room list_room;
     struct series_table *series;
     struct {
-        // held while a change is sent to all workers; no other lock is taken under it
+        // Held while a change is sent to all workers. No other lock is taken under it.
         pthread_mutex_t lock;
         struct live *now; // the settings in force after the last change
         // called on each worker after it has received a change
@@ -89,7 +89,7 @@ struct proxy {
     } live;
     struct pins_room *pins;
     char id_prefix[9];
-    // count of access key reloads; used only by the caller of proxy_set_access_keys()
+    // Count of access key reloads. Used only by the caller of proxy_set_access_keys().
     uint64_t reloads;
 };
 
@@ -157,7 +157,7 @@ struct proxy_worker {
     struct live *live; // this worker's settings (reference); swapped by a message
     // the newest keys: every worker has them here before any accepts them
     struct access_keys *known;
-    // numbers of the reloads that brought `access_keys` and `known`
+    // Numbers of the reloads that brought `access_keys` and `known`.
     uint64_t access_keys_number, known_number;
     struct list request_pool;
     unsigned request_pool_count;
@@ -275,7 +275,7 @@ struct request {
     unsigned hops; // number of other Forebays that it passed through
     char id[17];   // x-amz-request-id
 
-    // used for the log, the counters and Cache-Status
+    // For the log, the counters and Cache-Status:
     enum request_result result;
     const char *reason;     // why the cache may not answer the request; NULL: it may
     bool known;             // the cache had a record of the object
@@ -296,7 +296,7 @@ struct request {
     bool collapsed;
     uint64_t origin_us;
     unsigned attempts;
-    // x-amz-request-id of the origin's answer; "": the answer has none
+    // x-amz-request-id of the origin's answer. "": the answer has none.
     char origin_id[ORIGIN_ID_SIZE];
 
     struct object_key *spare_key; // memory for the next object_key; stays with the pooled request
@@ -347,7 +347,7 @@ static inline bool request_is_no_cache(const struct request *r)
 }
 // Returns the principal's credentials for the origin. NULL: Forebay uses the origin's own.
 const struct sigv4_credentials *request_origin_credentials(const struct request *r);
-// only requests of the same realm share cached bytes
+// Returns the realm. Only requests of the same realm share cached bytes.
 struct span request_realm(const struct request *r);
 
 #define STEP(name, fn) request_step_fn fn;

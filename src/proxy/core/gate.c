@@ -95,7 +95,7 @@ static enum err authorize_signed(struct request *r, struct principal *principal,
 enum err gate_authorize(struct request *r, struct principal *ret_principal,
                         struct s3_error_detail *ret_detail)
 {
-    // called once per request, by the step AUTHORIZE
+    // Called once per request, by the step AUTHORIZE.
     check(r->step == REQUEST_AUTHORIZE || r->steps == NULL);
     check(r->principal.table == NULL && !r->principal.verified);
     struct principal principal = {.name = SPAN("open")};
@@ -112,7 +112,7 @@ enum err gate_authorize(struct request *r, struct principal *ret_principal,
         principal.name = SPAN("sts"); // STS judges the proof; "/" gives access to no S3 data
         err = ERR_OK;
     } else if (gate_is_preflight(r)) {
-        // unsigned; the bucket's own CORS rules decide the answer
+        // Unsigned. The bucket's own CORS rules decide the answer.
         principal.name = SPAN("preflight");
         err = ERR_OK;
     } else {

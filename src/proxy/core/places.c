@@ -27,7 +27,7 @@ static bool has(const struct places *places, const struct proxy_bucket *bucket)
 void places_add(struct proxy *proxy, const struct proxy_settings *settings)
 {
     struct places *places = &proxy->places;
-    // for the maximum count, because other threads read while places are added
+    // Allocates the maximum count, because other threads read while places are added.
     if (places->items == NULL) {
         places->items = calloc(PROXY_PLACES_MAX, sizeof(*places->items));
         check(places->items != NULL);

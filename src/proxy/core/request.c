@@ -108,10 +108,8 @@ void request_pool_free(struct proxy_worker *pw)
 
 void request_header(struct request *r, struct headers *headers, const char *name, struct span value)
 {
-    (void)!headers_add(headers, r->arena, span_from_cstr(name),
-                       // when the table is full, the headers added last are lost, and they matter
-                       // least
-                       value);
+    // If the table is full, the headers added last are left out. They matter least.
+    (void)!headers_add(headers, r->arena, span_from_cstr(name), value);
 }
 
 static struct span request_revalidated_status(struct request *r)
@@ -355,7 +353,7 @@ enum step_result request_fail_by_origin(struct request *r, enum err err, struct 
         struct span id = {NULL, 0};
         (void)headers_get(&answer.headers, SPAN("x-amz-request-id"), &id);
         span_to_text(id, r->origin_id, sizeof(r->origin_id));
-        // the client gets Forebay's request id
+        // The client gets Forebay's request id instead.
         headers_remove(&answer.headers, SPAN("x-amz-request-id"));
     }
     if (!is_there || !is_origins_verdict(err, answer.status)) {

@@ -192,7 +192,7 @@ static bool pull_piece(struct request *r, struct subscription *sub, struct http_
             return false;
         }
         uint64_t len = min_u64(piece->len - skip, g->end - g->pos);
-        // the chunk may still grow after `len`
+        // The chunk may still grow after `len`.
         check(len > 0 && piece->offset + skip + len <= CHUNK_SIZE);
         ret_slice->kind = HTTP_SLICE_BYTES;
         ret_slice->bytes = (struct span){piece->chunk->data + piece->offset + skip, (size_t)len};

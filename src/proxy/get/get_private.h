@@ -34,7 +34,7 @@ struct get_state {
     uint64_t view_first, view_end; // bytes that the view covers; view_end 0: there is no view
     // A place that the owner of a run has sent. The index may not show it yet. Pinned.
     struct store_place extra;
-    // the home knew the version, or all bytes of a run had come before this request
+    // The home knew the version, or all bytes of a run had come before this request.
     bool is_home_known;
     bool is_confirmed; // the origin has confirmed the version for this request
 
@@ -103,7 +103,7 @@ void get_state_leave(struct subscription **slot);
 void get_state_drop_read(struct get_state *g); // releases the unsent bytes of the last disk read
 // ends the body early, and releases the bytes of the last disk read
 void get_state_cut(struct get_state *g);
-// releases everything that belongs to the version
+// Releases everything that belongs to the version.
 void get_state_forget_version(struct get_state *g);
 // Releases everything when the request ends. Returns false if a disk read is in flight: the read's
 // callback then releases the rest.
@@ -128,7 +128,7 @@ bool get_state_covers(struct get_state *g, uint64_t first_byte, uint64_t end_byt
 // Returns true if the subscription covers `byte`. Before the head of the run has come, it covers
 // all blocks that were asked for; afterwards it ends at the run's end.
 bool get_state_run_covers(const struct subscription *sub, uint64_t byte);
-// unpins places whose bytes are all before g->pos
+// Unpins places whose bytes are all before g->pos.
 void get_state_release_passed(struct get_state *g);
 uint32_t get_state_block_size(const struct request *r);
 // Returns true if the client asked for checksums and for the whole object, so that it gets them.

@@ -199,8 +199,8 @@ enum step_result get_reply_not_modified(struct request *r, struct span packed)
     r->status = r->origin_status = 304;
     for (unsigned i = 0; i < answer.headers.count; i++) {
         struct header *h = &answer.headers.items[i];
+        // There is room, because these headers are few.
         (void)!headers_add(headers, r->arena, arena_copy(r->arena, h->name),
-                           // there is room, because these headers are few
                            arena_copy(r->arena, h->value));
     }
     request_common_headers(r, headers);
@@ -236,7 +236,7 @@ static enum step_result unsatisfiable(struct request *r)
     struct get_state *g = get_of(r);
     check(g->range.kind != HTTP_RANGE_NONE);
     bool kept = r->http->is_head || get_state_has_record(g) || g->runs[0] != NULL;
-    // fetch the empty object, so that the next request hits the cache
+    // Fetches the empty object, so that the next request hits the cache.
     if (g->object->size_bytes == 0 && !kept) {
         g->first = g->end = g->pos = 0;
         return ask_first(r);
@@ -302,7 +302,7 @@ static enum step_result reply_body(struct request *r, unsigned status)
     }
     if (run != NULL && run->state == SUBSCRIPTION_ATTACHED && g->pos < g->end &&
         !get_state_run_covers(run, g->pos)) {
-        // If-Range does not match, so the reply begins at another byte
+        // If-Range does not match, so the reply begins at another byte.
         get_state_leave(&g->runs[0]);
         run = NULL;
     }

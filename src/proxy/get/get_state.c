@@ -51,7 +51,7 @@ static void choose_condition(struct get_state *g)
         send_date(&g->condition, ORIGIN_IF_UNMODIFIED_SINCE, c->if_unmodified_since);
     } else if (c->has_if_none_match) {
         send_etag(&g->condition, ORIGIN_IF_NONE_MATCH, c->if_none_match);
-        // likely a 304, for which a HEAD suffices
+        // The answer is likely a 304, for which a HEAD suffices.
         g->needs_head |= g->condition.kind == ORIGIN_CONDITION_NONE;
     } else if (c->has_if_modified_since) {
         send_date(&g->condition, ORIGIN_IF_MODIFIED_SINCE, c->if_modified_since);
@@ -69,7 +69,7 @@ void get_state_begin(struct request *r)
     // The view is large, and the look-up writes all of it, so it is not zeroed.
     memset(g, 0, offsetof(struct get_state, view));
     memset(&g->view_first, 0, sizeof(*g) - offsetof(struct get_state, view_first));
-    // the pins of the previous request are released
+    // The pins of the previous request have been released.
     check(g->view.place_count == 0 || !g->view_end);
     g->owner = r;
     g->key = request_object_key(r);

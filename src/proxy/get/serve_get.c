@@ -57,7 +57,7 @@ void serve_get_sum_up(struct request *r)
     uint64_t sent = (g->pos - 1) / block - g->first / block + 1;
     r->blocks_hit = (unsigned)min_u64(sent - min_u64(sent, r->blocks_missed), UINT32_MAX);
     if (r->result == RESULT_HIT && r->blocks_missed > 0) {
-        // blocks after the window that the head was based on were missing
+        // Blocks were missing after the window that the head was based on.
         r->result = RESULT_PARTIAL;
     }
 }

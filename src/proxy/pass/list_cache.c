@@ -49,7 +49,7 @@ struct list_page {
     struct list_room *room;
     uint64_t charged_bytes;
     uint64_t hash;
-    // in `text`; `bucket` is the name that the client uses
+    // Spans of `text`. `bucket` is the name that the client uses.
     struct span name, bucket, origin_bucket, prefix;
     const struct origin *origin;
     uint64_t since_us; // the origin was asked at this time or later
@@ -67,12 +67,12 @@ struct list_ask {
     struct list_page *page; // belongs to the asker until the fetch ends, then to the owner
     uint64_t ttl_us;
     bool wants_new; // the client sent no-cache
-    // used by the asker only
+    // Used by the asker only:
     struct request *request; // NULL: the client has left
     enum list_verdict verdict;
     enum list_end end;
     enum err err;
-    // used by the owner only
+    // Used by the owner only:
     struct list_node node;       // in list_owner.granted, or in `waiters` of another ask
     struct list_node table_node; // in list_owner.flights while others can join this ask
     struct list waiters;         // struct list_ask: requests that joined this one

@@ -40,7 +40,7 @@ void pass_answer_headers(struct pass_state *p)
             continue;
         }
         if (pass_state_copy_span(arena, &h.name) && pass_state_copy_span(arena, &h.value)) {
-            // headers that do not fit are left out
+            // Headers that do not fit are left out.
             (void)!headers_add(&p->answered, arena, h.name, h.value);
         }
     }

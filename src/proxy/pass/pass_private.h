@@ -6,7 +6,7 @@
 
 #include "proxy/pass/pass.h"
 
-// maximum bytes of a body that must be complete before it is forwarded
+// Maximum bytes of a body that must be complete before it is forwarded.
 #define PASS_COLLECT_MAX (2u << 20)
 // How many copies of a body are in memory if it is parsed and rendered again. The parsed form is in
 // a counted arena, and not one of these.
@@ -27,7 +27,7 @@ struct pass_body {
     struct span payload_hash;
     bool collect; // the body must be complete before the origin is asked
 
-    // private to pass_body.c
+    // Private to pass_body.c:
     bool decode, reframe;
     uint64_t decoded_length; // length of an aws-chunked body without its framing
     struct aws_chunked_decoder *decoder;
@@ -143,7 +143,7 @@ enum err list_cache_take_error(struct request *r); // after LIST_FAILED or LIST_
 // After LIST_FETCH: returns the ask, which must end with list_cache_end() or
 // list_cache_end_whole(). NULL: `r` has no ask.
 struct list_ask *list_cache_take_fetch(struct request *r);
-// called when the client has gone; does nothing if nothing was asked
+// Called when the client has gone. Does nothing if nothing was asked.
 void list_cache_leave(struct request *r);
 
 // list_cache_expect() announces the length of the answer, and list_cache_append() appends bytes of
@@ -288,17 +288,17 @@ struct pass_state {
     struct proxy_worker *pw;
     struct request *request; // NULL: the exchange has ended
     struct arena *arena;
-    // keeps the principal's keys until the relay has ended; NULL: open mode
+    // Keeps the principal's keys until the relay has ended. NULL: open mode.
     struct access_keys *table;
 
-    // the request that the origin gets
+    // The request that the origin gets:
     struct s3_request s3; // copy of the request's
     struct headers headers;
     struct origin_relay relay;
     struct pass_call call;
     struct direct_read direct; // used instead of the relay, or for the rest of its answer
 
-    // the client's body
+    // The client's body:
     struct http_sink sink;
     struct pass_body body;
     enum upload_phase upload;
@@ -308,7 +308,7 @@ struct pass_state {
     size_t form_tried;                // length of `form` when it was last parsed
     bool form_is_signed;
 
-    // the changes that the request makes
+    // The changes that the request makes:
     struct pass_writes writes;
     unsigned awaited; // operations that the phase waits for: the note, the keys, the bucket
     struct bucket_write bucket_write; // used if changes_bucket is set, in addition to the keys
@@ -319,7 +319,7 @@ struct pass_state {
     struct timer note_timer;
     bool is_noting; // the store uses `note`, so the pass_state cannot be freed
 
-    // the answer that the client gets
+    // The answer that the client gets:
     enum answer_phase answer;
     enum err err; // why Forebay itself refuses the request; ERR_OK: not refused
     struct span err_message;
@@ -409,7 +409,7 @@ bool pass_answer_is_bodiless(const struct pass_state *p);
 // Ends the page that was to be kept, because the listing is not complete. Does nothing if there is
 // no such page.
 void pass_answer_list_end(struct pass_state *p, enum list_end end, enum err err);
-// ends the page as complete; does nothing if there is none
+// Ends the page as complete. Does nothing if there is none.
 void pass_answer_list_end_whole(struct pass_state *p);
 
 // --- pass_listing.c ------------------------------------------------------------------------------
@@ -440,7 +440,7 @@ void pass_version_leave(struct pass_state *p); // does nothing if no question is
 // Copies bytes for the relay to `buf`. *ret_len 0 with ERR_OK: all were copied. ERR_AGAIN:
 // pass_upload_wake() will resume the relay.
 enum err pass_upload_take(struct pass_state *p, char *buf, size_t max, size_t *ret_len) MUST_USE;
-// resumes a waiting relay if it can get bytes or the end
+// Resumes a waiting relay if it can get bytes or the end.
 void pass_upload_wake(struct pass_state *p);
 void pass_upload_drop(struct pass_state *p); // discards the rest of the client's body
 // Ends the request with an error. The origin cannot complete the body from the bytes that it has.
@@ -521,7 +521,7 @@ void pass_location_begin_error(struct pass_state *p);
 bool pass_location_collects(const struct pass_state *p);
 // called if pass_location_collects()
 void pass_location_take(struct pass_state *p, struct span data);
-// called when the answer has ended; does nothing if not used
+// Called when the answer has ended. Does nothing if the answer is not rewritten.
 void pass_location_end(struct pass_state *p);
 
 // --- pass_direct.c -------------------------------------------------------------------------------

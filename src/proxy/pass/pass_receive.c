@@ -103,7 +103,7 @@ static enum err feed_form(struct pass_state *p, struct span data, bool is_end)
     buf_append(&p->form, data.ptr, n);
     bool is_full = p->form.len == PASS_FORM_HEAD_MAX;
     if (!is_end && !is_full && p->form.len < 2 * p->form_tried) {
-        // parse again only when the size has doubled, so that the total cost is linear
+        // Parses again only when the size has doubled, so that the total cost is linear.
         return ERR_OK;
     }
     p->form_tried = p->form.len;

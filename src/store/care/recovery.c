@@ -237,7 +237,7 @@ static enum err examine_unsealed(struct recovery *recovery, struct segment *segm
     found->end_offset = result.end_offset;
     found->unit_count = result.unit_count;
     found->run_count = result.run_count;
-    // sealed, because bytes that cannot be read now may be readable later
+    // Sealed, because bytes that cannot be read now may be readable later.
     found->sealed = result.is_partial;
     return err;
 }

@@ -44,7 +44,7 @@
 #define BEHIND_US 100000u
 // The scrub stops after this many reads that used the page cache. Other programs may cause a few.
 #define DOUBTS_MAX 3u
-// the device is at fault after more than this many unreadable runs in a row
+// The device is at fault after more than this many unreadable runs in a row.
 #define UNREADABLE_MAX 16u
 #define IOPRIO_WHO_PROCESS 1
 #define IOPRIO_IDLE (3 << 13)

@@ -76,7 +76,7 @@ static enum err late_open_locked(struct store *store, struct buf *why)
     struct store_late *late = &store->late;
     struct store_limits limits = store_size_limits(store);
     check(!store->disk.attached && late->options.dir != NULL);
-    // otherwise this process's own locks would make store_dir_open() fail
+    // Otherwise this process's own locks would make store_dir_open() fail.
     store_dir_leave(&store->disk.dir);
     struct store_dir found;
     late->options.block_size_bytes_max = limits.block_size_bytes_max;
@@ -93,7 +93,7 @@ static enum err late_open_locked(struct store *store, struct buf *why)
     check(limits.block_size_bytes_max <= store->log.segment_size_bytes / 2);
     (void)disk_io_probe_residency(store->disk.dir.path); // needs a directory that can be written
     state_pins_set_unread(&store->pins);
-    // limits.scrub_bytes_per_s may have changed since the start
+    // limits.scrub_bytes_per_s may have changed since the start.
     scrub_set_rate(&store->scrub, limits.scrub_bytes_per_s);
     retention_set_group_of(&store->retention, late->guarded.group_of, late->guarded.group_ctx);
     disk_tell_trouble(&store->disk, false); // no other thread can report trouble yet

@@ -36,7 +36,7 @@ struct store_disk {
     // The index in the directory was marked or removed, so that no later process trusts it
     // (store_unattached.c).
     atomic_bool is_disowned;
-    // monotonic time; no run is stored before it; 0: no pause
+    // Monotonic time before which no run is stored. 0: no pause.
     _Atomic uint64_t filling_off_until_us;
     atomic_uint filling_off_ms;   // length of that pause; each failure doubles it
     atomic_int filling_off_errno; // errno of the failure that began the pause

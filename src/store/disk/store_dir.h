@@ -26,7 +26,7 @@
 
 struct store_append {
     uint32_t number, offset, unit_count, run_count;
-    // both of the segment's table, which was written at the clean stop
+    // Both describe the segment's table, which was written at the clean stop.
     uint32_t row_count, table_id;
 };
 

@@ -23,7 +23,7 @@ enum store_found {
 };
 struct store_look {
     enum store_found found;
-    // version of the format; owner, group and mode of the directory
+    // Version of the format; owner, group and mode of the directory.
     unsigned version, uid, gid, mode;
     bool is_in_use; // another process uses it
 };

@@ -151,7 +151,7 @@ static bool replay_reclaim(struct store_replay *r)
     }
     struct segment *from = &r->table[victim.number % r->table_size];
     check(victim.number != 0 && from->number == victim.number);
-    // it is sealed, so it is not open
+    // The segment is sealed, so it is none of the open ones.
     check(from != r->fresh && from != r->survivors && from != r->probation);
     check(victim.survivor_count <= from->run_count);
     uint32_t next = 0;
