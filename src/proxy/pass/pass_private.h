@@ -263,7 +263,7 @@ struct pass_writes {
     bool is_through;  // the round has started all of its names
     enum err err;     // result of the first round: why the request must be refused
     bool is_in_doubt; // each name of the second round begins a doubt
-    // bucket that is in doubt itself, because there was no room for a doubt of another key
+    // A bucket that is in doubt itself, because there was no room for a doubt of another key.
     struct span doubted_bucket;
     struct write_slot *slots;
     struct list idle; // slots that are not in use
@@ -519,7 +519,7 @@ void pass_location_begin(struct pass_state *p);
 void pass_location_begin_error(struct pass_state *p);
 // Returns true if the answer's bytes are collected and not forwarded at once.
 bool pass_location_collects(const struct pass_state *p);
-// called if pass_location_collects()
+// Called while pass_location_collects() returns true.
 void pass_location_take(struct pass_state *p, struct span data);
 // Called when the answer has ended. Does nothing if the answer is not rewritten.
 void pass_location_end(struct pass_state *p);
