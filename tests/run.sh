@@ -8,18 +8,20 @@
 #   tests/run.sh --full              everything at full counts: both disk engines everywhere,
 #                                    asan-ubsan and tsan, all clients, page and metrics, deploy, a
 #                                    minute of each fuzz target (hours)
-#   tests/run.sh --full --write      the same; the result goes into tests/RESULTS.md
+#   tests/run.sh --full --write      the same; the results go into tests/RESULTS.md
 #
-# A part alone; --full gives it full counts, --kind KIND another build (asan-ubsan, tsan, release):
+# A part alone; --full gives it full counts, --kind KIND another build (asan-ubsan, tsan, release),
+# --write renews its rows in tests/RESULTS.md:
 #
 #   tests/run.sh --unit              unit tests and lints
 #   tests/run.sh --scenario ARGS...  scenarios on both engines; ARGS go to pytest
-#   tests/run.sh --kind KIND         unit tests and scenarios of that build
+#   tests/run.sh --kind KIND         unit tests and scenarios of that build (tsan: those in which
+#                                    threads meet)
 #   tests/run.sh --fuzz              the fuzz targets: builds all of them with clang, runs each
 #   tests/run.sh --clients           real S3 clients against SeaweedFS; with --full also against
 #                                    MinIO and versitygw (needs Go)
 #     --optional                     also the clients that need torch (6 GB)
-#     --write                        the matrix goes into deploy/guide/clients.md, if it is good
+#     --write                        also the matrix in deploy/guide/clients.md, if it is good
 #   tests/run.sh --observe           the page in Chromium, and metrics and alerts with promtool
 #                                    (packages of 0.7 GB)
 #   tests/run.sh --deploy            image, packages, chart and pods, built and really run
@@ -46,7 +48,7 @@ while [ $# -gt 0 ]; do
     --clients | --unit | --observe | --fuzz | --deploy) what=${1#--} ;;
     --kind) kind=$2; shift ;;
     --scenario) what=scenario; shift; break ;;
-    -h | --help) sed -n '3,31p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
+    -h | --help) sed -n '3,33p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
     *) echo "run.sh: unknown option $1 (--help)" >&2; exit 2 ;;
     esac
     shift
@@ -75,7 +77,6 @@ mkdir -p "$root" || exit 1
 passed=0
 failed=0
 unrun=0
-began=$(date +%s)
 
 say() { printf '== %s\n' "$*"; }
 
@@ -93,19 +94,21 @@ broken() {
     return 1
 }
 
-# step TITLE COMMAND...: runs the command and records a row of its results.
+# step TITLE COMMAND...: runs the command and records a row of its results, with what failed.
 step() {
     title=$1
     shift
     say "$title"
     step_began=$(date +%s) step_passed=$passed step_failed=$failed step_unrun=$unrun
+    step_failures=$(wc -l <"$root/failures")
     "$@"
     step_code=$?
     row="$title|$((passed - step_passed))|$((failed - step_failed))|$((unrun - step_unrun))"
     row="$row|$(($(date +%s) - step_began))"
-    echo "$row" >>"$root/steps"
     text='-- \1: \2 passed, \3 failed, \4 not run, \5 s'
     echo "$row" | sed -E "s/([^|]*)\|([^|]*)\|([^|]*)\|([^|]*)\|(.*)/$text/"
+    names=$(tail -n +$((step_failures + 1)) "$root/failures" | sed 's/^FAILED //' | paste -sd ';' -)
+    echo "$row|$FOREBAY_TEST_SCALE|$names" >>"$root/steps"
     return $step_code
 }
 
@@ -114,36 +117,10 @@ finish() {
         say "failures"
         cut -c1-300 "$root/failures" | head -60
     fi
+    [ $write = 0 ] || python3 "$here/tests/tools/results" "$here/tests/RESULTS.md" "$root/steps"
     echo "$passed passed, $failed failed"
     [ "$failed" = 0 ] && [ "$passed" -gt 0 ]
     exit
-}
-
-# The table of a full run, for tests/RESULTS.md.
-results() {
-    changed=
-    [ -z "$(git -C "$here" status --porcelain 2>/dev/null)" ] ||
-        changed=", with changes that are not committed"
-    kib=$(sed -n 's/^MemTotal: *\([0-9]*\).*/\1/p' /proc/meminfo)
-    cat <<TEXT
-# The last full run
-
-\`tests/run.sh --full --write\` wrote this page.
-
-- Commit: $(git -C "$here" rev-parse --short=12 HEAD 2>/dev/null || echo unknown)$changed
-- Date: $(date -u +%Y-%m-%d)
-- Machine: $cores cores, $((kib >> 20)) GiB of memory, Linux $(uname -r)
-- Share of the full counts: $scale
-
-| step | passed | failed | not run | seconds |
-|---|---:|---:|---:|---:|
-$(sed 's/|/ | /g; s/^/| /; s/$/ |/' "$root/steps")
-| all | $passed | $failed | $unrun | $(($(date +%s) - began)) |
-TEXT
-    if [ -s "$root/failures" ]; then
-        printf '\nWhat failed:\n\n'
-        sed 's/^/    /' "$root/failures"
-    fi
 }
 
 install_packages() {
@@ -425,34 +402,39 @@ short_run() {
     step "real clients" few_clients
 }
 
-full_run() {
-    step "build (debug)" build debug || finish
-    step "unit tests (debug)" units
-    step "lints" lints
-    step "scenarios (debug)" scenarios
-    step "page and metrics" observe
-    # The sanitizers check paths through the code, so full counts would show nothing new.
-    FOREBAY_TEST_SCALE=0.1
-    step "build (asan-ubsan)" build asan-ubsan && step "unit tests (asan-ubsan)" units &&
-        step "scenarios (asan-ubsan)" scenarios
-    step "build (tsan)" build tsan && step "unit tests (tsan)" units &&
-        step "scenarios (tsan)" scenarios -m tsan
+# Unit tests and scenarios of one build.
+kind_run() {
+    step "build ($1)" build "$1" || return
+    # A sanitizer checks paths through the code, so full counts would show nothing new.
+    case $1 in *san) FOREBAY_TEST_SCALE=0.1 ;; esac
+    step "unit tests ($1)" units
+    [ "$1" != debug ] || step "lints" lints
+    # TSan is slow, so it gets the scenarios in which threads meet.
+    if [ "$1" = tsan ]; then
+        step "scenarios ($1)" scenarios -m tsan
+    else
+        step "scenarios ($1)" scenarios
+    fi
     FOREBAY_TEST_SCALE=$scale
+}
+
+full_run() {
+    kind_run debug || finish
+    step "page and metrics" observe
+    kind_run asan-ubsan
+    kind_run tsan
     step "fuzz targets, $fuzz_s s each" fuzz
     step "quickstart" quickstart
     kind=release
     step "real clients" clients
     step "deploy" deploy
-    [ $write = 0 ] || results >"$here/tests/RESULTS.md"
 }
 
 install_packages build test || finish
 case $what in
 all)
     if [ -n "$kind" ]; then
-        build "$kind" && units
-        [ "$kind" != debug ] || lints
-        scenarios
+        kind_run "$kind"
     elif [ $full = 1 ]; then
         full_run
     else
@@ -464,11 +446,11 @@ unit)
     [ "$kind" != debug ] || lints
     ;;
 scenario) build "${kind:-debug}" && scenarios "$@" ;;
-observe) build "${kind:-debug}" && observe ;;
-fuzz) fuzz ;;
-deploy) deploy ;;
+observe) build "${kind:-debug}" && step "page and metrics" observe ;;
+fuzz) step "fuzz targets, $fuzz_s s each" fuzz ;;
+deploy) step "deploy" deploy ;;
 clients)
-    clients
+    step "real clients" clients
     if [ $write = 1 ] && [ $failed = 0 ]; then
         python3 "$here/tests/clients/matrix_table" "$here/deploy/guide/clients.md" \
             "$root/clients/matrix.md" || broken "the matrix could not be written"
