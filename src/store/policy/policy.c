@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // The functions that callers use. Events of reads, misses and stored runs arrive in the order of
-// each worker's ring. After each period, a sixteenth of the capacity requested, the policy computes
-// new ranks from the evidence.
+// each worker's ring. A period ends when clients have requested about a sixteenth of the capacity.
+// The policy then computes new ranks from the evidence.
 #include "store/policy/policy_private.h"
 
 #include <stdlib.h>
 
 #define PERIODS_PER_CAPACITY 16u
-// The least number of requests in a period; with fewer, making ranks would be most of the cost of
-// each request. In a small cache, fewer are enough if they asked for one of PERIOD_MAX_PART parts
-// of the capacity.
+// A period has at least PERIOD_REQUESTS requests, because computing ranks would otherwise be most
+// of the cost of each request. In a small cache, PERIOD_REQUESTS_MIN are enough if clients have
+// requested 1/PERIOD_MAX_PART of the capacity.
 #define PERIOD_REQUESTS 2048u
 #define PERIOD_REQUESTS_MIN 512u
 #define PERIOD_MAX_PART 2u
-#define PERIOD_SWEEPS 3u // followed keys looked at for each request of a period
+#define PERIOD_SWEEPS 3u // keys of the monitor swept for each request of a period
 #define HALF_LIFE_CAPACITIES 2.0
 #define CREDIT_KEPT 0.85                       // part of the rewrite credit left after a period
 #define STAMP_SWEEP_TICKS (POLICY_AGE_MAX / 2) // a sweep visits every stamp in this time
@@ -27,7 +27,7 @@ static uint32_t ghost_set_count(const struct policy_options *options)
     return former / POLICY_GHOST_WAYS + 1;
 }
 
-// The ghost is at the beginning of the region, because the part for runs may grow.
+// The ghost has the first bytes of the region, because the part for runs, after it, may grow.
 static size_t ghost_bytes(const struct policy_options *options)
 {
     return align_up_u64(ghost_set_count(options) * sizeof(struct policy_ghost_set), 128);
@@ -55,7 +55,7 @@ struct policy *policy_new(const struct policy_options *options, void *region)
     check(options->segment_max > 0);
     check(region != NULL);
     check(((uintptr_t)region & 63) == 0);
-    // Untouched zeroed pages use no memory; `lru` touches few of them.
+    // calloc() pages that are never written use no memory. The kind POLICY_LRU writes few of them.
     char *memory = calloc(1, sizeof(struct policy) + 64);
     check(memory != NULL);
     struct policy *policy = (struct policy *)(void *)(memory + (-(uintptr_t)memory & 63));
@@ -106,8 +106,8 @@ void policy_set_full(struct policy *policy, bool is_full)
 
 // --- events --------------------------------------------------------------------------------------
 
-// Returns how many of `count` items to sweep after `ticks` ticks. If requests are large relative to
-// the cache, a period takes many ticks.
+// Returns how many of `count` items to sweep after a period of `ticks` ticks. A period takes many
+// ticks if requests are large relative to the cache.
 static uint32_t sweep_share(uint32_t count, uint32_t ticks)
 {
     check(count > 0);
@@ -161,8 +161,8 @@ static void take_request(struct policy *policy, uint32_t bytes)
     }
 }
 
-// Handles a read whose run is gone by now: updates the run's past in the ghost, as if the read had
-// been handled before the run went.
+// Handles a read of a run that has been removed since. Updates the run's past in the ghost, as if
+// the read had been handled before the removal.
 static void take_late_read(struct policy *policy, uint64_t key)
 {
     uint32_t past;
@@ -331,8 +331,8 @@ static bool segment_append(struct policy *policy, uint32_t number, uint32_t star
     return true;
 }
 
-// Returns the stamp of a run that is stored within a use that has begun: with the past that the
-// ghost has, or else as a new run.
+// Returns the stamp of a run that is stored during a use that has already begun. It has the run's
+// past from the ghost, or marks a new run if the ghost has none.
 static uint32_t segment_stamp_again(const struct policy *policy, uint64_t key)
 {
     uint32_t past;
@@ -352,7 +352,7 @@ bool policy_segment_append(struct policy *policy, uint32_t number, uint32_t star
     }
     policy->stats.admitted_bytes += len;
     if (!segment_append(policy, number, start, len, stamp)) {
-        policy_ghost_put(&policy->ghost, key, stamp, policy->clock.tick); // remembers its past
+        policy_ghost_put(&policy->ghost, key, stamp, policy->clock.tick); // remember the run's past
         return false;
     }
     policy_ghost_forget(&policy->ghost, key);
@@ -396,8 +396,8 @@ bool policy_segment_find(const struct policy *policy, uint32_t number, uint32_t 
            policy_segments_run_at(&policy->segments, segment, start, ret_index) != NULL;
 }
 
-// Marks the run at this index as gone. Returns its stamp before; POLICY_STAMP_GONE if there is no
-// such run.
+// Marks the run at this index as gone. Returns its former stamp, or POLICY_STAMP_GONE if there is
+// no such run.
 static uint32_t segment_take_out(struct policy *policy, uint32_t number, uint32_t index,
                                  uint32_t *ret_len)
 {
@@ -417,12 +417,12 @@ void policy_segment_move(struct policy *policy, uint32_t from, uint32_t index, u
 {
     uint32_t old_len;
     uint32_t stamp = segment_take_out(policy, from, index, &old_len);
-    if (stamp == POLICY_STAMP_GONE) { // invalidated in the meantime, and so is the new copy
+    if (stamp == POLICY_STAMP_GONE) { // a write has invalidated the run and its rewritten copy
         return;
     }
     check(from != to);
     policy->stats.rewritten_bytes += len;
-    (void)segment_append(policy, to, start, len, stamp); // if it fails, the run is not ranked
+    (void)segment_append(policy, to, start, len, stamp); // if this fails, the run is not ranked
 }
 
 bool policy_segment_age(const struct policy *policy, uint32_t number, uint32_t index,

@@ -34,7 +34,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 
-#define POLICY_GROUPS 32u // groups of runs; 0: normal priority, also runs whose rule is unknown
+#define POLICY_GROUPS 32u // number of groups; group 0: normal priority, or the rule is unknown
 
 enum policy_kind {
     POLICY_LRU,   // admits every run, evicts the oldest segment
@@ -44,21 +44,21 @@ enum policy_kind {
 struct policy_options {
     enum policy_kind kind;
     uint64_t capacity_bytes; // of all segments together
-    uint32_t segment_max;    // limit on segments, whatever their state
+    uint32_t segment_max;    // limit on the number of segments in all states together
     uint32_t run_max;        // limit on ranked runs; further runs are stored but not ranked
     uint32_t former_max;     // about how many former runs are remembered; 0: run_max
     uint64_t identity;       // of the cache; policy_load() refuses pieces of another cache
-    // Set if only the first policy_region_least() bytes of the region are mapped initially. Extends
-    // the mapped part to `bytes` bytes. If it returns false, the run or segment that needs them
-    // is not ranked. Called when a run is added.
+    // Set if only the first policy_region_least() bytes of the region are mapped initially. The
+    // policy calls it when a run is added. It extends the mapped part to `bytes` bytes. If it
+    // returns false, the policy does not rank the run that needs the memory.
     bool (*grow)(void *ctx, size_t bytes);
     void *grow_ctx;
 };
 
 struct policy;
 
-// Returns the size of the region, which holds the stored runs and the memory of former ones. At
-// most 16 bytes for each of `run_max` if segments hold 64 runs or more.
+// Returns the size of the region, which describes the stored runs and remembers former ones. It
+// needs at most 16 bytes for each of `run_max` runs if each segment holds 64 runs or more.
 size_t policy_region_bytes(const struct policy_options *options);
 // Returns the part of policy_region_bytes() that is needed while there are no runs.
 size_t policy_region_least(const struct policy_options *options);
@@ -67,7 +67,7 @@ size_t policy_region_least(const struct policy_options *options);
 struct policy *policy_new(const struct policy_options *options, void *region);
 void policy_free(struct policy *policy); // accepts NULL
 // Changes the capacity, and so the length of a tick. Ages that the policy has learnt keep their
-// number of ticks; newer evidence replaces them in time.
+// number of ticks until newer evidence replaces them.
 void policy_resize(struct policy *policy, uint64_t capacity_bytes);
 // Sets whether a new segment needs the eviction of another one. While false, every run is admitted.
 // policy_victim() sets it to true.
@@ -86,19 +86,19 @@ static inline uint64_t policy_key(struct hash128 hash, uint64_t first_block)
 
 enum policy_verdict {
     POLICY_REFUSE,
-    POLICY_PROBATION, // stored in a segment for such runs only, which is evicted soon
+    POLICY_PROBATION, // store it in a segment for runs on probation, which is evicted soon
     POLICY_STORE,
 };
 
-// Decides whether to store the run. `is_part`: the request is for a part of the run only. Then its
-// other parts will be requested soon, so the run is never refused. The caller copies *ret_stamp
+// Decides whether to store the run. `is_part`: the client requested only a part of the run. It will
+// probably request the other parts soon, so the run is never refused. The caller copies *ret_stamp
 // into the event of this request and, if the run is stored, into its POLICY_STORED event. Any
 // thread, no lock.
 enum policy_verdict policy_admit(const struct policy *policy, uint64_t key, unsigned group,
                                  bool is_part, uint32_t *ret_stamp);
 
 enum policy_event_kind {
-    // Each comment ends with the fields that such an event sets in addition to its key.
+    // Each comment ends with the fields of struct policy_event that are set in addition to `key`.
     POLICY_READ,     // a stored run was read: segment, start, len, group
     POLICY_ADMITTED, // a miss was admitted: len, stamp, is_part
     POLICY_REFUSED,  // a miss was refused, or could not be stored: len, stamp, is_part
@@ -111,7 +111,7 @@ struct policy_event {
     uint32_t segment, start; // segment number, and the run's offset in it
     uint32_t len;            // POLICY_STORED: bytes of the run; else bytes requested
     uint32_t stamp;          // from policy_admit()
-    uint32_t group;          // of the rule that now applies to the run
+    uint32_t group;          // group of the rule that now applies to the run
     enum policy_event_kind kind;
     bool is_part;      // as passed to policy_admit()
     bool on_probation; // policy_admit() returned POLICY_PROBATION
@@ -121,15 +121,15 @@ void policy_take(struct policy *policy, const struct policy_event *events, size_
 
 // --- segments ------------------------------------------------------------------------------------
 
-// Adds a new segment. Returns false if its entry of the table is in use; its runs are then not
-// ranked. A segment that policy_load() has added keeps its runs: see policy_save.c.
+// Adds a new segment. Returns false if another segment uses its entry of the table; its runs are
+// then not ranked. A segment that policy_load() has added keeps its loaded runs.
 bool policy_segment_begin(struct policy *policy, uint32_t number);
 bool policy_segment_knows(const struct policy *policy, uint32_t number);
 // Stamp of a request that follows another one for the same run so soon that both count as one use.
-// For a stored run: take its past from the ghosts, if it is there.
+// When a run is stored with this stamp, the policy takes the run's past from the ghost, if known.
 #define POLICY_STAMP_SAME (UINT32_MAX - 1)
 // Adds a stored run to its segment. Runs may be added slightly out of order. Returns false if the
-// run is not ranked, because its segment is unknown or memory is short.
+// policy cannot rank the run, because its segment is unknown or the region is full.
 bool policy_segment_append(struct policy *policy, uint32_t number, uint32_t start, uint32_t len,
                            uint64_t key, uint32_t stamp);
 void policy_segment_seal(struct policy *policy, uint32_t number);
@@ -148,13 +148,14 @@ struct policy_victim {
     uint32_t number;
     uint32_t survivor_count;
 };
-// Chooses the segment to evict. Returns false if none may go. ret_survivors gets the indices of the
-// runs to be rewritten, ascending, at most `survivor_max` of them.
+// Chooses the segment to evict among those for which may_go() returns true. Returns false if there
+// is none. Writes to ret_survivors the indices of the runs to rewrite, in ascending order and at
+// most `survivor_max` of them.
 bool policy_victim(struct policy *policy, bool (*may_go)(void *ctx, uint32_t number), void *ctx,
                    uint32_t *ret_survivors, uint32_t survivor_max,
                    struct policy_victim *ret_victim);
-// Returns whether nothing has been stored on probation for a while. Then no segment needs to stay
-// open for such runs.
+// Returns true if nothing has been stored on probation for a while. The caller may then seal the
+// open segment for such runs.
 bool policy_probation_is_idle(const struct policy *policy);
 // Records that a survivor was rewritten to segment `to` at offset `start`.
 void policy_segment_move(struct policy *policy, uint32_t from, uint32_t index, uint32_t to,
@@ -163,44 +164,46 @@ void policy_segment_move(struct policy *policy, uint32_t from, uint32_t index, u
 // false if the run is gone.
 bool policy_segment_age(const struct policy *policy, uint32_t number, uint32_t index,
                         uint32_t *ret_ticks);
-// Removes a run that is evicted. Its past is remembered under `key`.
+// Removes an evicted run, and remembers its past under `key`.
 void policy_segment_drop(struct policy *policy, uint32_t number, uint32_t index, uint64_t key);
 // Removes the segment and its remaining runs.
 void policy_segment_free(struct policy *policy, uint32_t number);
 
 // --- rules ---------------------------------------------------------------------------------------
 
-// Settings for the runs of a group. A change applies to stored runs, too. A run belongs to the
-// group of its latest POLICY_STORED or POLICY_READ event.
+// Settings for the runs of a group. A change also applies to runs that are already stored. A run
+// belongs to the group of its latest POLICY_STORED or POLICY_READ event.
 struct policy_group {
     float factor;           // multiplies the worth of its runs
     bool is_pinned;         // its runs are kept, within policy_pins_set_max()
-    unsigned share_percent; // of the capacity; beyond it, worth falls steeply; 0: no limit
-    // The group of the same priority without pin and share. It gets the runs of a removed rule, and
-    // runs for whose pins there is no room.
+    unsigned share_percent; // part of the capacity beyond which worth falls steeply; 0: no limit
+    // The group with the same priority but without pin and share. It receives the group's runs when
+    // the rule is removed, and runs that cannot be pinned because pins have no room.
     unsigned plain;
-    uint64_t identity; // of its rule, the same after a restart; 0: the group's number is used
+    uint64_t identity; // identifies the rule across restarts; 0: the group's number does that
 };
-// Initially each group has factor 1 and nothing else. Must not be called while the group is being
-// vacated. After the call, the owner calls policy_groups_step() until it returns false.
+// Changes the settings of a group. Initially each group has factor 1, no pin and no share. Must not
+// be called while the group is being vacated. Afterwards the owner calls policy_groups_step() until
+// it returns false.
 void policy_group_set(struct policy *policy, unsigned group, const struct policy_group *options);
 uint64_t policy_group_identity(const struct policy *policy, unsigned group);
-// Empties these groups (a bit each), because their rules were removed. policy_groups_step() moves
-// their runs to the groups' `plain`. When it returns false, the groups have their initial settings.
+// Starts to empty the groups in this bit set, because their rules were removed.
+// policy_groups_step() moves their runs to the groups' `plain`. When it returns false, the groups
+// have their initial settings.
 void policy_groups_vacate(struct policy *policy, uint32_t groups);
-// Processes the runs of some segments: about `runs_max` runs, or all runs of one segment. Returns
-// false when all segments are done.
+// Processes whole segments until it has processed at least `runs_max` runs. Returns false when all
+// segments are done.
 bool policy_groups_step(struct policy *policy, uint32_t runs_max);
-// Sets the limit of all pinned runs together; 0 at first: nothing is pinned. If the pinned runs
-// exceed a lower limit, no pin keeps its run until they fit.
+// Sets the limit on the bytes of all pinned runs together. It is 0 initially, so nothing is pinned.
+// While the pinned runs exceed the limit, no pin keeps its run.
 void policy_pins_set_max(struct policy *policy, uint64_t bytes);
 
 struct policy_group_figures {
-    // Bytes stored, and their limit (0: none). For a pinned group: of all pinned groups together.
+    // Bytes stored, and their limit (0: none). For a pinned group, both cover all pinned groups.
     uint64_t bytes, bytes_max;
     bool is_pinned;
     unsigned share_percent;
-    unsigned plain; // as in struct policy_group; the group itself if it has no rule
+    unsigned plain; // `plain` of struct policy_group; the group itself if it has no rule
 };
 void policy_group_figures(const struct policy *policy, unsigned group,
                           struct policy_group_figures *ret_figures);
@@ -210,8 +213,8 @@ uint32_t policy_segment_pinned_count(const struct policy *policy, uint32_t numbe
 bool policy_segment_is_pinned(const struct policy *policy, uint32_t number, uint32_t index);
 // Returns the group of that run; POLICY_GROUPS if the run is gone, or there is no such index.
 unsigned policy_segment_group(const struct policy *policy, uint32_t number, uint32_t index);
-// Moves the run to that group, as a read would. If the group is pinned and pins have no room, the
-// run moves to the group's `plain`.
+// Moves the run to that group, as a POLICY_READ event would. If the group is pinned and pins have
+// no room, the run moves to the group's `plain`.
 void policy_segment_regroup(struct policy *policy, uint32_t number, uint32_t index, unsigned group);
 
 // --- across restarts -----------------------------------------------------------------------------
@@ -226,24 +229,25 @@ struct policy_cursor {
 // long. Each piece can be loaded without the others. Returns the length of the next piece; 0 after
 // the last one. A value that changes between two pieces is saved as before or as after the change.
 size_t policy_save(const struct policy *policy, struct policy_cursor *cursor, void *ret_piece);
-// Loads a piece into a new policy, before its first event. The caller has set the groups before.
-// Pieces may come in any order, but the first saved piece maps the saved groups to the present
-// ones. ERR_FORMAT: the piece is of another version or cache. ERR_CORRUPT: it is damaged. Such a
-// piece changes nothing, and the policy learns its content again. Loaded segments are no victims
-// until they are sealed.
+// Loads a piece into a new policy, before its first event. The caller must have set the groups.
+// Pieces may be loaded in any order. But the first saved piece maps the saved groups to the present
+// ones, so it should be loaded first. Returns ERR_FORMAT if the piece is from another version or
+// cache, ERR_CORRUPT if it is damaged. The policy then learns the content of the piece again. A
+// loaded segment is not evicted until it is sealed.
 enum err policy_load(struct policy *policy, const void *piece, size_t len) MUST_USE;
-// Removes the loaded segments that were neither begun nor sealed since, because they do not exist.
+// Removes the loaded segments that the store has neither begun nor sealed, because they no longer
+// exist.
 void policy_load_done(struct policy *policy);
 
 // --- figures -------------------------------------------------------------------------------------
 
 struct policy_stats {
     uint64_t admitted_bytes, refused_bytes, rewritten_bytes, dropped_bytes;
-    uint64_t unranked_runs; // runs stored without a rank, for lack of memory or an entry
+    uint64_t unranked_runs; // runs stored without a rank, because a page or table entry was lacking
     uint64_t silences;      // number of silences (policy_clock.c) so far
     uint64_t pinned_bytes, pinned_max_bytes;
     uint64_t pins_refused; // runs stored without their pin because pins had no room
-    uint64_t pins_lost;    // pinned runs that had to be dropped nevertheless
+    uint64_t pins_lost;    // pinned runs that were evicted nevertheless
     float bar, known_share;
     uint32_t tick; // present tick of the policy's clock
     bool is_full, is_silent;
@@ -257,18 +261,18 @@ void policy_stats(const struct policy *policy, struct policy_stats *ret_stats);
 struct policy_explanation {
     bool is_stored;       // the run is stored and ranked
     bool is_known;        // its past is known, because it is stored or remembered
-    bool is_pinned;       // its pin keeps it
-    bool is_on_probation; // its segment is on probation
-    bool would_be_taken;  // a request now would store it, and not on probation
+    bool is_pinned;       // a pin keeps the run
+    bool is_on_probation; // the run's segment is on probation
+    bool would_be_taken;  // a request now would store the run, and not on probation
     unsigned group;
-    // Time since its last use, in requested bytes as the policy's clock counts them;
-    // POLICY_UNKNOWN: none is known. age_ticks is the same time in ticks.
+    // Time since the run's last use, in requested bytes as the policy's clock counts them, and in
+    // ticks. age_bytes is POLICY_UNKNOWN if no use is known.
     uint64_t age_bytes;
     uint32_t age_ticks;
-    // Lower bounds of its last interval between two uses, and of the interval before that one; 0:
-    // there was no such interval.
+    // Lower bounds of the last interval between two uses of the run, and of the interval before
+    // that one. 0: there was no such interval.
     uint64_t interval_bytes, former_interval_bytes;
-    float rank; // worth of the stored run, or else its worth to a request that would store it
+    float rank; // worth of the stored run; if it is not stored, its worth if stored now
     float bar;  // the worth that a new run must exceed; below 0: every run is admitted
 };
 // Explains the decisions about the run with that key. `group`: as for policy_admit(). `number`,

@@ -1,26 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// Age, classes and silence. Ages are in requested bytes, not seconds; a tick is a 1024th of the
-// capacity. The clock's speed is the share of requests that are for known runs, so a scan that is
-// never repeated does not age other runs.
+// Age, classes and silence. Ages are in requested bytes, not seconds. A tick is a 1024th of the
+// capacity. A run is known if it is stored or in the ghost. The clock's speed is the share of
+// requests that are for known runs, so a scan that is never repeated does not age other runs.
 //
-// Silence lets a new data set in. It begins when clients request no known run any more. Then all
-// runs that were last read before it are suspect, and worth nothing until one of them is read.
+// Silence lets a new data set replace an old one. It begins when clients request hardly any known
+// run. All runs that were last read before the silence are then suspect: they are worth nothing
+// until one of them is read.
 #include "store/policy/policy_private.h"
 
 #include <math.h>
 
-#define SILENT_SHARE 0.01    // silence: at most this share of requests is for known runs
+#define SILENT_SHARE 0.01    // silence begins if at most this share of requests is for known runs
 #define SHARE_WINDOW 256.0   // window of the mean known_share, in followed requests
 #define NEWCOMER_WINDOW 64.0 // window of the mean newcomer_share, in reuses
-// Several reads of one run, also by parallel readers, are one use if no further apart than the
-// greater of SAME_USE_TICKS and SAME_USE_REQUESTS mean requests. The limit lets a small cache see
-// reuse.
+// Reads of one run, also by parallel readers, count as one use if they are close together. The
+// limit is SAME_USE_TICKS or SAME_USE_REQUESTS mean requests, whichever is more. It is at most
+// SAME_USE_MAX, because a small cache would otherwise never see reuse.
 #define SAME_USE_TICKS 2u
 #define SAME_USE_REQUESTS 64.0
 #define SAME_USE_MAX (POLICY_CAPACITY_TICKS / 8)
 
-// Returns the part of the requested bytes that the clock counts. In silence it counts all of them,
-// so new runs age as they would in a separate cache.
+// Returns the share of the requested bytes that the clock counts. In silence the clock counts all
+// bytes, so new runs age as they would in a separate cache.
 static double clock_rate(const struct policy_clock *clock)
 {
     return clock->is_silent ? 1 : clock->known_share;
@@ -100,8 +101,9 @@ void policy_clock_hit(struct policy_clock *clock, uint32_t age_ticks)
     clock->has_suspects = clock->has_suspects && !policy_clock_is_suspect(clock, age_ticks);
 }
 
-// A class is 1 + 8 * former + last. `last` is the last interval between two uses, in pairs of
-// octaves counted from 0. `former` is the interval before that, counted from 1; 0: there was none.
+// A class is 1 + 8 * former + last. `last` stands for the latest interval between two uses: 0 to 7,
+// each number for two octaves of ticks. `former` stands for the interval before that in the same
+// way, but from 1 to 8. 0: there was none.
 unsigned policy_class_next(uint32_t age_ticks, unsigned before)
 {
     check(before < POLICY_CLASSES);

@@ -2,8 +2,8 @@
 // Reports the values that decide whether a run is kept or would be stored. Changes nothing.
 #include "store/policy/policy_private.h"
 
-// Intervals between two uses are counted in eight classes, each of which spans two octaves (a
-// factor of four); class 0 begins at one tick. Returns the lower bound of class `pair` in bytes.
+// Intervals between two uses are counted in eight classes. Each class spans two octaves, a factor
+// of four. Class 0 begins at one tick. Returns the lower bound of class `pair` in bytes.
 static uint64_t interval_bytes(const struct policy_clock *clock, unsigned pair)
 {
     check(pair < 8);
@@ -55,8 +55,9 @@ void policy_explain(const struct policy *policy, uint64_t key, unsigned group, u
             }
         }
         why.rank = policy_worth(policy, reuse_class, group);
-        // A second request of one use is stored whatever the run is worth, so it counts only if the
-        // worth exceeds the bar, or all runs that would be evicted for it are worth nothing.
+        // policy_admit() stores the run of a second request within one use, whatever its worth. The
+        // explanation reports that only if the worth exceeds the bar, or if the runs that would be
+        // evicted are worth nothing.
         bool is_worth_it = why.rank > why.bar || policy_replaces_nothing(policy);
         why.would_be_taken = why.would_be_taken && (stamp != POLICY_STAMP_SAME || is_worth_it);
     }

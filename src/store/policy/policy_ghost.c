@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The past of runs that were dropped or refused: a hash table with sets of four entries. An entry
-// is a 16-bit print of the key and a stamp. A new entry replaces the oldest one of its set, where
-// runs that were never read again age faster.
+// Remembers the past of runs that were dropped or refused, in a hash table with sets of four
+// entries. An entry is a 16-bit print of the key and a stamp. A new entry replaces the oldest one
+// of its set. For this choice, runs that were never read again age faster.
 //
-// Only the owner writes. Workers may read during a write, and then combine the print of one run
-// with the stamp of another. The first run then gets the past of the other, as happens when two
+// Only the owner writes. A worker that reads during a write may combine the print of one run with
+// the stamp of another. The first run then gets the past of the other. The same happens when two
 // keys have the same print.
 #include "store/policy/policy_private.h"
 
@@ -40,7 +40,7 @@ bool policy_ghost_find(const struct policy_ghost *ghost, uint64_t key, uint32_t 
         return false;
     }
     *ret_stamp = atomic_load_explicit(&set->stamp[way], memory_order_relaxed);
-    return policy_stamp_class(*ret_stamp) < POLICY_CLASSES; // else its page of the map is damaged
+    return policy_stamp_class(*ret_stamp) < POLICY_CLASSES; // false if the region is damaged
 }
 
 static unsigned ghost_least(const struct policy_ghost_set *set, uint32_t now_tick)

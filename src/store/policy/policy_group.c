@@ -2,31 +2,31 @@
 // Implements priorities, shares and pins as factors on rank, so that few other files depend on
 // them.
 //
-// A share is a factor that falls as the group reaches and passes its share: by four octaves for a
-// 64th of the capacity, or for half the share if that is less. So the worth of the group's runs
-// falls to that of other runs when the group holds about its share. Within the group the order
-// stays: a run replaces a run of lower worth. While the cache has room, or no other group needs it,
-// the group may hold more. Its excess is evicted first.
+// A share is a factor that falls when the group's bytes approach and exceed the share. It falls by
+// four octaves for each 64th of the capacity, or for each half of the share if that is less. So the
+// group's runs are worth no more than other runs when the group holds about its share. Within the
+// group, a run still replaces a run of lower worth. The group may exceed its share while the cache
+// has room, or while no other group needs the room. The excess is evicted first.
 //
-// A run on probation counts towards its group's share, because it takes room. It is not refused
-// because of the share, because it will be evicted soon.
+// A run on probation counts towards its group's share, because it takes room. The share never
+// causes its refusal, because the run will be evicted soon.
 //
-// A pin is a rank above all others. All pins share one limit. Beyond it, a new run is treated as
-// unpinned until it is read while there is room. Segments on probation are evicted whole, so a run
-// that is stored in one is treated as unpinned.
+// A pin is a rank above all others. All pinned runs together have one limit. Beyond it, a new run
+// is treated as unpinned until a client reads it while pins have room. Segments on probation are
+// evicted whole, so a run that is stored in one is treated as unpinned.
 //
-// When a rule is removed, or a group gains or loses its pin, every stored run may be concerned.
-// There may be tens of millions. So policy_groups_step() processes them in steps, and the caller
-// releases the policy's lock between steps. A run that is stored between two steps does not join a
-// group that is being vacated. A segment's count of pins may be wrong until a step has recounted
-// it. Until then the segment may stay longer than it must, or its runs are rewritten needlessly.
+// When a rule is removed, or a group gains or loses its pin, tens of millions of stored runs may
+// need a change. So policy_groups_step() processes them in steps, and the caller releases the
+// policy's lock between steps. A run that is stored between two steps does not join a group that is
+// being vacated. A segment's count of pinned runs may be wrong until a step has recounted it. Until
+// then the segment may be kept longer than necessary, or its runs may be rewritten needlessly.
 #include "store/policy/policy_private.h"
 
 #include <math.h>
 
-// From one step below its share on, the factor of a group falls by SHARE_STEP_OCTAVES for each step
-// of 1/SHARE_STEP_PARTS of the capacity. It falls by SHARE_OCTAVES_MAX at most, so that the group's
-// runs keep their order.
+// A step is 1/SHARE_STEP_PARTS of the capacity. From one step below the group's share, the factor
+// falls by SHARE_STEP_OCTAVES for each step. It falls by at most SHARE_OCTAVES_MAX, so that the
+// group's runs keep their order.
 #define SHARE_STEP_PARTS 64u
 #define SHARE_STEP_OCTAVES 4.0f
 #define SHARE_OCTAVES_MAX 12.0f
@@ -114,7 +114,7 @@ static uint64_t vacating_bytes(const struct policy *policy)
     return bytes;
 }
 
-// Gives the vacated groups, which are empty now, their initial settings.
+// Resets the vacated groups, which are empty now, to their initial settings.
 static void vacating_end(struct policy *policy)
 {
     check(vacating_bytes(policy) == 0);
@@ -145,13 +145,13 @@ bool policy_groups_step(struct policy *policy, uint32_t runs_max)
         if (groups->counts_pins) {
             segment_count_pins(segments, segment);
         }
-        runs += segment->run_count + 1; // an empty segment takes time, too
+        runs += segment->run_count + 1; // + 1, because an empty segment takes time, too
     }
     if (groups->step_at < segments->table_size) {
         return true;
     }
     groups->counts_pins = false;
-    groups->step_at = 0; // repeats if survivors moved to entries that were already processed
+    groups->step_at = 0; // a second pass follows if survivors moved to entries already processed
     if (vacating_bytes(policy) > 0) {
         return true;
     }

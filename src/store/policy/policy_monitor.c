@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Learns at which age keys are read again. The monitor follows a sample of keys, chosen by hash,
-// whether they are stored or not. Each reuse is an event of (class, age bucket). Each bucket that
-// passes without reuse is an exposure. When the table is full, the monitor removes keys that were
-// not read for very long. If that is not enough, it removes half of the sample.
+// whether their runs are stored or not. When a key is read again, the monitor counts an event for
+// the key's class and age bucket. When a key's age passes a bucket without reuse, it counts an
+// exposure. When the table is full, the monitor removes keys that were not read for very long. If
+// that is not enough, it removes half of the sample.
 //
-// Old counts lose weight because the weight of new ones rises. Now and then all are scaled down.
+// The weight of new counts rises, so that older counts matter less. When the weight exceeds
+// WEIGHT_MAX, all counts are scaled down.
 #include "store/policy/policy_private.h"
 
 #include <math.h>
 
-// Keys not read for longer than this may be removed, because they are past the last bucket.
+// Keys not read for longer than this may be removed, because their age is past the last bucket.
 #define FOLLOW_TICKS_MAX (64 * POLICY_CAPACITY_TICKS)
 #define WEIGHT_MAX 1e9f
 #define AGAIN_WINDOW 64.0f // window of the mean again_share, in uses that began with a miss

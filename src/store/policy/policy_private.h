@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shared by the files of the policy. All of it belongs to the policy's owner, except `published`
-// and the ghost, which workers read.
+// Declarations shared by the files of the policy. Only the policy's owner may use them. Exceptions
+// are `published` and the ghost, which workers read.
 #ifndef FOREBAY_STORE_POLICY_PRIVATE_H
 #define FOREBAY_STORE_POLICY_PRIVATE_H
 
@@ -20,8 +20,8 @@
 
 #define POLICY_CLASSES 74u
 #define POLICY_CLASS_NEW 0u          // the run was never read again
-#define POLICY_CLASS_SILENT 73u      // the same, and it was first seen in silence (policy_clock.c)
-#define POLICY_STAMP_GONE UINT32_MAX // class 127: no run
+#define POLICY_CLASS_SILENT 73u      // never read again, and first seen in silence (policy_clock.c)
+#define POLICY_STAMP_GONE UINT32_MAX // the run is gone; the class field is 127
 
 static_assert(POLICY_TICK_BITS + 7 + 5 == 32, "a stamp is one word");
 static_assert(POLICY_GROUPS == 1u << 5, "a group has its bits in a stamp");
@@ -58,8 +58,8 @@ static inline uint32_t policy_stamp_grouped(uint32_t stamp, unsigned group)
     return (stamp & ~(POLICY_GROUPS - 1)) | group;
 }
 
-// Returns the age in ticks. Workers see the present tick a little late, so a stamp may be ahead of
-// `now_tick`. Then the age is 0.
+// Returns the age in ticks. Workers see the present tick a little late, so a stamp may be later
+// than a worker's `now_tick`. The age is then 0.
 static inline uint32_t policy_stamp_age(uint32_t stamp, uint32_t now_tick)
 {
     uint32_t age = (now_tick - (stamp >> 12)) & POLICY_TICK_MASK;
@@ -74,14 +74,14 @@ static inline uint32_t policy_stamp_age(uint32_t stamp, uint32_t now_tick)
 struct policy_clock {
     uint64_t capacity_bytes;
     double tick_bytes;    // length of a tick, in bytes requested of known runs
-    double part_bytes;    // bytes of the present tick that have passed
+    double part_bytes;    // bytes counted in the present tick so far
     uint32_t tick;        // the present tick; stamps hold its low bits
-    uint32_t same_use;    // ticks: requests no further apart belong to the same use
-    double known_share;   // share of the latest requests that were for known runs
+    uint32_t same_use;    // in ticks: requests at most this far apart count as one use
+    double known_share;   // share of the latest requests that were for stored or ghost runs
     double mean_bytes;    // mean bytes of a request
     uint64_t asked_bytes; // bytes requested so far
-    // is_silent: clients request no known run at present. has_suspects: runs that were last read
-    // before the latest silence are worth nothing, because none of them has been read since.
+    // is_silent: hardly any request is for a stored or ghost run at present. has_suspects: no run
+    // from before the latest silence has been read since, so all of them are worth nothing.
     bool is_silent, has_suspects;
     uint32_t onset_tick; // tick at which the latest silence began
     uint64_t silence_count;
@@ -91,10 +91,10 @@ struct policy_clock {
 void policy_clock_init(struct policy_clock *clock, uint64_t capacity_bytes);
 void policy_clock_resize(struct policy_clock *clock, uint64_t capacity_bytes);
 void policy_clock_advance(struct policy_clock *clock, uint32_t request_bytes);
-// Counts a request for a followed run in known_share.
+// Updates known_share after a request for a run that the monitor follows.
 void policy_clock_learn(struct policy_clock *clock, bool is_known);
-// Counts a reuse of a followed run in newcomer_share. is_newcomer: the run was first seen in
-// silence.
+// Updates newcomer_share after a run that the monitor follows was read again. is_newcomer: the run
+// was first seen in silence.
 void policy_clock_learn_newcomer(struct policy_clock *clock, bool is_newcomer);
 // Called when a stored run is read again. age_ticks: the time since its previous use.
 void policy_clock_hit(struct policy_clock *clock, uint32_t age_ticks);
@@ -104,8 +104,8 @@ static inline bool policy_clock_is_suspect(const struct policy_clock *clock, uin
     return age_ticks > clock->tick - clock->onset_tick;
 }
 
-// Returns whether, after a silence, clients read again the runs that were known before it, and
-// hardly any that came in it.
+// Returns true after a silence if clients read mostly older runs again, and hardly any run that
+// was first requested during the silence.
 static inline bool policy_clock_newcomers_suspect(const struct policy_clock *clock)
 {
     return clock->newcomer_share < 0.1 && !clock->is_silent;
@@ -149,7 +149,7 @@ unsigned policy_class_next(uint32_t age_ticks, unsigned before);
 
 struct policy_followed {
     uint32_t key, tick;
-    uint32_t due;                // tick at which it leaves its bucket
+    uint32_t due;                // tick at which the key's age exceeds its bucket
     uint8_t reuse_class, bucket; // bucket: of the key's age at the last sweep
     uint8_t waits_again; // not 0: the present use began with a miss and has had no second request
 };
@@ -158,12 +158,12 @@ struct policy_monitor {
     uint32_t key_max;  // keys up to this value are followed
     uint32_t count;    // keys followed at present
     uint32_t swept;    // index of the next key that the sweep visits
-    float again_share; // share of the latest uses after a miss that had a second request
+    float again_share; // of the latest uses that began with a miss: share with a second request
     float weight;      // weight of a new event; it rises, so that older counts matter less
     // Weighted number of reuses, by the key's class and its age at the reuse.
     float events[POLICY_CLASSES][POLICY_BUCKETS];
-    // Weighted number of keys that passed a bucket without reuse, as the difference from the bucket
-    // before.
+    // Weighted number of keys whose age passed a bucket without reuse. Each entry holds the
+    // difference from the previous bucket.
     float exposures[POLICY_CLASSES][POLICY_BUCKETS + 1];
     bool has_news[POLICY_CLASSES]; // the class has evidence that its ranks do not include yet
     struct policy_followed followed[POLICY_MONITOR_MAX];
@@ -188,17 +188,17 @@ void policy_monitor_decay(struct policy_monitor *monitor, double half_lives);
 
 #define POLICY_RANK_MAX 1e15f // above every rank
 
-// A level is the logarithm of a rank in one byte: eight levels for each octave; level 0 is rank 0.
+// A level is the logarithm of a rank in one byte, with eight levels per octave. Level 0 is rank 0.
 struct policy_ranks {
     unsigned round;
     bool is_used[POLICY_CLASSES]; // some followed key has been in this class
     float rank[POLICY_CLASSES][POLICY_BUCKETS];
-    uint8_t level[128][POLICY_BUCKETS]; // of `rank`; 0 for values of the class field not in use
+    uint8_t level[128][POLICY_BUCKETS]; // level of each rank; 0 for numbers that are not a class
     float level_rank[256];
 };
 
 void policy_ranks_init(struct policy_ranks *ranks); // *ranks must be zeroed
-// Recomputes the ranks of the classes with news, and those of some others.
+// Recomputes the ranks of the classes that have new evidence, and of an eighth of the others.
 void policy_ranks_renew(struct policy_ranks *ranks, struct policy_monitor *monitor);
 // Computes the ranks of one class, from its hazard in each bucket.
 void policy_rank_of_hazard(const double *hazard, float *ret_rank);
@@ -273,7 +273,7 @@ struct policy_segment {
 
 struct policy_sealed {
     uint32_t at; // index of the segment in `table`
-    float cost;  // at the last look at the segment
+    float cost;  // cost of the segment when the policy last computed it
 };
 
 struct policy_segments {
@@ -304,7 +304,7 @@ uint32_t policy_segments_run_len(const struct policy_segments *segments,
 struct policy_segment *policy_segments_begin(struct policy_segments *segments, uint32_t number);
 bool policy_segments_append(struct policy_segments *segments, struct policy_segment *segment,
                             uint32_t start, uint32_t len, uint32_t stamp);
-// Gives the run another stamp; POLICY_STAMP_GONE: the run is gone.
+// Replaces the run's stamp. POLICY_STAMP_GONE marks the run as gone.
 void policy_segments_set_stamp(struct policy_segments *segments, struct policy_segment *segment,
                                uint32_t index, uint32_t stamp);
 void policy_segments_set_state(struct policy_segments *segments, struct policy_segment *segment,
@@ -315,7 +315,8 @@ void policy_segments_sweep(struct policy_segments *segments, struct policy_segme
 size_t policy_segments_bytes(uint32_t segment_max, uint32_t run_max);
 void policy_segments_init(struct policy_segments *segments, uint32_t segment_max, uint32_t run_max,
                           void *region);
-// Called if only policy_segments_bytes(segment_max, 0) bytes are mapped. grow() maps more.
+// Called once if only policy_segments_bytes(segment_max, 0) bytes are mapped. When more pages are
+// needed, grow() maps them.
 void policy_segments_may_grow(struct policy_segments *segments,
                               bool (*grow)(void *ctx, size_t bytes), void *ctx);
 
@@ -323,17 +324,17 @@ void policy_segments_may_grow(struct policy_segments *segments,
 
 struct policy_reclaim {
     bool is_full;
-    uint32_t best;         // number of the segment that costs least; 0: none
-    uint32_t next;         // index in `sealed` of the segment that was looked at last in turn
+    uint32_t best;         // number of the segment with the lowest cost; 0: none
+    uint32_t next;         // index in `sealed` of the latest segment in the round-robin examination
     float bar;             // cost of the best segment; the worth that a new run must exceed
     float admitted_rank;   // running mean of the ranks of admitted runs
-    uint32_t misses;       // misses since the last look in turn
-    double rewrite_credit; // bytes of survivors that may be rewritten
+    uint32_t misses;       // misses since the latest round-robin examination
+    double rewrite_credit; // bytes of survivors that may be rewritten now
 };
 
 // Returns the level of the run's present worth, including the effect of its rule.
 unsigned policy_level(const struct policy *policy, uint32_t stamp);
-// Renews the bar, after `miss_count` misses.
+// Updates the bar after `miss_count` more misses.
 void policy_reclaim_tend(struct policy *policy, uint32_t miss_count);
 void policy_reclaim_admitted(struct policy *policy, uint32_t stamp, uint32_t len);
 // Called when the segment has just been sealed.
@@ -344,8 +345,8 @@ void policy_reclaim_sealed(struct policy *policy, const struct policy_segment *s
 // Called before a run is appended to the segment.
 void policy_probation_stored(struct policy *policy, struct policy_segment *segment,
                              bool on_probation);
-// Returns the oldest segment on probation that may go; NULL if there is none. must_be_due: returns
-// NULL also while all segments on probation are to be kept.
+// Returns the oldest segment on probation that may be evicted; NULL if there is none. If
+// `must_be_due`, also returns NULL while the bytes on probation are within their allowance.
 struct policy_segment *policy_probation_victim(const struct policy *policy, bool must_be_due,
                                                bool (*may_go)(void *ctx, uint32_t number),
                                                void *ctx);
@@ -368,21 +369,23 @@ struct policy_groups {
     uint64_t pinned_bytes, pinned_max_bytes;
     uint32_t limited;  // bit set of groups with a pin or a share
     uint32_t vacating; // bit set of groups whose runs are being moved to other groups
-    bool counts_pins;  // the pins of each segment are being recounted
-    uint32_t step_at;  // the next entry of the segment table for `vacating` and counts_pins
-    // Maps the groups of the saved pieces to present groups. Until the piece with the groups is
-    // loaded, groups of rules map to 0.
+    bool counts_pins;  // the pinned runs of each segment are being recounted
+    uint32_t step_at;  // entry of the segment table that policy_groups_step() processes next
+    // Maps each group number in the saved pieces to a present group. Until the piece with the
+    // groups is loaded, each group that has a rule maps to 0.
     uint8_t now[POLICY_GROUPS];
 };
 
-// Published factor of a pinned group while pins have room: all its runs are admitted.
+// Published as the factor of a pinned group while pins have room, so that workers admit all of its
+// runs.
 #define POLICY_FACTOR_PINNED (-1.0f)
 
 void policy_groups_init(struct policy *policy);
 // Recomputes the factors of shares and pins after the stored bytes have changed.
 void policy_groups_tend(struct policy *policy);
-// Returns the group for a run of `len` bytes that is to join `group`: `group` itself, or its
-// `plain`. `segment`: the run's segment; NULL if the policy does not know the segment.
+// Returns the group that a run of `len` bytes joins when it is meant for `group`. That is `group`
+// itself, or its `plain` if `group` is being vacated or cannot pin the run. `segment`: the run's
+// segment; NULL if the policy does not know the segment.
 unsigned policy_group_take(const struct policy *policy, const struct policy_segment *segment,
                            unsigned group, uint32_t len);
 // Moves a stored run to the group that policy_group_take() returns.
@@ -398,7 +401,7 @@ struct policy_published {
     _Atomic float bar;                   // below 0: everything is admitted
     _Atomic float worth[POLICY_CLASSES]; // rank at age 0, divided by the margin of the class
     _Atomic float factor[POLICY_GROUPS]; // of priority and share; or POLICY_FACTOR_PINNED
-    atomic_bool again_soon;              // again_share of the monitor exceeds AGAIN_SHARE
+    atomic_bool again_soon;              // the monitor's again_share exceeds AGAIN_SHARE
 };
 
 #define POLICY_MAGIC 0x706f6c69u
@@ -414,8 +417,8 @@ struct policy {
     struct policy_ghost ghost;
     uint64_t probation_fed_at; // asked_bytes when a run was last stored on probation
     struct policy_segments segments;
-    uint64_t period_began;                 // asked_bytes at the start of the period
-    uint32_t period_requests, period_tick; // requests since the start; tick at the start
+    uint64_t period_began;                 // asked_bytes when the present period began
+    uint32_t period_requests, period_tick; // requests in this period; tick when it began
     uint32_t swept_segment, swept_set;     // table entry and ghost set that were swept last
     struct policy_groups groups;
     struct policy_stats stats;
@@ -424,7 +427,7 @@ struct policy {
 };
 
 void policy_publish(struct policy *policy);
-// Returns the worth of a run that is not stored, to a request that would store it. Any thread.
+// Returns the worth that a run would have if it were stored now. Any thread.
 float policy_worth(const struct policy *policy, unsigned reuse_class, unsigned group);
 // Returns whether the runs that would be evicted for a new run are worth nothing, because they were
 // never read again. Any thread.

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Probation: runs of low worth that are stored nevertheless, for one of two reasons. Either a
-// client requested a part of the run and will request its other parts. Or parallel readers request
-// most missed runs again at once.
+// client requested a part of the run and will probably request the other parts. Or parallel readers
+// request many missed runs again at once.
 //
-// These runs are stored in separate segments, on probation. The bar ignores such segments. When a
-// segment must be evicted and more bytes are on probation than are kept, the oldest segment on
-// probation is evicted whole. When nothing has been stored on probation for a while, none of them
-// is kept.
+// These runs are stored in separate segments, on probation. The bar ignores such segments. Up to
+// KEEP_REQUESTS mean requests may stay on probation. If there are more when a segment must be
+// evicted, the oldest segment on probation is evicted whole. When nothing has been stored on
+// probation for a while, no run may stay.
 #include "store/policy/policy_private.h"
 
-#define KEEP_REQUESTS 32.0 // bytes kept on probation, in mean requests: the lag of parallel readers
-#define IDLE_PART 16u      // probation is idle after 1/IDLE_PART of the capacity was requested
+// Bytes that may stay on probation, in mean requests. This is how far parallel readers may lag.
+#define KEEP_REQUESTS 32.0
+#define IDLE_PART 16u // probation is idle after 1/IDLE_PART of the capacity was requested
 
 void policy_probation_stored(struct policy *policy, struct policy_segment *segment,
                              bool on_probation)

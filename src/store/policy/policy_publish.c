@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// The owner publishes the values that workers need for their answer, one by one, without a lock. So
-// an answer may mix values from two moments that are a few events apart, which does no harm.
+// The owner publishes the values that workers need for policy_admit(), one by one and without a
+// lock. So a worker may combine values from two moments that are a few events apart. This does no
+// harm.
 #include "store/policy/policy_private.h"
 
-// A new run is admitted if its rank exceeds the bar by this factor, so that ties keep stored runs.
+// A new run is admitted if its rank exceeds the bar by this factor. On a tie, the stored run stays.
 #define MARGIN 1.3f
-#define MARGIN_NEW 2.0f  // the same, for a run that was never read again
-#define MARGIN_PART 2.0f // additional factor for a part of a new object
-// In hits per tick: a hundredth of a hit while the whole capacity is requested. A run worth less is
-// not worth the write, whatever its rule, unless it replaces runs that are gone. A bar below this
-// counts as 0. Without this limit, colliding keys would make some runs of a data set that is read
-// once look as if they were read again.
+#define MARGIN_NEW 2.0f  // factor instead of MARGIN for a run that was never read again
+#define MARGIN_PART 2.0f // additional factor if a part of a new object is requested
+// In hits per tick: a hundredth of a hit while the whole capacity is requested. A run of less worth
+// does not justify the write, whatever its rule, unless it replaces runs that are gone. A bar below
+// this counts as 0. Keys that collide make some runs of a data set that is read only once look as
+// if they were read again. This limit excludes them.
 #define WORTH_LEAST (0.01f / POLICY_CAPACITY_TICKS)
-// If a larger share of missed runs is requested again at once, all missed runs are stored.
+// If clients request more than this share of missed runs again at once, all missed runs are stored.
 #define AGAIN_SHARE 0.3f
 
 void policy_publish(struct policy *policy)
@@ -21,7 +22,7 @@ void policy_publish(struct policy *policy)
     const struct policy_clock *clock = &policy->clock;
     const struct policy_reclaim *reclaim = &policy->reclaim;
     check(reclaim->bar >= 0); // below 0 it would mean that everything is admitted
-    // Any new run may replace a suspect one.
+    // Any new run may replace a suspect run.
     bool everything = !reclaim->is_full || policy->kind == POLICY_LRU ||
                       (reclaim->bar <= 0 && clock->has_suspects);
     atomic_store_explicit(&published->bar, everything ? -1 : reclaim->bar, memory_order_relaxed);
@@ -83,9 +84,10 @@ enum policy_verdict policy_admit(const struct policy *policy, uint64_t key, unsi
         is_same = age <= atomic_load_explicit(&published->same_use, memory_order_relaxed);
         reuse_class =
             is_same ? policy_stamp_class(past) : policy_class_next(age, policy_stamp_class(past));
-        // A run that was requested before is stored, whatever its worth, if the runs that would be
-        // evicted for it were never read again. The same holds if this request belongs to the same
-        // use and is not on probation; else each request of the use would go to the origin.
+        // A run that was requested before is stored, whatever its worth, in two cases. In the first
+        // case, the runs that would be evicted for it were never read again. In the second case,
+        // this request belongs to the same use, and the run would not be stored on probation.
+        // Without the second case, each request of the use would be sent to the origin.
         insists = policy_replaces_nothing(policy) || (is_same && !is_part && !again_soon);
     }
     *ret_stamp = is_same ? POLICY_STAMP_SAME : policy_stamp(tick, reuse_class, group);

@@ -5,19 +5,20 @@
 //
 //     rank = max over horizons J of  sum S_j h_j  /  sum S_j (1 - h_j / 2) w_j      (j up to J)
 //
-// The present bucket counts half its width. A hazard is events divided by exposures. A class with
-// few exposures takes its hazards mostly from the classes with the same last interval (its
-// marginal), and a marginal with few takes them from all classes.
+// The present bucket counts half its width. A hazard is the number of events divided by the number
+// of exposures. All classes with the same last interval form a marginal. A class with few exposures
+// takes its hazards mostly from its marginal. A marginal with few exposures takes them mostly from
+// all classes.
 //
 // One pass from the oldest age to the youngest finds the maximum for all ages. Each bucket is a
-// step (hits, space). A step is merged with the next ones as long as the next is steeper. Survival
-// scales all later steps alike, so merged steps stay merged.
+// step (hits, space). A step is merged with the following steps as long as the next one is steeper.
+// Survival scales all later steps alike, so merged steps stay merged.
 #include "store/policy/policy_private.h"
 
 #define PRIOR 2.0f     // weight, in exposures, of the hazard of the wider set of classes
-#define PRIOR_NEW 0.1f // the same for runs never read again, which are many
-#define MARGINALS 9u   // one per last interval; 0: never read again
-#define ROUNDS 8u      // after this many, a class gets new ranks even without new evidence
+#define PRIOR_NEW 0.1f // the same for runs never read again: less, because there are many of them
+#define MARGINALS 9u   // number of marginals: one for each last interval; 0: never read again
+#define ROUNDS 8u      // a class without new evidence gets new ranks every ROUNDS renewals
 #define SURVIVAL_MIN 1e-4
 
 #define LEVEL_OCTAVE_MIN 28 // 2^-28 is level 1
@@ -31,7 +32,7 @@ struct evidence {
     float events[POLICY_BUCKETS], lived[POLICY_BUCKETS];
 };
 
-// Returns the marginal of a class. POLICY_CLASS_SILENT belongs to none.
+// Returns the marginal of a class. POLICY_CLASS_SILENT has no marginal.
 static unsigned rank_marginal(unsigned reuse_class)
 {
     check(reuse_class < POLICY_CLASS_SILENT);
@@ -51,7 +52,7 @@ static struct step step_merged(struct step step, const struct step *steps, unsig
 
 void policy_rank_of_hazard(const double *hazard, float *ret_rank)
 {
-    unsigned end = POLICY_BUCKETS; // no run is read again from this bucket on
+    unsigned end = POLICY_BUCKETS; // in this bucket and all later ones, no run is read again
     while (end > 0 && hazard[end - 1] <= 0) {
         ret_rank[--end] = 0;
     }
@@ -80,7 +81,8 @@ void policy_rank_of_hazard(const double *hazard, float *ret_rank)
 
 // --- levels --------------------------------------------------------------------------------------
 
-// After this shift, a float is its exponent and three bits for the eighth of the octave.
+// A shift by LEVEL_SHIFT leaves a float's exponent and three bits that give the eighth of the
+// octave.
 #define LEVEL_SHIFT 20
 #define LEVEL_BASE ((127 - LEVEL_OCTAVE_MIN) * LEVELS_PER_OCTAVE)
 

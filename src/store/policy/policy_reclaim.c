@@ -1,28 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chooses the segment to evict, and computes the cost. A segment costs the mean rank of its
-// cheapest half: that half is dropped, the rest rewritten. Each segment remembers the cost of the
-// last look at it. The policy looks at a segment when it is sealed, in turn after every few misses,
-// and when it seems the cheapest. The cost of the cheapest segment is the bar that a new run must
-// pass.
+// Chooses the segment to evict, and computes the cost of its eviction. The cost is the mean rank of
+// the cheaper half of its runs, because eviction drops at least that half. The other runs survive
+// and are rewritten, but only if they rank higher than the mean of the runs admitted lately.
 //
-// At least half of the runs are dropped. Runs of the other half are dropped, too, if they rank no
-// higher than the mean of the runs admitted lately.
+// The policy stores each segment's cost. It computes the cost again (a "look") in three cases:
+//   - when the segment is sealed,
+//   - when the segment has the lowest stored cost,
+//   - round robin, one segment after every few misses.
+// The cost of the cheapest segment is the bar that a new run's worth must exceed.
 #include "store/policy/policy_private.h"
 
-#define LOOK_MISSES 32u      // misses from one look at a segment to the next
-#define LOOKS_MAX 16u        // looks in turn after one batch of events
-#define LOOKS_BEFORE 16u     // looks in turn before a victim is chosen
-#define LOOKS_FOR_VICTIM 4u  // looks at the cheapest segments to choose it
+#define LOOK_MISSES 32u      // misses from one round-robin look to the next
+#define LOOKS_MAX 16u        // round-robin looks after one batch of events, at most
+#define LOOKS_BEFORE 16u     // round-robin looks before a victim is chosen
+#define LOOKS_FOR_VICTIM 4u  // looks at the cheapest segments to choose the victim, at most
 #define SAMPLE_MAX 64u       // runs of a segment that one look samples
-#define CUT_SAMPLE_MAX 1024u // runs of a segment sampled when it is evicted
-#define LOOSE_PARTS 8u       // a segment stays if less than 1/LOOSE_PARTS of its runs may go
+#define CUT_SAMPLE_MAX 1024u // runs of the victim sampled to find its survivors
+#define LOOSE_PARTS 8u       // pins keep a segment if less than 1/LOOSE_PARTS of its runs may go
 #define ADMITTED_SHARE 0.02f // weight of the latest run in the mean rank of admitted runs
-// Limits of rewriting: each admitted byte adds this much credit, and the credit is at most this
-// part of the capacity.
+// Limits of rewriting. Each admitted byte adds REWRITTEN_PER_ADMITTED bytes of credit. The credit
+// is at most 1/CREDIT_MAX_PART of the capacity.
 #define REWRITTEN_PER_ADMITTED 1.1
 #define CREDIT_MAX_PART 64
 
-// A run of unknown past is worth more than one that is gone or suspect.
+// Level of a run whose past says nothing. It is above level 0 of runs that are gone or suspect.
 #define LEVEL_UNKNOWN 1u
 
 // The state of the clock that a run's present worth depends on.
@@ -76,7 +77,7 @@ struct levels {
 
 static_assert(CUT_SAMPLE_MAX < UINT16_MAX, "counts fit");
 
-// Returns the first level from `level` on that has runs. There must be one.
+// Returns the first level from `level` on that has runs. There must be such a level.
 static inline unsigned level_next(const struct levels *levels, unsigned level)
 {
     for (uint64_t four; level % 4 == 0; level += 4) {
@@ -92,7 +93,7 @@ static inline unsigned level_next(const struct levels *levels, unsigned level)
     return level;
 }
 
-// Counts the runs of each level in a sample of `sample` runs, evenly spaced in the segment.
+// Counts the runs of each level among `sample` runs that are evenly spaced in the segment.
 static void count_levels(const struct policy *policy, const struct policy_segment *segment,
                          uint32_t sample, struct levels *levels)
 {
@@ -111,8 +112,8 @@ static void count_levels(const struct policy *policy, const struct policy_segmen
     }
 }
 
-// Returns the mean rank of the runs that eviction would drop: the cheapest half. If pins leave
-// fewer than half to drop, the cost is higher in the same proportion.
+// Returns the mean rank of the cheaper half of the runs, which eviction would drop. If pins leave
+// fewer than half to drop, each dropped run costs more in the same proportion.
 static float segment_cost(const struct policy *policy, const struct policy_segment *segment)
 {
     struct levels levels = {0};
@@ -189,8 +190,9 @@ static uint32_t reclaim_cheapest(const struct policy_segments *segments)
     return cheapest;
 }
 
-// Looks at the segment that seems cheapest, and repeats until a look has not raised its cost. Makes
-// the cheapest of these segments the best. `may_go` NULL: all segments may go.
+// Looks at the segment with the lowest stored cost, and repeats this until a look does not raise
+// the cost. Makes the cheapest segment that it looked at the best. `may_go` NULL: all segments may
+// go.
 static struct policy_segment *reclaim_find(struct policy *policy,
                                            bool (*may_go)(void *ctx, uint32_t number), void *ctx)
 {
@@ -208,7 +210,7 @@ static struct policy_segment *reclaim_find(struct policy *policy,
             break;
         }
         if (may_go != NULL && !may_go(ctx, segment->number)) {
-            segments->sealed[at].cost = POLICY_RANK_MAX; // until the next look
+            segments->sealed[at].cost = POLICY_RANK_MAX; // skip it until the next look
             continue;
         }
         float before = segments->sealed[at].cost;
@@ -317,7 +319,8 @@ static uint32_t reclaim_survivors(struct policy *policy, const struct policy_seg
         bool survives = level >= cut.level && level > LEVEL_UNKNOWN &&
                         policy->ranks.level_rank[level] > policy->reclaim.admitted_rank;
         if (is_pinned && count < max) {
-            ret_survivors[count++] = i; // without credit: pins are few, and soon share segments
+            // Pinned runs need no credit, because they are few and soon share a few segments.
+            ret_survivors[count++] = i;
         } else if (survives && count < max && policy->reclaim.rewrite_credit > 0) {
             ret_survivors[count++] = i;
             policy->reclaim.rewrite_credit -=

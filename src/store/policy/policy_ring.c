@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The putter owns `put`, the taker `taken`; each publishes its own after it is done with the
-// events.
+// The putter writes `put` after it has written an event. The taker writes `taken` after it has
+// copied the events.
 #include "store/policy/policy_ring.h"
 
 #include <assert.h>

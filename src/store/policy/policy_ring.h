@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ring buffer of events from one worker to the policy's owner. One thread puts, one takes; no lock.
+// Ring buffer of events from one worker to the policy's owner. One thread puts events and one takes
+// them, without a lock.
 #ifndef FOREBAY_STORE_POLICY_RING_H
 #define FOREBAY_STORE_POLICY_RING_H
 
@@ -8,11 +9,11 @@
 #include "store/policy/policy.h"
 
 #define POLICY_RING_EVENTS 1024u
-// The most requests that wait in the ring. The rest of it is for stored runs and runs that are
-// gone.
+// The most events that may be waiting when a request is put. The rest of the ring is reserved for
+// events of stored and removed runs.
 #define POLICY_RING_REQUESTS (POLICY_RING_EVENTS / 4 * 3)
 
-struct policy_ring {                     // zeroed: empty
+struct policy_ring {                     // a zeroed ring is empty
     _Alignas(64) _Atomic uint32_t put;   // events put so far, modulo 2^32; the putter writes it
     _Alignas(64) _Atomic uint32_t taken; // events taken so far, modulo 2^32; the taker writes it
     _Alignas(64) struct policy_event events[POLICY_RING_EVENTS];

@@ -16,11 +16,11 @@
 //     GROUPS    0                        struct saved_group each; the first piece, because
 //                                        stamps in later pieces contain group numbers
 //
-// The store knows which segments exist. A loaded segment counts as existing once the store begins
-// or seals it.
+// Only the store knows which segments exist. A loaded segment counts as existing once the store
+// begins or seals it.
 //
-// Ages are saved in ticks, which are parts of the capacity. If the new cache has another capacity,
-// they are the same parts of the new capacity.
+// Ages are saved in ticks, and a tick is a part of the capacity. If the new cache has another
+// capacity, an age keeps its number of ticks and becomes the same part of the new capacity.
 #include "store/policy/policy_private.h"
 
 #include <math.h>
@@ -224,7 +224,7 @@ size_t policy_save(const struct policy *policy, struct policy_cursor *cursor, vo
     return 0;
 }
 
-// --- loading: each function checks its body before it changes anything ---------------------------
+// --- loading: each function checks its body first, except that load_segment() checks run by run --
 
 static bool is_share(double value)
 {
@@ -355,7 +355,7 @@ static bool load_ghost(struct policy *policy, uint64_t argument, const char *bod
 }
 
 // Returns the present group of the rule that had this group number when it was saved. If the rule
-// is gone, returns the group that runs of that rule now belong to.
+// no longer exists, returns the group that its runs now belong to.
 static unsigned group_of_saved(const struct policy *policy, const struct saved_group *saved,
                                unsigned number)
 {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The runs of each segment: their starts and stamps, in ascending order of start, so that a search
-// finds a run by its start. A segment keeps its runs in pages of 16 runs. Up to 64 runs are in its
-// four roots. With more runs, each root is a tree of pages with 32 children each. So memory is
-// proportional to the number of runs, whether a segment has three of them or fifty thousand.
+// The starts and stamps of each segment's runs, in ascending order of start, so that a binary
+// search finds a run. A segment stores them in pages of 16 runs. Up to 64 runs are in its four root
+// pages. With more runs, each root is a tree of pages that have 32 children each. So memory is
+// proportional to the number of runs, whether a segment has three runs or fifty thousand.
 //
 // Layout of the region: table of segments | array of sealed segments | pages. Page number 0 means
-// "no page"; free pages form a list. The pages are last, so that the region can grow with the runs.
+// "no page". Free pages form a list. The pages are last, so that the region can grow with the runs.
 #include "store/policy/policy_private.h"
 
 #define GROW_PARTS 64u // one step maps 1/GROW_PARTS of page_max
@@ -14,8 +14,9 @@
 
 static_assert(sizeof(union policy_page) == 128, "a page is two cache lines");
 
-// Returns the number of pages for that many runs: the last page of each segment is assumed half
-// full, each segment has at least one page, and the trees' inner pages are added.
+// Returns the number of pages for `run_max` runs in `segment_max` segments. It assumes that the
+// last page of each segment is half full, and that each segment has at least one page. It includes
+// the inner pages of the trees.
 static uint32_t page_count_max(uint32_t segment_max, uint32_t run_max)
 {
     uint64_t used = run_max / POLICY_PAGE_RUNS + segment_max / 2;
@@ -96,7 +97,7 @@ static void page_give(struct policy_segments *segments, uint32_t page)
     segments->page_free = page;
 }
 
-// Runs below one root of a tree of this height.
+// Returns how many runs fit below one root of a tree of this height.
 static uint32_t root_runs(unsigned height)
 {
     return POLICY_PAGE_RUNS << (5 * height);
@@ -114,7 +115,8 @@ struct policy_run *policy_segments_run(const struct policy_segments *segments,
     return &segments->pages[page].runs[index & (POLICY_PAGE_RUNS - 1)];
 }
 
-// Adds a level: a new page takes the four roots as its children, and becomes the first root.
+// Adds a level to the tree. A new page gets the four roots as its children and becomes the first
+// root.
 static bool segment_grow(struct policy_segments *segments, struct policy_segment *segment)
 {
     uint32_t page = segment->height < HEIGHT_MAX ? page_take(segments) : 0;
@@ -128,7 +130,7 @@ static bool segment_grow(struct policy_segments *segments, struct policy_segment
     return true;
 }
 
-// Adds the pages for the run with this index, which is the first of a page.
+// Adds the pages for the run with this index, which is the first run of a page.
 static bool segment_extend(struct policy_segments *segments, struct policy_segment *segment,
                            uint32_t index)
 {
@@ -141,7 +143,7 @@ static bool segment_extend(struct policy_segments *segments, struct policy_segme
     uint32_t *place = &segment->pages[index >> (4 + 5 * segment->height)];
     for (unsigned height = segment->height;; height--) {
         if (*place == 0) {
-            *place = page_take(segments); // stays, empty, if a lower page cannot be taken
+            *place = page_take(segments); // stays as an empty page if a lower page is lacking
         }
         if (*place == 0) {
             return false;
@@ -248,7 +250,7 @@ struct policy_run *policy_segments_run_at(const struct policy_segments *segments
     return run;
 }
 
-// The bytes counted for each group always equal the sum of its runs.
+// Adds a run to the bytes of its group, which always equal the sum of the group's runs.
 static void segment_count(struct policy_segments *segments, struct policy_segment *segment,
                           uint32_t stamp, uint32_t len)
 {
@@ -270,7 +272,7 @@ static void segment_discount(struct policy_segments *segments, struct policy_seg
     }
 }
 
-// Corrects the bytes of a stored run whose length changed because another run was put after it.
+// Corrects the bytes of a group after a run's length changed, because another run was put after it.
 static void segment_count_again(struct policy_segments *segments, uint32_t stamp, uint32_t len,
                                 uint32_t len_before)
 {
@@ -288,7 +290,7 @@ bool policy_segments_append(struct policy_segments *segments, struct policy_segm
         return false;
     }
     uint32_t at = count;
-    // Several workers' runs may arrive in another order than that of their offsets.
+    // Runs of several workers may arrive in another order than their offsets in the segment.
     for (; at > 0; at--) {
         struct policy_run *before = policy_segments_run(segments, segment, at - 1);
         if (before->start < start) {
@@ -346,7 +348,7 @@ void policy_segments_free(struct policy_segments *segments, struct policy_segmen
 {
     check(segment->number != 0);
     policy_segments_set_state(segments, segment, POLICY_SEGMENT_NONE);
-    for (uint32_t i = 0; i < segment->run_count; i++) { // most are gone already
+    for (uint32_t i = 0; i < segment->run_count; i++) { // most runs are gone already
         uint32_t stamp = policy_segments_run(segments, segment, i)->stamp;
         if (stamp != POLICY_STAMP_GONE) {
             segment_discount(segments, segment, stamp,
