@@ -5,18 +5,20 @@
 // The retention thread
 //   - drains the rings, one at a time;
 //   - rewrites survivors (retention_rewrite.c);
-//   - gives the policy the runs of the segments found at the start, from their tables, unless the
-//     saved knowledge includes them (retention_state.c);
+//   - lists the segments found at the start, so that the policy knows their runs, unless the saved
+//     knowledge includes them (retention_state.c);
 //   - saves the policy's knowledge every few minutes.
 // The supply thread picks the segment to evict. The freeing thread reports freed segments.
 //
 // If a ring is full, events are lost and counted. After a lost read the policy knows a little less.
-// Lost runs are listed from their segment when it is full.
+// If the event of a stored run is lost, the retention thread finds the run by listing its segment
+// when the segment is full.
 //
-// The policy's arrays are in a map (retention_region.c), which the process loses when it ends.
+// The policy's arrays are in memory that is mapped to an unlinked file (retention_region.c). They
+// are lost when the process ends.
 //
-// Until the saved knowledge is loaded, the oldest segment is evicted. After that, if the policy
-// names no victim, the oldest segment that it does not know as full is evicted.
+// Until the saved knowledge is loaded, the oldest segment is evicted. After that the policy names
+// the victim. If it names none, the oldest segment that it does not know as full is evicted.
 #include "store/retention/retention.h"
 
 #include <errno.h>
@@ -33,12 +35,12 @@
 #include "store/retention/retention_state.h"
 #include "store/segment/segment_list.h"
 
-#define TICK_MS 1000u // time between two searches for segments that are not ranked yet
+#define TICK_MS 1000u // interval at which the thread looks for segments that are not ranked yet
 #define SAVE_EVERY_US 300000000u
-#define BYTES_PER_RUN (4u << 10)     // one run is ranked for each of these bytes of the capacity
-#define BYTES_PER_FORMER (16u << 10) // one former run is remembered for each of these bytes
+#define BYTES_PER_RUN (4u << 10)     // capacity for each run that the policy can rank
+#define BYTES_PER_FORMER (16u << 10) // capacity for each former run that it can remember
 #define RUNS_MIN 4096u
-// Without a file: limit on runs, and on former runs; together they take 20 MiB.
+// Limit on ranked runs, and on former runs, if the arrays are in plain memory. Both take 20 MiB.
 #define RUNS_IN_MEMORY (1u << 20)
 #define RUN_BYTES_MIN 1024u // least size of a run: a header and some payload
 #define DROPPED_AT_ONCE 512u
@@ -73,7 +75,7 @@ void retention_open(struct retention *r, const struct retention_options *o)
     struct policy_options options = {
         .kind = POLICY_EPOCH,
         .capacity_bytes = (uint64_t)log->segments_max * log->segment_size_bytes,
-        .segment_max = log->table_mask + 1, // as in the log, so that no two share an entry
+        .segment_max = log->table_mask + 1, // like the log's table, so no two share an entry
         .run_max = (uint32_t)min_u64(UINT32_MAX, max_u64(RUNS_MIN, capacity / BYTES_PER_RUN)),
         .former_max = (uint32_t)min_u64(UINT32_MAX, max_u64(RUNS_MIN, capacity / BYTES_PER_FORMER)),
         .grow = retention_region_grow,
@@ -100,7 +102,7 @@ void retention_open(struct retention *r, const struct retention_options *o)
     r->woken_us = calloc(o->worker_count, sizeof(*r->woken_us));
     check(r->woken_us != NULL);
     r->survivor_max = log->segment_size_bytes / RUN_BYTES_MIN;
-    r->survivors = calloc(r->survivor_max, sizeof(*r->survivors)); // few are touched
+    r->survivors = calloc(r->survivor_max, sizeof(*r->survivors)); // unused pages take no memory
     check(r->survivors != NULL);
 }
 
@@ -192,7 +194,8 @@ void retention_has_room(struct retention *r)
     }
 }
 
-// Returns whether the segment may be picked: it is full, and no run of it is still being written.
+// Returns whether the segment may be picked: it is full, no run of it is still being written, and
+// recovery has examined it.
 static bool is_settled(struct segment *segment)
 {
     return segment_is_full(segment) && !segment_log_is_recovered(segment);
@@ -201,7 +204,7 @@ static bool is_settled(struct segment *segment)
 static void seal_settled_locked(struct retention *r)
 {
     struct segment_log *log = r->log;
-    check(retention_is_ready(r)); // else a segment that is being loaded might be picked
+    check(retention_is_ready(r)); // otherwise a segment that is being loaded might be picked
     for (uint32_t i = 0; i <= log->table_mask; i++) {
         struct segment *segment = &log->table[i];
         struct retention_segment *known = &r->segments[i];
@@ -212,7 +215,8 @@ static void seal_settled_locked(struct retention *r)
     }
 }
 
-// Returns the oldest segment that may go and that the policy does not know as full; 0: none.
+// Returns the number of the oldest segment that may be evicted and that the policy does not know as
+// full; 0 if there is none.
 static uint32_t oldest_locked(struct retention *r, bool (*may_go)(void *ctx, uint32_t number),
                               void *ctx)
 {
@@ -230,8 +234,8 @@ static uint32_t oldest_locked(struct retention *r, bool (*may_go)(void *ctx, uin
     return oldest;
 }
 
-// Returns a job for the victim's survivors. It names them by offset, because their indices may
-// change until they are rewritten.
+// Returns a job for the victim's survivors. The job names them by offset, because their indices may
+// change before they are rewritten.
 static struct retention_job *job_new_locked(struct retention *r, const struct policy_victim *victim)
 {
     check(victim->number != 0);
@@ -398,7 +402,7 @@ static bool on_row_ranked(void *ctx, const struct segment_row *row)
 
 static void rank_segment(struct retention *r, struct segment *segment, uint32_t number)
 {
-    check(atomic_load(&segment->number) == number); // it is pinned
+    check(atomic_load(&segment->number) == number); // the caller has pinned the segment
     struct ranking ranking = {.retention = r, .number = number};
     struct retention_segment *known = retention_segment_of(r, segment);
     uint64_t salt;
@@ -415,7 +419,7 @@ static void rank_segment(struct retention *r, struct segment *segment, uint32_t 
         stats_add(COUNTER_retention_segments_unlisted, 1); // its runs are not ranked
     }
     if (ranking.has_added &&
-        retention_pins_any(r)) { // the policy does not know yet which of these runs are pinned
+        retention_pins_any(r)) { // a review must find out which of these runs are pinned
         known->wants_review = true;
         retention_review_want(r, RETENTION_REVIEW_MARKED);
     }
@@ -456,7 +460,7 @@ static void do_job(struct retention *r)
     if (job != NULL) {
         check(job->number != 0);
         check(job->count <= r->survivor_max);
-        if (!retention_stopping(r)) { // if stopping, the job's segment stays
+        if (!retention_stopping(r)) { // during a stop, the job is dropped and its segment stays
             retention_rewrite(r, job);
         }
         atomic_store(&r->job, NULL);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Connects the store with its retention policy (policy.h). Takes events of reads, misses, stored
-// and freed runs. Decides which runs to admit and which segment to evict, and rewrites the
-// survivors of a segment.
+// Connects the store with its retention policy (policy.h). The store reports reads, misses, stored
+// runs and removed runs. Retention decides which runs to admit and which segment to evict, and
+// rewrites the survivors of that segment.
 #ifndef FOREBAY_STORE_RETENTION_H
 #define FOREBAY_STORE_RETENTION_H
 
@@ -14,15 +14,15 @@
 #include "store/segment/segment_table.h"
 #include "store/store.h"
 
-#define RETENTION_PINS_TRIES 3u // jobs in a row that may find no room before pinned runs are lost
-#define RETENTION_HISTORY 64u   // ticks whose time is remembered, to convert ages to times
+#define RETENTION_PINS_TRIES 3u // after this many failed jobs in a row, pinned runs are evicted
+#define RETENTION_HISTORY 64u   // ticks whose time is remembered, to convert ages to milliseconds
 
 struct index_writer;
 struct segment_rows;
 struct store_condemned;
 
-// drop() removes a run from the store that could not be read, or is corrupt. Called on the
-// retention thread.
+// Callback to the store. drop() removes a run that could not be read or is corrupt. The retention
+// thread calls it.
 struct retention_host {
     void *ctx;
     void (*drop)(void *ctx, const struct store_place *place, struct hash128 hash, enum err why);
@@ -36,18 +36,20 @@ struct retention_options {
     struct retention_host host;
     unsigned worker_count;
     bool was_clean;                   // the last process stopped cleanly
-    bool learns;                      // policy `epoch`
-    const struct store_group *groups; // of the rules; borrowed for the call
+    bool learns;                      // the policy is `epoch`, not `lru`
+    const struct store_group *groups; // groups of the rules; borrowed for the call
     unsigned group_count;
 };
 
 // Retention's state of a segment, in addition to its entry in the log's table.
 struct retention_segment {
-    // The first three are under the retention's lock. is_ranked: the policy knows the segment.
+    // The retention's lock guards the first three fields. is_ranked: the policy knows the segment.
     // is_rank_sealed: the policy knows that the segment is full.
     bool is_ranked, is_rank_sealed;
     unsigned lost_runs_then; // value of retention.lost_runs when the segment was last listed
-    bool wants_review;       // some of its runs were unknown to the policy; retention thread only
+    // The policy learned some runs of the segment from its table, and not whether they are pinned.
+    // Retention thread only.
+    bool wants_review;
 };
 
 enum retention_phase {
@@ -55,12 +57,12 @@ enum retention_phase {
 #include "store/retention/retention_phases.def"
 };
 
-// Pins, and their counters.
+// State of pins, and the last values of their counters.
 struct retention_pins {
     atomic_bool by_rules;    // a rule has a pin
     atomic_bool by_command;  // a command has pinned something
-    atomic_bool keeps_spare; // the last spare segment is for survivors, because there are pins
-    // Under the retention's lock.
+    atomic_bool keeps_spare; // pins exist, so the last spare segment is reserved for survivors
+    // The retention's lock guards the fields below.
     unsigned tries;                // successive jobs that found no room for their pinned runs
     uint64_t refused, lost, bytes; // the policy's values as last added to the statistics
     uint64_t told_us;              // real time of the last pins_full message in the log; 0: none
@@ -73,77 +75,79 @@ struct retention {
     struct store_condemned *condemned;
     struct retention_host host;
     bool was_clean; // the last process stopped cleanly
-    // Under `lock`, except policy_admit(). NULL for `lru`: then the oldest segment is evicted,
-    // every run is admitted, and no field below is used except the phase.
+    // Used under `lock`, except by policy_admit(). NULL for the policy `lru`. Every run is then
+    // admitted, the oldest segment is evicted, and no field below is used except the phase.
     struct policy *policy;
-    struct retention_region region;     // memory of the policy
+    struct retention_region region;     // memory of the policy's arrays
     struct retention_segment *segments; // indexed like the log's table
-    struct policy_ring *rings;          // one per worker, then the index writer's
+    struct policy_ring *rings;          // one for each worker, then one for the index writer
     unsigned ring_count;
-    uint64_t *woken_us;   // per worker: when a refused run last woke the retention thread
+    uint64_t *woken_us;   // for each worker: when a refused run last woke the retention thread
     pthread_mutex_t lock; // held for milliseconds at most; the log's lock may be taken under it
-    // Under `lock`.
+    // `lock` guards the fields from here to survivor_max.
     enum retention_phase phase; // written by retention_enter()
     struct retention_pins pins;
     struct retention_history {
         uint32_t tick;            // of the policy's clock
         uint64_t us;              // real time of that tick
-    } history[RETENTION_HISTORY]; // ring buffer: the times of past ticks
+    } history[RETENTION_HISTORY]; // ring buffer of the times of past ticks
     unsigned history_count;       // entries written so far
     uint32_t *survivors;          // buffer for policy_victim()
     uint32_t survivor_max;        // entries of `survivors`
-    // Used by the retention thread.
-    uint64_t saved_us; // real time of the last save
+    uint64_t saved_us;            // real time of the last save; retention thread only
     pthread_t thread;
     _Atomic uint64_t state_bytes; // size of the policy's state file
     uint64_t state_bytes_then;    // the file's size when retention was opened
-    // POLICY_STORED events lost because a ring was full. The policy gets these runs when it lists
-    // their segments.
+    // Number of POLICY_STORED events lost because a ring was full. The retention thread later finds
+    // the lost runs by listing full segments.
     atomic_uint lost_runs;
     struct {
         pthread_mutex_t lock; // held while group_of() runs, which may take other locks
         store_group_fn group_of;
         void *ctx;
     } names;
-    // Bit set of the reviews wanted: enum store_review and RETENTION_REVIEW_*.
+    // Reviews that are wanted: a bit set of enum store_review and RETENTION_REVIEW_*.
     atomic_uint reviews;
-    struct retention_review *_Atomic review; // in progress; NULL: none; retention thread only
+    // The review in progress; NULL: none. Only the retention thread sets and uses it.
+    struct retention_review *_Atomic review;
     bool reviews_again; // one more review is due after the next save; retention thread only
-    // The supply thread sets it; the retention thread clears it after it has rewritten the
-    // survivors. NULL: none.
+    // The segment whose survivors are being rewritten; NULL: none. The supply thread sets it, and
+    // the retention thread clears it when it is done.
     struct retention_job *_Atomic job;
 #ifdef FOREBAY_FAULTS
-    // Ignores the policy: every run is admitted, and every other run of a victim survives.
+    // For tests. Ignores the policy: admits every run, and keeps every other run of a victim.
     atomic_bool keeps_half;
 #endif
     struct {
-        pthread_mutex_t lock; // held briefly; workers take it, and none is taken under it
+        // Held briefly. Workers take it, and no lock is taken under it.
+        pthread_mutex_t lock;
         pthread_cond_t wake;
         bool wanted, stop;
     } guarded;
 };
 
-// Called after segment_log_open(), before threads start. If the file system has no room for the
-// map, plain memory is used instead.
+// Opens retention. Called after segment_log_open(), before threads start. Uses plain memory if the
+// file system has no room for the map.
 void retention_open(struct retention *retention, const struct retention_options *options);
 void retention_start(struct retention *retention);
-// Called after the workers: saves the policy's knowledge and finishes survivors that are in flight.
+// Stops the thread and saves the policy's knowledge. Called when the workers have stopped. A job in
+// progress ends early, and its segment stays.
 void retention_stop(struct retention *retention);
 void retention_close(struct retention *retention); // accepts a zeroed struct
-// Returns the bytes of cache.size that retention uses, without the bytes of the state file that
-// existed at the start. Any thread.
+// Returns the bytes of cache.size that retention uses, minus the size that the state file had at
+// the start. Any thread.
 uint64_t retention_bytes(const struct retention *retention);
 // Called when the log's segments_max has changed. Not on a worker.
 void retention_resize(struct retention *retention);
-// Called when rules have changed. The parameters are those of store_set_groups().
+// Applies changed rules. The parameters are those of store_set_groups().
 void retention_set_groups(struct retention *retention, const struct store_group *groups,
                           unsigned group_count);
-// Sets the function that returns the group of a name, for runs that are reviewed. Any thread.
+// Sets the function by which a review finds the group of a run's name. Any thread.
 void retention_set_group_of(struct retention *retention, store_group_fn group_of, void *ctx);
 // Sets whether a command has pinned anything. Any thread.
 void retention_set_listed_pins(struct retention *retention, bool has_pins);
 
-// --- events: on the worker; retention_gone() on the index writer
+// --- events: called by workers, except retention_gone(), which the index writer calls
 
 // The policy's answer about a run, for retention_missed() and retention_stored().
 struct retention_answer {
@@ -151,7 +155,7 @@ struct retention_answer {
     unsigned group; // the policy's group for the run's rule
     bool is_part, on_probation;
 };
-// Decides whether to store the run, and whether on probation.
+// Decides whether to store the run, and if so, whether on probation.
 enum policy_verdict retention_admit(const struct retention *retention, struct hash128 hash,
                                     uint64_t first_block, unsigned group, bool is_part,
                                     struct retention_answer *ret_answer) MUST_USE;
@@ -172,11 +176,11 @@ static inline bool retention_learns(const struct retention *r)
     return r->policy != NULL;
 }
 
-// Aborts if retention_phases.def does not name `to` as a successor of the present phase. Under the
-// retention's lock, or before the threads.
+// Changes the phase. Aborts if retention_phases.def does not name `to` as a successor of the
+// present phase. Called under the retention's lock, or while no other thread runs.
 void retention_enter(struct retention *retention, enum retention_phase to);
-// Returns whether the policy takes events and picks segments. Under the retention's lock, or on its
-// thread.
+// Returns whether the policy takes events and picks segments. Called under the retention's lock, or
+// on the retention thread.
 bool retention_is_ready(const struct retention *retention);
 
 static inline struct retention_segment *retention_segment_of(const struct retention *r,
@@ -185,7 +189,7 @@ static inline struct retention_segment *retention_segment_of(const struct retent
     return &r->segments[segment - r->log->table];
 }
 
-// Bytes that a run takes, without its padding.
+// Returns the bytes from the run's header to the end of its payload.
 static inline uint32_t retention_row_bytes(const struct segment_row *row, uint32_t payload_len)
 {
     return row->payload_offset - row->header_offset + payload_len;
@@ -195,37 +199,42 @@ static inline uint32_t retention_row_bytes(const struct segment_row *row, uint32
 unsigned retention_policy_group(unsigned group);
 unsigned retention_group_of_policy(unsigned policy_group);
 
-// Gives the events in the rings to the policy. Never on a worker.
+// Passes the events in the rings to the policy. Must not be called on a worker.
 void retention_drain(struct retention *retention);
 bool retention_stopping(struct retention *retention);
-void retention_wake(struct retention *retention); // wakes its thread; any thread
+void retention_wake(struct retention *retention); // wakes the retention thread; any thread
 
-// Fills in the policy's knowledge of each run, in place. Not on a worker.
+// Fills in what the policy knows of each run in explain->runs. Must not be called on a worker.
 void retention_explain(struct retention *retention, struct store_explain *explain);
-// Notes the wall time of the policy's present tick, so that ages in ticks can be shown in
-// milliseconds. Called regularly, on the retention thread.
+// Records the time of the policy's present tick, so that ages in ticks can be converted to
+// milliseconds. Called regularly on the retention thread.
 void retention_note_time(struct retention *retention);
-// Counts an evicted run that was last used `age_ticks` ago. Under the retention's lock.
+// Adds an evicted run that was last used `age_ticks` ago to the statistics. Called under the
+// retention's lock.
 void retention_note_age_locked(const struct retention *retention, uint32_t age_ticks);
 
 // --- segments
 
-// Called when the entry is about to become segment `number`, whose file was just created.
+// Adds a segment to the policy. Called when the entry is about to become segment `number`, whose
+// file was just created.
 void retention_begin(struct retention *retention, struct segment *segment, uint32_t number);
+// Picks the segment to evict, for segment_host.pick (segment_log.h).
 enum segment_pick retention_pick(struct retention *retention,
                                  bool (*may_go)(void *ctx, uint32_t number), void *ctx,
                                  bool may_rewrite, uint32_t *ret_number);
-// Returns whether runs are stored on probation. A cache of few segments has none to spare for that.
-// Any thread.
+// Returns whether runs are stored on probation. A cache of few segments stores none, because it
+// cannot spare a segment for them. Any thread.
 bool retention_has_probation(const struct retention *retention);
 // Returns whether nothing has been stored on probation for a while.
 bool retention_probation_ended(struct retention *retention) MUST_USE;
-// Returns the number of spare segments that runs of this slot may not use. If there are pins, the
-// last spare segment is for their survivors. Any thread.
+// Returns the number of spare segments that this slot may not use. If there are pins, the last
+// spare segment is reserved for survivors. Any thread.
 unsigned retention_pins_spares(const struct retention *retention, const struct segment_slot *slot);
-// Admits every run again, until the next retention_pick().
+// Tells the policy that the cache has room, so that it admits every run until the next
+// retention_pick().
 void retention_has_room(struct retention *retention);
-// Called when the segment is being freed. `removals`: those of its runs that are known.
+// Removes a segment from the policy. Called when the segment is being freed. `removals`: its runs,
+// as far as they are known.
 void retention_forget(struct retention *retention, struct segment *segment,
                       const struct segment_removal *removals, unsigned count);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reports the policy's knowledge of the runs of one object, for a user who asks why they are kept
-// or not.
+// Reports what the policy knows of the runs of one object, for a user who asks why they are kept or
+// not. Also converts ages from ticks of the policy's clock to milliseconds.
 #include "stats/stats.h"
 #include "store/retention/retention.h"
 
@@ -20,8 +20,8 @@ void retention_note_time(struct retention *r)
     pthread_mutex_unlock(&r->lock);
 }
 
-// Returns how many milliseconds ago the policy's clock was `age_ticks` earlier, rounded up to an
-// entry of the history. UINT64_MAX: earlier than the history.
+// Converts an age in ticks to milliseconds. Rounds up to the time of the next older entry in the
+// history. Returns UINT64_MAX if there is no such entry.
 static uint64_t time_since_locked(const struct retention *r, uint32_t age_ticks, uint32_t now_tick)
 {
     check(r->policy != NULL);
@@ -42,10 +42,10 @@ void retention_note_age_locked(const struct retention *r, uint32_t age_ticks)
     policy_stats(r->policy, &stats);
     uint64_t ms = time_since_locked(r, age_ticks, stats.tick);
     if (ms == UINT64_MAX &&
-        r->history_count > RETENTION_HISTORY) { // earlier than the oldest entry, so uses that entry
+        r->history_count > RETENTION_HISTORY) { // older than the history: use its oldest entry
         ms = (disk_real_us() - r->history[r->history_count % RETENTION_HISTORY].us) / 1000;
     }
-    if (ms != UINT64_MAX) { // else the last use was before this process started
+    if (ms != UINT64_MAX) { // otherwise the last use was before this process started
         stats_observe_us(HISTOGRAM_eviction_age, ms * 1000);
     }
 }

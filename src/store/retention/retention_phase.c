@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Moves retention from phase to phase; retention_phases.def says which may follow which.
+// Changes the phase of retention. retention_phases.def lists the successors of each phase.
 #include "store/retention/retention.h"
 
 void retention_enter(struct retention *r, enum retention_phase to)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Maps rules for cached bytes to the policy's groups, and keeps pinned runs when their segment is
+// Maps rules for cached bytes to the policy's groups. Keeps pinned runs when their segment is
 // evicted. A pinned run is dropped only if
-//   - a limit needs its room, and no other segment can be evicted;
+//   - space must be freed for a limit, and no other segment can be evicted;
 //   - several jobs in a row found no room to rewrite pinned runs; or
 //   - the policy does not know the runs of the segment yet.
 #include "store/retention/retention_pins.h"
@@ -12,14 +12,14 @@
 #include "store/retention/retention_review.h"
 #include "store/segment/segment_log.h"
 
-#define PINS_PERCENT 80u // limit of pins, relative to the segments that are left for runs
-// Segments that are not left for pins, in addition to those of slots and of probation: spare ones,
-// the survivors' one, one being freed.
+#define PINS_PERCENT 80u // limit of pinned bytes, relative to the segments that pins may use
+// Pins may not use the segments of slots and of probation, nor this many others: spare segments,
+// the one for survivors, and one that is being freed.
 #define PINS_OTHERS 4u
 #define PINS_TELL_US 60000000u
 #define STEP_RUNS 65536u // runs per policy_groups_step(): about 2 ms
-// Identity of the group of runs that a command has pinned. It never equals the identity of a rule,
-// which is an odd hash.
+// Identity of the group of runs that a command has pinned. It is even, and the identity of a rule
+// is an odd hash, so they never collide.
 #define PINS_IDENTITY UINT64_C(0x70696e7370696e2e)
 
 static_assert(STORE_PRIORITIES + STORE_GROUPS_MAX <= STORE_GROUP_PINS, "no rule has its number");
@@ -32,7 +32,8 @@ static float priority_factor(unsigned priority)
     return (float)(1u << priority) / (float)(1u << STORE_PRIORITY_NORMAL);
 }
 
-// Returns the bit set of groups whose rule was removed. Another rule may have the number now.
+// Returns the bit set of groups whose rule was removed. Another rule may have the group's number
+// now.
 static uint32_t groups_gone(const struct retention *r, const struct store_group *groups,
                             unsigned count)
 {
@@ -46,11 +47,12 @@ static uint32_t groups_gone(const struct retention *r, const struct store_group 
     return gone;
 }
 
-// Runs policy_groups_step() to its end. Each step holds the lock for a few milliseconds at most.
+// Calls policy_groups_step() until all segments are done. Each step holds the lock for a few
+// milliseconds at most.
 static void groups_go_through(struct retention *r)
 {
     bool more = true;
-    while (more) { // ends, because no new run joins a group that is being vacated
+    while (more) { // the loop ends, because no new run joins a group that is being vacated
         pthread_mutex_lock(&r->lock);
         more = policy_groups_step(r->policy, STEP_RUNS);
         pthread_mutex_unlock(&r->lock);

@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// The policy's arrays are in a map of an unlinked file in the cache directory. The file counts in
-// cache.size, and the kernel may write its pages out and reclaim their memory.
+// The memory of the policy's arrays is mapped to an unlinked file in the cache directory. So the
+// kernel may write its pages to the file and reclaim their memory. The file counts in cache.size.
 //
-// The map has room for the most runs that the cache can rank; the file is only as large as the
-// present runs need. So a cache of small objects can rank them, and a cache of large ones loses no
-// room. The file grows in steps of a 64th. Each step is reserved and allocated before the policy
-// touches it, because access to an unallocated page could end the process. If the cache or the disk
-// has no room, new runs are not ranked, and the growth is tried again later.
+// The map has room for as many runs as the cache can rank. The file is only as large as the present
+// runs need. So a cache of small objects can rank all of them, and a cache of large objects wastes
+// no space. The file grows in steps of a 64th. Each step is reserved and allocated before the
+// policy touches it, because a write to an unallocated page could end the process. If cache.size or
+// the disk has no room, new runs are not ranked, and a later run tries again.
 //
-// If no such file is possible (the file system cannot allocate, or is full), the arrays are in
-// plain memory, with room for fewer runs. The kernel cannot write plain memory back to the file
-// system.
+// If the file system cannot allocate such a file, or is full, the arrays are in plain memory, with
+// room for fewer runs. The kernel cannot write plain memory back to the file system.
 //
-// The file grows under the retention's lock, on any thread that gives events to the policy; never
-// on a worker.
+// The file grows under the retention's lock, on any thread that passes events to the policy. No
+// worker does that.
 #include "store/retention/retention_region.h"
 
 #include <fcntl.h>
@@ -24,18 +23,18 @@
 #include "store/segment/segment_log.h"
 
 #define REGION_FILE "policy.map"
-#define GROW_AGAIN_US 1000000u // after a refusal
+#define GROW_AGAIN_US 1000000u // time from a failure to grow to the next attempt
 
 static bool region_allocate(struct retention_region *region, uint64_t bytes)
 {
     struct store_disk *disk = region->disk;
     uint64_t have = atomic_load(&region->counted_bytes);
     check(region->fd >= 0);
-    check(bytes >= have && bytes <= region->map_bytes); // it never shrinks
+    check(bytes >= have && bytes <= region->map_bytes); // the file never shrinks
     if (!disk_space_reserve(disk, bytes - have, disk->capacity_bytes)) {
         return false;
     }
-    // Allocates all blocks now; otherwise a write to the map on a full disk would end the process.
+    // Allocate all blocks now. Otherwise a write to the map on a full disk would end the process.
     if (fallocate(region->fd, 0, (off_t)have, (off_t)(bytes - have)) != 0) {
         disk_space_give(disk, bytes - have);
         return false;
@@ -69,7 +68,7 @@ bool retention_region_open(struct retention_region *region, struct store_disk *d
     check(least <= most);
     *region = (struct retention_region){
         .disk = disk, .map = MAP_FAILED, .map_bytes = align_up_u64(most, 4096), .fd = -1};
-    // In the smallest caches, the file would take the room of a segment.
+    // The smallest caches have no file, because it would take the room of a segment.
     bool is_small = segments_max <= SEGMENT_COUNT_MIN;
     if (!is_small && map_file(region, align_up_u64(least, 4096))) {
         return true;
@@ -130,7 +129,7 @@ void retention_region_close(struct retention_region *region)
         return;
     }
     check(region->map != MAP_FAILED);
-    (void)munmap(region->map, region->map_bytes); // it was mapped
+    (void)munmap(region->map, region->map_bytes); // cannot fail
     if (region->fd >= 0) {
         (void)close(region->fd); // frees the file, which has no name
     }

@@ -20,14 +20,14 @@ struct retention_region {
     bool is_refused;                // the file could not be created or allocated
 };
 
-// Maps a file of zeroed bytes: `least` bytes are allocated now, and it may grow to `most`. Returns
-// false, without a map, if no file is possible, or if `segments_max` shows that the cache is one of
-// the smallest, which have no file.
+// Maps a file of zeroed bytes. Allocates `least` bytes now; the file may grow to `most`. Returns
+// false, and maps nothing, if the file system allows no such file, or if the cache is too small for
+// one according to `segments_max`.
 bool retention_region_open(struct retention_region *region, struct store_disk *disk,
                            unsigned segments_max, size_t least, size_t most) MUST_USE;
 // Maps plain memory. Called after retention_region_open() has returned false.
 void retention_region_in_memory(struct retention_region *region, size_t bytes);
-// Callback for policy_options.grow; ctx: the region.
+// Implements policy_options.grow. `ctx` is the region.
 bool retention_region_grow(void *ctx, size_t bytes);
 uint64_t retention_region_counted(const struct retention_region *region);
 void retention_region_close(struct retention_region *region); // accepts a zeroed struct

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds the runs whose names join or leave a list of pins. The policy knows runs by hashes, so a
-// review reads the names in the headers of runs, segment by segment, and only of runs that may
-// change. A step reads at most STEP_RUNS headers. Between steps the thread rewrites survivors,
-// drains rings and notes the time.
+// Reviews stored runs after the list of pins has changed, and moves each run to the group of its
+// name. The policy knows a run only by a hash. So a review reads the names in the headers of runs,
+// segment by segment, but only of runs whose group may change. A step reads at most STEP_RUNS
+// headers. Between steps the thread rewrites survivors, drains rings and records the time.
 //
-// No other thread waits for a review. A run that is removed in the meantime is skipped. A run whose
-// header cannot be read keeps its group until a client reads it.
+// No other thread waits for a review. A run that is removed during the review is skipped. A run
+// whose header cannot be read keeps its group until a client reads the run.
 #include "store/retention/retention_review.h"
 
 #include <stdlib.h>
@@ -24,10 +24,10 @@ static_assert((RETENTION_REVIEW_LAST & (STORE_REVIEW_PINNED | STORE_REVIEW_OTHER
               "a bit of its own");
 
 struct retention_review {
-    unsigned wants; // reviews in progress, a bit set as in retention.reviews
+    unsigned wants; // reviews in progress: a bit set, like retention.reviews
     uint32_t at;    // next entry of the log's table to visit
-    // The segment in review, which is pinned, and the runs to review in it.
-    struct segment *segment; // NULL: none
+    // The segment that is reviewed now, pinned, and its runs to review. NULL: none.
+    struct segment *segment;
     uint32_t number;
     uint64_t salt;
     struct segment_row *rows;
@@ -189,7 +189,8 @@ static void runs_regroup(struct retention *r)
 
 // --- all segments
 
-// Restarts a round in progress, with the newly wanted reviews added.
+// Adds the newly wanted reviews to the review in progress, which then starts over. Creates the
+// review if there is none.
 static void rounds_join(struct retention *r)
 {
     if (atomic_load(&r->reviews) == 0) {
@@ -199,14 +200,14 @@ static void rounds_join(struct retention *r)
     if (review == NULL) {
         review = calloc(1, sizeof(*review));
         check(review != NULL);
-        // Before `reviews` is cleared, so that retention_review_is_wanted() never misses the
-        // review.
+        // Set `review` before `reviews` is cleared, so that retention_review_is_wanted() never
+        // misses the review.
         atomic_store(&r->review, review);
     }
     unsigned wants = atomic_exchange(&r->reviews, 0);
     r->reviews_again = r->reviews_again ||
                        ((wants & STORE_REVIEW_PINNED) != 0 && (wants & RETENTION_REVIEW_LAST) == 0);
-    check(wants != 0); // only this thread clears them
+    check(wants != 0); // only this thread clears `reviews`
     review->wants |= wants;
     review->at = 0;
     segment_end(r);

@@ -1,24 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copies the survivors of a segment, run by run, into a segment of survivors. Then the old segment
 // is freed like any other. Runs on the retention thread, while readers still read the old copies.
+// The steps for each run:
 //
-//   header, payload       read, and each checksum verified, as for a reader
-//   new copy              written; for a run with an intent: intent, payload, then header
-//   sync                  after every few MiB, so that the index writer's own sync has little to do
-//   index: move           if the index still names the old copy; else a delete or a newer run wins
-//   old segment           freed after all moves are committed or refused
+//   1. Read its header and payload, and verify each checksum, as for a reader.
+//   2. Write the new copy. If it needs an intent: intent, payload, then header.
+//   3. Sync, after every few MiB, so that the index writer's own sync has little to do.
+//   4. Move the run in the index, if the index still names the old copy. Otherwise a delete or a
+//      newer run wins.
 //
-// A crash between any two of these steps leaves nothing wrong. Until the move is committed the
-// index names the old copy, whose segment still has its name. From then on the index names the new
-// copy, which is synced. The other copy is in no index. A rebuild may find both, of one generation
-// and the same bytes, and takes either. A later write or condemnation names a key and a generation,
-// so it holds for both copies.
+// The old segment is freed after all moves are committed or refused.
+//
+// A crash between any two steps does no harm. Until the move is committed, the index names the old
+// copy, and the file of its segment is not unlinked. After the commit, the index names the new
+// copy, which is synced. The index does not name the other copy. A rebuild may find both copies.
+// They have the same generation and bytes, so it takes either. A later write or condemnation names
+// a key and a generation, so it applies to both copies.
 //
 // A run that cannot be read or fails a checksum is dropped, as if a reader had read it. If no spare
 // segment is left, or the disk has errors, the remaining survivors are dropped with their segment,
 // because new runs have priority. Pinned runs are copied first. They may use the last spare
-// segment, which workers leave to them. If a pinned run cannot be copied, its segment stays, for a
-// few tries.
+// segment, which workers must not take. If a pinned run cannot be copied, its segment stays, and is
+// tried again a few times.
 #include "store/retention/retention_rewrite.h"
 
 #include <errno.h>
@@ -47,14 +50,16 @@ struct rewriting {
     struct segment *segment; // pinned
     int fd;                  // descriptor of `segment`
     uint64_t salt;
-    struct segment_row *rows; // of the survivors
+    struct segment_row *rows; // rows of the survivors
     bool *row_pinned;
     uint32_t row_count;
-    bool pins_left;           // some pinned runs could not be copied
-    struct index_move *moves; // moves of the copied runs; those from `unsent` on are not synced
+    bool pins_left; // some pinned runs could not be copied
+    // Moves of the copied runs. Copies from move `unsent` on are not synced, and their moves are
+    // not sent to the index.
+    struct index_move *moves;
     uint32_t move_count, unsent;
     uint64_t unsynced_bytes;
-    char *head, *out; // head: the header as read; out: the new header, then a piece
+    char *head, *out; // head: the old header; out: the new header, then a piece of payload
 };
 
 // --- runs to rewrite
@@ -152,8 +157,8 @@ static bool piece_is_right(const struct run_header *header, uint32_t at, const c
     return true;
 }
 
-// Reads and verifies `len` bytes of the payload from byte `at` on, a multiple of a unit. Bytes that
-// are not in the page cache first lose their verified marks, as for a reader.
+// Reads and verifies `len` bytes of the payload from byte `at` on, which is a multiple of the unit.
+// If the bytes are not in the page cache, first clears their verified marks, as for a reader.
 static enum err piece_read(struct rewriting *rw, const struct run_header *header, uint32_t at,
                            char *ret_bytes, uint32_t len)
 {
@@ -165,7 +170,7 @@ static enum err piece_read(struct rewriting *rw, const struct run_header *header
     if (is_marked && !disk_io_resident(rw->fd, offset, len)) {
         segment_set_verified(rw->segment, first_unit, run_unit_count(len), false);
     }
-    for (unsigned tries = 0; tries < 2; tries++) { // after a mismatch, reads once more
+    for (unsigned tries = 0; tries < 2; tries++) { // after a mismatch, read once more
         if (!pread_all(rw->fd, ret_bytes, len, offset)) {
             return ERR_IO;
         }
@@ -194,8 +199,8 @@ static enum err intent_write(struct rewriting *rw, int fd, const struct segment_
     return write_all(rw, fd, sector, sizeof(sector), to->layout.start);
 }
 
-// Copies the payload. If the run has no intent, only reads the payload into `out`, after the
-// header, because one write will store both.
+// Copies the payload of a run with an intent. For a run without one, only reads the payload into
+// `out`, after the room for the header, because run_write() writes both at once.
 static enum err payload_copy(struct rewriting *rw, int fd, const struct run_header *from,
                              const struct segment_reservation *to, uint32_t head_bytes)
 {
@@ -250,8 +255,9 @@ static void reservation_return(const struct segment_reservation *to)
     segment_unpin(to->segment);
 }
 
-// Copies one run. ERR_OK: one move was added. ERR_CORRUPT, ERR_IO: this run is lost. ERR_CANCELLED:
-// the run is bad or condemned, and not copied. Any other error: no more runs can be copied.
+// Copies one run. Returns ERR_OK if it was copied and its move added, ERR_CORRUPT or ERR_IO if this
+// run is lost, and ERR_CANCELLED if the run is bad or condemned. After any other error no more runs
+// can be copied.
 static enum err run_copy(struct rewriting *rw, const struct segment_row *row)
 {
     struct retention *r = rw->retention;
@@ -302,7 +308,7 @@ static enum err run_copy(struct rewriting *rw, const struct segment_row *row)
 
 // --- all runs
 
-// Syncs the copies made since the last call, and sends their moves to the index.
+// Syncs the copies made since the last call, and queues their moves for the index writer.
 static void moves_send(struct rewriting *rw)
 {
     struct segment *target = NULL;
@@ -332,7 +338,7 @@ static bool must_end(const struct rewriting *rw)
            retention_stopping(rw->retention);
 }
 
-// Returns false if no more runs can be copied: there is no room, or the disk has errors.
+// Returns false if no more runs can be copied, because there is no room or the disk has errors.
 static bool copy_one(struct rewriting *rw, uint32_t at)
 {
     check(at < rw->row_count);
@@ -390,8 +396,8 @@ static void moves_tell(struct rewriting *rw)
     stats_add(COUNTER_retention_rewritten_bytes, bytes);
 }
 
-// Returns whether the segment stays because its pinned runs found no room. Then it can be picked
-// again later.
+// Returns whether the segment stays because its pinned runs found no room. The policy may then pick
+// it again later.
 static bool stays_for_pins(struct rewriting *rw)
 {
     struct retention *r = rw->retention;

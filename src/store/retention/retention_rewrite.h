@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies the survivors of a segment into another one. Shared inside the room only.
+// Copies the survivors of a segment into another segment. Shared inside the room only.
 #ifndef FOREBAY_STORE_RETENTION_REWRITE_H
 #define FOREBAY_STORE_RETENTION_REWRITE_H
 
@@ -13,13 +13,13 @@ struct retention_job {
     bool *pinned;     // whether each survivor is pinned; NULL: none is
 };
 
-// Rewrites the survivors and starts to free the segment. If there was no room for its pinned runs,
-// the segment may stay instead. On the retention thread.
+// Rewrites the survivors and starts to free the segment. The segment may stay if its pinned runs
+// found no room. Called on the retention thread.
 void retention_rewrite(struct retention *retention, const struct retention_job *job);
 
-// Reads and verifies the header of a run, as for a reader. The run is in a pinned segment, from
-// which `fd` is borrowed. The header's spans point into `bytes`, which has room for RUN_HEADER_MAX.
-// ERR_IO, ERR_CORRUPT. Not on a worker.
+// Reads and verifies the header of a run, as for a reader. The run's segment is pinned, and `fd` is
+// its borrowed descriptor. The spans of *ret_header point into `bytes`, which must have room for
+// RUN_HEADER_MAX. Returns ERR_IO or ERR_CORRUPT on failure. Must not be called on a worker.
 enum err retention_head_read(const struct store_disk *disk, const struct store_place *from, int fd,
                              char *bytes, struct run_header *ret_header) MUST_USE;
 

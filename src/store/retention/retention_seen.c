@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Carries events of runs to the policy: workers and the index writer put them into rings, and the
-// drain takes them out; see retention.c.
+// Carries events of runs to the policy. Workers and the index writer put events into rings, and
+// retention_drain() passes them on; see retention.c.
 #include "base/bytes.h"
 #include "stats/stats.h"
 #include "store/retention/retention.h"
 #include "store/segment/segment_log.h"
 #include "store/segment/segment_table.h"
 
-#define WAKE_EVERY (POLICY_RING_EVENTS / 4) // events of a ring per wake-up of the retention thread
+#define WAKE_EVERY (POLICY_RING_EVENTS / 4) // events of a ring between wake-ups of the thread
 #define TAKEN_AT_ONCE 64u
 #define REFUSALS_WAIT_US 10000u // longest delay until the policy learns of a refused run
 
-// Maps the store's groups to the policy's, in which group 0 has normal priority: runs of unknown
-// rule are in it.
+// Maps the store's groups to the policy's. The policy's group 0 must have normal priority, because
+// it also holds runs whose rule is unknown.
 unsigned retention_policy_group(unsigned group)
 {
     check(group < POLICY_GROUPS);

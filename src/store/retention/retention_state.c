@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Keeps the policy's knowledge in the file `policy` of the cache directory. The file is a sequence
-// of pieces (policy_save.c), each after its length in 4 bytes, little endian. A rename replaces the
-// file. It is not synced, because the load verifies each piece and skips those that a power cut has
-// damaged. The file counts in cache.size. If there is no room for a new file, the old one stays.
+// of pieces (policy_save.c). Before each piece is its length in 4 bytes, little endian. A rename
+// replaces the file. The file is not synced, because the load verifies each piece and skips those
+// that a power cut has damaged. The file counts in cache.size. If there is no room for a new file,
+// the old one stays.
 #include "store/retention/retention_state.h"
 
 #include <fcntl.h>
@@ -43,7 +44,7 @@ static bool piece_read(int fd, char *piece, uint32_t *ret_len)
     return true;
 }
 
-// Loads all pieces. Returns false if retention was stopped before the end.
+// Loads all pieces. Returns false if retention was stopped before the last one.
 static bool file_load(struct retention *r, int fd)
 {
     check(fd >= 0);
@@ -64,8 +65,9 @@ static bool file_load(struct retention *r, int fd)
     return !stops;
 }
 
-// Begins each loaded segment that still exists, and removes the others. After a kill, the begun
-// segments will be listed, too, because some may hold runs that were not saved.
+// Begins each loaded segment that still exists, and removes the other loaded ones from the policy.
+// If the last process was killed, the retention thread will also list these segments, because they
+// may hold runs that were stored after the last save.
 static void state_is_loaded_locked(struct retention *r)
 {
     struct segment_log *log = r->log;
@@ -152,7 +154,7 @@ void retention_state_save(struct retention *r)
     uint64_t reserved = 0;
     check(retention_learns(r));
     if (!retention_is_ready(r)) {
-        return; // the saved file contains more knowledge
+        return; // the load was interrupted, so the file on disk has more knowledge
     }
     int fd = openat(folder, STATE_FILE_NEW,
                     O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loads and saves the policy's knowledge, across restarts. Shared inside the room only. Called on
-// the retention thread, or after it has ended.
+// Loads and saves the policy's knowledge across restarts. Shared inside the room only. All
+// functions are called on the retention thread, or when it does not run.
 #ifndef FOREBAY_STORE_RETENTION_STATE_H
 #define FOREBAY_STORE_RETENTION_STATE_H
 
 #include "store/retention/retention.h"
 
-// Returns the disk usage of the saved state, which store_dir_other_bytes() includes.
+// Returns the disk usage of the saved file. store_dir_other_bytes() includes it.
 uint64_t retention_state_bytes(const struct store_disk *disk);
 // Loads the intact pieces of the saved file. A missing or damaged file is no error: the policy
 // learns the rest again.
