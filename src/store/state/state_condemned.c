@@ -1,32 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys whose cached bytes contradict the origin's checksum. No table lists all runs of a key: the
-// index names some, has replaced or refused others, and has not found the rest yet. So a key is
-// condemned as a whole: its row says that no run of it below a generation is to be trusted,
-// wherever that run is found. Bytes that are fetched afterwards have a higher generation.
+// Remembers keys whose cached bytes contradict the origin's checksum. No table lists all runs of a
+// key. The index names some of them, has replaced or refused others, and has not found the rest
+// yet. So a key is condemned as a whole, by a row in `format`. The row says that no run of the key
+// below a generation may be trusted, wherever that run is found. Bytes that are fetched afterwards
+// have a higher generation.
 //
-// A row counts in this process at once. A thread of the blocking pool or the index writer,
-// whichever comes first, writes `format`, and one write makes all rows durable that were added
-// before. The index writer tries that before it answers the key's delete. If the disk refuses, the
-// failure is counted, the delete is answered all the same, and each turn of the supply thread
-// tries again. A crash before then loses the rows. The runs that the index knows are
-// marked in their segments by then (index_condemn.c); the others may be found again.
+// A row takes effect in this process at once. It becomes durable with the next write of `format`,
+// like all rows that were added before that write. A thread of the blocking pool or the index
+// writer writes `format`, whichever comes first. The index writer tries it before it answers the
+// key's delete. If the disk refuses, the failure is counted, and the delete is answered all the
+// same. Each turn of the supply thread then tries again. A crash before it succeeds loses the rows.
+// By then the runs that the index knows are marked in their segments (index_condemn.c), but a
+// rebuild may find others again.
 //
-// The next process hides the keys of all rows before it serves any request, has them deleted, and
-// skips their runs in segments. Rows go only when the directory is emptied.
+// Before the next process serves any request, it hides the keys of all rows. It deletes them, and
+// skips their runs in segments. Rows are removed only when the directory is emptied.
 //
-// At most STATE_CONDEMNED_MAX keys have a row of their own. A further key replaces the one that was
-// condemned longest ago. The replaced row's generation then holds for the runs of all keys that are
-// found in segments, for good, and this is counted. (By then the index has deleted the replaced
-// key, unless STATE_CONDEMNED_MAX keys were condemned while the index writer was stalled.)
+// At most STATE_CONDEMNED_MAX keys have a row. A further key replaces the row with the lowest
+// generation. From then on, no run in a segment below that generation is trusted, whatever its key.
+// This is permanent, and it is counted. By then the index has deleted the replaced key,
+// unless STATE_CONDEMNED_MAX keys were condemned while the index writer was stalled.
 //
 // Earlier versions kept the keys in the file `condemned`, in lines of 64 bytes. A start reads that
-// file into the rows, and removes it once they are durable:
+// file into the rows, and removes it once the rows are durable:
 //
 //   0   4  "FBCD"
 //   4   4  CRC32C of the rest
 //   8  16  hash of the key
 //  24   8  generation below which its runs are not trusted
-//  32   8  the same for all keys
+//  32   8  generation below which no run of any key is trusted
 //  40  24  zeros
 #include "store/state/state_condemned.h"
 
@@ -52,7 +54,7 @@ static void old_line_take(struct state_table *table, const char *bytes)
 {
     if (wire_get_u32(bytes) != OLD_MAGIC ||
         wire_get_u32(bytes + 4) != disk_crc32c(bytes + 8, OLD_LINE_LEN - 8)) {
-        return; // a power cut has torn the line, so no delete that needs it was answered
+        return; // a power cut has torn the line, so the key's delete was not answered
     }
     struct hash128 hash = {wire_get_u64(bytes + 8), wire_get_u64(bytes + 16)};
     struct state_row *row = state_table_put(table, STATE_CONDEMNED, hash);
@@ -86,7 +88,7 @@ enum err state_condemned_load(struct store_condemned *condemned)
     check(atomic_load(&condemned->added) == 0);
     struct state_table *table = table_of(condemned);
     enum err err = ERR_OK;
-    if (dir->fresh) { // no earlier run is left
+    if (dir->fresh) { // the directory was empty, so no earlier run is left
         state_table_clear(table, STATE_CONDEMNED);
         table->others[STATE_CONDEMNED] = (struct state_row){0};
         (void)unlinkat(dir->fd, OLD_FILE, 0); // it may not exist
@@ -106,7 +108,7 @@ void state_condemned_each(struct store_condemned *condemned,
     for (unsigned i = 0; i < table->count[STATE_CONDEMNED]; i++) {
         on_key(ctx, rows[i].key, rows[i].number);
     }
-    // It may not exist. If it stays, the next start reads it again.
+    // The file may not exist. If it stays, the next start reads it again.
     (void)unlinkat(condemned->disk->dir.fd, OLD_FILE, 0);
 }
 
@@ -130,7 +132,7 @@ enum err state_condemned_save(struct store_condemned *condemned)
 {
     enum err err = ERR_OK;
     if (atomic_load(&condemned->saved) == atomic_load(&condemned->added)) {
-        return ERR_OK; // without the lock, which a hung disk may hold
+        return ERR_OK; // checked without the lock, because its holder may wait for a hung disk
     }
     pthread_mutex_lock(&condemned->disk->dir.format_lock);
     uint64_t added = atomic_load(&condemned->added);

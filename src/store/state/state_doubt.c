@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 // Doubts. A bucket is in doubt while a write with an unknown outcome may still change it: the write
-// was sent to the origin, and the origin may apply it later. So a state that the origin confirmed
-// earlier says nothing about the state afterwards.
+// was sent to the origin, and the origin may apply it later. Even if the origin has just confirmed
+// a cached object, the write may change that object afterwards.
 //
-// Each doubt has a time at which it ends. Until then, a record of the bucket is revalidated at
-// every use. After that, a record whose last confirmation is older than the end is revalidated
-// once. So nothing has to happen at the end, and only its time is kept, for good. The design
-// assumes that no origin applies a write later than STORE_DOUBT_MS after the last sign of that
-// write.
+// Each doubt has a time at which it ends. Until then, each use of a record of the bucket
+// revalidates it. After that, a record that was last confirmed before the end is revalidated once.
+// So nothing has to happen at the end of a doubt. Only the time of the end is kept, permanently.
+// The design assumes that no origin applies a write later than STORE_DOUBT_MS after the last sign
+// of that write.
 //
 // Restarts. Before the first write to a bucket is sent, `format` notes that the bucket is being
 // written to. If the process ends without a clean stop, the outcome of its writes is unknown. The
 // next process finds the note and puts the bucket in doubt. A clean stop removes the notes and
-// keeps the times. The next process compares them with the wall clock. Within one process, they are
-// compared with the monotonic clock. The note is also removed after STORE_DOUBT_MS without a write
-// and without a doubt, so that a crash then puts nothing in doubt. If a note cannot be written,
-// this is counted and the write is sent without it, because a full disk must not make a request
-// fail. The doubt is lost only if the process is killed during that very write.
+// keeps the times. The next process compares these times with the wall clock. Within one process,
+// times are compared with the monotonic clock. A note is also removed after STORE_DOUBT_MS without
+// a write and without a doubt, so a crash after that puts nothing in doubt. If a note cannot be
+// written, the failure is counted and the write is sent without a note, because a full disk must
+// not make a request fail. The doubt is then lost only if the process is killed during that write.
 //
 // At most STATE_DOUBTS_MAX buckets have a time of their own. All others share one time, so a doubt
-// about one of them counts for all of them.
+// about one of them is a doubt about all of them.
 //
 // Threads:
 // - Look-ups: any thread, without a lock.
@@ -67,7 +67,8 @@ bool state_is_doubted(const struct store_doubts *doubts, struct span origin, str
 static struct store_doubt_slot *doubt_slot_locked(struct store_doubts *doubts,
                                                   struct hash128 bucket)
 {
-    // Casts away const, because look-ups only read the slot but this thread may write it.
+    // The cast removes `const`: look-ups only read a slot, but this thread holds the lock and may
+    // write it.
     struct store_doubt_slot *slot =
         (struct store_doubt_slot *)(uintptr_t)doubt_find(doubts, bucket);
     unsigned count = atomic_load(&doubts->count);
@@ -180,8 +181,8 @@ void state_doubts_settle(struct store_doubts *doubts)
 
 bool state_write_is_noted(const struct store_doubts *doubts, struct span origin, struct span bucket)
 {
-    // The caller has counted the write already, see notes_take_locked(). The cast: `passings` is no
-    // part of the doubts, it only orders this look-up and the removal of notes.
+    // The caller has already counted the write: see notes_take_locked(). The cast removes `const`.
+    // The increment changes no doubt; it only orders this check and the removal of notes.
     atomic_fetch_add((atomic_uint *)(uintptr_t)&doubts->passings, 1);
     return !doubts->disk->attached ||
            atomic_load(&doubt_find(doubts, doubt_hash(doubts, origin, bucket))->is_noted);
@@ -230,8 +231,8 @@ static bool writes_are_open(void)
     return stats_sum(COUNTER_writes_inflight) > 0 || stats_sum(COUNTER_writes_in_doubt) > 0;
 }
 
-// Sets the notes of the slots in `which` (NULL: of all slots) to `noted`. Returns how many changed.
-// Stores the former notes in ret_which, unless it is NULL.
+// Sets is_noted to `noted` in the slots selected by `which` (NULL: in all slots). Returns how many
+// slots changed. Stores the former values in ret_which, unless it is NULL.
 static unsigned notes_set(struct store_doubts *doubts, bool noted, const bool *which,
                           bool *ret_which)
 {
@@ -257,9 +258,9 @@ void state_doubts_note_all(struct store_doubts *doubts)
     check(row_of(doubts, &doubts->others)->flag);
 }
 
-// Clears the notes, then checks once more for writes. A write is counted first, and then looks for
-// its note. In between, both increment `passings`, so the second of them sees what the first has
-// done.
+// Clears the notes, and then checks once more for writes. A write does the reverse: it is counted,
+// and then checks for its note. Between its two steps, each side increments `passings`. So
+// whichever increments second sees the first step of the other.
 static void notes_take_locked(struct store_doubts *doubts)
 {
     bool were[STATE_DOUBTS_MAX + 1] = {false};

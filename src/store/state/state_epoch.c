@@ -1,40 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
-// Epochs. A bucket's epoch is part of the name under which its objects are stored. So raising it
-// makes all of them unreachable for good: on every worker, in every realm, for fills in flight,
-// after SIGKILL, and after a rebuild from segments, whose headers have the old name. Eviction frees
-// their space.
+// Epochs. A bucket's epoch is part of the name under which its objects are stored. So raising the
+// epoch makes all of them unreachable permanently: on every worker, in every realm, for fills in
+// flight, after SIGKILL, and after a rebuild from segments, because the run headers have the old
+// name. Eviction frees their space.
 //
-// Threads: look-ups run on any thread, without a lock. Holds and ends of changes run on any thread,
-// under a lock of their own that is held briefly. Changes begin on a thread of the blocking pool,
-// under the lock of `format`.
+// Threads: look-ups run on any thread, without a lock. A change of a bucket begins on a thread of
+// the blocking pool, under the lock of `format`. A change ends, and a hold begins and ends, on any
+// thread, under the lock of `guarded`, which is held briefly.
 //
 // Each bucket has two numbers. This process uses `now`. `start` is in `format`, and the next
-// process begins with it. While a change is open, `start` is above every `now` in use. For bytes
-// that are fetched during the change may be of the old state or of the new one, and must not
-// survive a crash:
+// process begins with it. While a change is open, `start` is above every `now` in use. The reason:
+// bytes that are fetched during the change may be of the old state or of the new one, and must not
+// survive a crash. The steps of a change:
 //
 //   begin   start += 3, written and synced; then now += 1
-//   end     now += 1; then, if nothing else is open, now = start: what is fetched from here on
-//           lasts
+//   end     now += 1; then, if nothing else is open, now = start, so that bytes fetched from here
+//           on survive a restart
 //
-// "Nothing else" means no other change of the bucket, and no write to a single key of it. Such a
-// write (a hold) invalidates its key under the epoch that it has read. If the epoch changes during
-// the write, it invalidates the key again before it answers its client (proxy/invalidate.c). Until
-// then the key's old version may be cached under the new epoch, and must not survive a crash
-// either. So a hold reads the epoch, and an end takes its last step, under one lock: whichever is
-// second sees the first. While `now` is below `start`, this process serves the bucket as usual, but
-// the next process finds nothing cached of it.
+// "Nothing else" means no other change of the bucket, and no write to a single key in it. Such a
+// write is called a hold. It invalidates its key under the epoch that it has read. If the epoch
+// changes during the write, it invalidates the key again before it answers its client
+// (fill/invalidate.c). Until then the key's old version may be cached under the new epoch, and
+// must not survive a crash either. So a hold reads the epoch, and an end takes its last step, under
+// one lock, and whichever is second sees the first. While `now` is below `start`, this process
+// serves the bucket as usual, but the next process finds no cached object of it.
 //
-// At most STATE_EPOCHS_MAX buckets have an epoch of their own. All others share one, so a change of
-// one of them makes the objects of all unreachable. The metrics count these changes. The shared
-// `now` never reaches its `start`.
+// At most STATE_EPOCHS_MAX buckets have an epoch of their own. All others share one epoch, so a
+// change of one of them makes the objects of all of them unreachable. The metrics count these
+// changes. The shared `now` never reaches its `start`.
 #include <stdlib.h>
 
 #include "base/log.h"
 #include "stats/stats.h"
 #include "store/state/state_epoch.h"
 
-// A change raises `now` up to three times: begin, end, and the step to `start`.
+// A change raises `now` up to three times: when it begins, when it ends, and in the step to
+// `start`.
 #define EPOCH_STRIDE 3u
 
 static struct hash128 epoch_hash(const struct store_epochs *epochs, struct span origin,
@@ -43,7 +44,7 @@ static struct hash128 epoch_hash(const struct store_epochs *epochs, struct span 
     return disk_hash(epochs->disk, origin, bucket, SPAN("epoch"));
 }
 
-// Returns the bucket's own slot, or else the one that all other buckets share.
+// Returns the bucket's slot. Returns `others` if it has none.
 static const struct store_epoch_slot *epoch_find(const struct store_epochs *epochs,
                                                  struct hash128 bucket)
 {
@@ -109,13 +110,14 @@ static struct store_epoch_slot *epoch_add(struct store_epochs *epochs, const str
     return slot;
 }
 
-// Returns the bucket's slot. The bucket's first change takes a line in `format`. If no line is
-// left, the bucket keeps the slot and the line that all others share.
+// Returns the bucket's slot. At the bucket's first change, adds a slot and a row in `format`. If no
+// row is free, returns `others`, which the bucket continues to share.
 static struct store_epoch_slot *epoch_slot_locked(struct store_epochs *epochs,
                                                   struct hash128 bucket)
 {
     struct state_table *state = &epochs->disk->dir.format.state;
-    // Casts away const, because look-ups only read the slot but this thread may write it.
+    // The cast removes `const`: look-ups only read a slot, but this thread holds the lock and may
+    // write it.
     struct store_epoch_slot *slot =
         (struct store_epoch_slot *)(uintptr_t)epoch_find(epochs, bucket);
     if (slot != &epochs->others) {
@@ -125,7 +127,7 @@ static struct store_epoch_slot *epoch_slot_locked(struct store_epochs *epochs,
     if (row == &state->others[STATE_EPOCHS]) {
         return slot;
     }
-    // The bucket's epoch until now, or a higher one.
+    // The bucket has used the shared epoch until now. This number is equal or higher.
     row->number = atomic_load(&epochs->others.start);
     return epoch_add(epochs, row, (unsigned)(row - state_table_rows(state, STATE_EPOCHS)));
 }
@@ -147,7 +149,7 @@ static enum err epoch_raise_locked(struct store_epochs *epochs, struct store_epo
     *line = start + EPOCH_STRIDE;
     enum err err = disk_commit_state(epochs->disk);
     if (err != ERR_OK) {
-        *line = start; // safe even if the new number is on disk: it is above those in use
+        *line = start; // safe even if the higher number is on disk, because none in use reaches it
         atomic_fetch_sub(&slot->open_count, 1);
         return err;
     }
@@ -208,13 +210,13 @@ void store_epoch_end(struct store_epoch_change *change)
     pthread_mutex_lock(&epochs->guarded.lock);
     uint64_t now = atomic_fetch_add(&slot->now, 1) + 1;
     uint64_t start =
-        atomic_load(&slot->start); // read after `now`: a change that begins now raises both
+        atomic_load(&slot->start); // after `now`, because a change that begins raises `start` first
     check(now <= start);
     bool is_last = atomic_fetch_sub(&slot->open_count, 1) == 1;
     bool is_held = epochs->guarded.holds[change->bucket.lo % EPOCH_HOLD_COUNT] > 0;
     if (is_last && !is_held && slot != &epochs->others) {
-        // Another change may have begun since. If it has raised `now`, the exchange fails. If it
-        // raises `now` later, that is still below the `start` that it has written.
+        // Another change may begin at this moment. If it has already raised `now`, the exchange
+        // fails. If it raises `now` later, `now` is still below the `start` that it has written.
         (void)atomic_compare_exchange_strong(&slot->now, &now, start);
     }
     pthread_mutex_unlock(&epochs->guarded.lock);

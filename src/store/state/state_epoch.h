@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Epochs of buckets in memory. The lines of `format` keep them across restarts.
+// Epochs of buckets in memory. Rows of `format` keep them across restarts. See state_epoch.c.
 #ifndef FOREBAY_STORE_STATE_STATE_EPOCH_H
 #define FOREBAY_STORE_STATE_STATE_EPOCH_H
 
@@ -12,32 +12,34 @@
 #define EPOCH_HOLD_COUNT 256u
 
 struct store_epoch_slot {
-    atomic_bool is_used;    // set last; `bucket` and `line` never change after it
+    atomic_bool is_used;    // set last; from then on `bucket` and `line` never change
     struct hash128 bucket;  // hash of (origin, bucket)
-    unsigned line;          // index of its row among those of STATE_EPOCHS
+    unsigned line;          // index of the bucket's row among the rows of STATE_EPOCHS
     _Atomic uint64_t now;   // the epoch that look-ups of this process use
-    _Atomic uint64_t start; // the epoch in `format`, which the next process begins with
-    atomic_uint open_count; // changes that have begun and not ended
+    _Atomic uint64_t start; // the epoch in `format`, with which the next process begins
+    atomic_uint open_count; // number of changes that have begun and not ended
 };
 
 struct store_epochs {
     struct store_disk *disk;
     enum err (*disown)(struct store_disk *disk);
     atomic_bool any;                                 // false: no epoch was ever raised
-    struct store_epoch_slot others;                  // all buckets that have no slot
+    struct store_epoch_slot others;                  // shared by all buckets without a slot
     struct store_epoch_slot table[EPOCH_TABLE_SIZE]; // open addressing; slots are never freed
     struct {
-        pthread_mutex_t lock;             // nothing is called while it is held
-        unsigned holds[EPOCH_HOLD_COUNT]; // open writes to single keys, by the bucket's hash
+        pthread_mutex_t lock; // no other lock is taken while it is held
+        // Number of open writes to single keys, counted by the hash of their bucket.
+        unsigned holds[EPOCH_HOLD_COUNT];
     } guarded;
 };
 
-// `epochs` must be zeroed. disown() makes the index of an unusable directory invalid; it may block.
+// `epochs` must be zeroed. disown() marks the index of a directory that is not attached as not to
+// be trusted. It may block.
 void state_epochs_init(struct store_epochs *epochs, struct store_disk *disk,
                        enum err (*disown)(struct store_disk *disk));
 void state_epochs_done(struct store_epochs *epochs);
 void state_epochs_load(struct store_epochs *epochs); // from `format`, before any other call
-// These do the work of store_epoch(), store_epoch_begin() and so on, see store.h.
+// These functions implement store_epoch(), store_epoch_begin() and so on; see store.h.
 uint64_t state_epoch(const struct store_epochs *epochs, struct span origin, struct span bucket);
 void state_epoch_begin(struct worker *w, struct store_epochs *epochs, struct span origin,
                        struct span bucket, struct store_epoch_change *change);

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// The file `pins` of the cache directory has the pins that operators set while the process runs. It
-// has a line with the version, the caller's text (store.h), and the CRC32C of all lines before the
-// last one.
+// The file `pins` of the cache directory has the pins that operators set while the process runs.
+// Its first line has the version. Then comes the caller's text (store.h). The last line has the
+// CRC32C of all lines before it.
 //
 //   forebay-pins 1
 //   ...
 //   checksum <8 hex>
 //
-// The file is replaced as a whole: a new file is written, synced and renamed, and the folder
-// synced. So a crash leaves the old file or the new one. Its bytes count in cache.size, and are
-// reserved before they are written. A damaged file becomes `pins.bad`, for a person to read: cached
-// objects are not affected.
+// The file is replaced as a whole: a new file is written, synced and renamed, and then the folder
+// is synced. So a crash leaves the old file or the new one. The file's bytes count in cache.size,
+// and are reserved before they are written. A damaged file is renamed to `pins.bad`, so that an
+// operator can read it. Cached objects are not affected.
 #include "store/state/state_pins.h"
 
 #include <errno.h>
@@ -124,8 +124,8 @@ enum err state_pins_load(struct store_pins *pins, struct buf *ret_text)
 void state_pins_put_aside(struct store_pins *pins, const char *why)
 {
     bool is_aside = renameat(pins->disk->dir.fd, PINS_FILE, pins->disk->dir.fd, PINS_FILE_BAD) == 0;
-    if (is_aside) { // pins.bad still counts in used_bytes, like a file from before the start
-        // Set first, so that in between the file counts twice rather than not at all.
+    if (is_aside) { // pins.bad still counts in used_bytes, like any file that existed at the start
+        // bytes_then is cleared first, so that between the two the file counts twice, not never.
         atomic_store(&pins->bytes_then, 0);
         atomic_store(&pins->bytes, 0);
     }
@@ -151,8 +151,8 @@ static int all_write(int fd, const char *bytes, size_t len)
     return 0;
 }
 
-// Replaces the file. Returns 0 or an errno value. *ret_is_there: the name refers to the new file
-// now, although that may not be durable.
+// Replaces the file. Returns 0 or an errno value. Sets *ret_is_there if the name now refers to the
+// new file, even if that is not durable.
 static int file_replace(struct store_pins *pins, struct span file, bool *ret_is_there)
 {
     int folder = pins->disk->dir.fd, failed = store_fault_strike(STORE_FAULT_PINS);
