@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Drops written pages from the page cache. Runs on the index writer's thread, which has just synced
-// them. The pages are clean, so dropping them waits for no device. No worker waits for it.
+// the pages. They are clean, so dropping them does not wait for the device. No worker waits for it.
 //
-// A cgroup's limit counts all page cache. Pages that Forebay wrote and nobody reads push out pages
-// that clients read, and each page fault then searches them for a page to reclaim. So while memory
-// is short, a written range is dropped once max_bytes have been written after it. Pages that are
-// being sent stay, because the kernel keeps pages in use. While memory is not short, all pages
-// stay, and replies are sent from them.
+// The memory limit of a cgroup counts all page cache. Without this, pages that Forebay wrote and no
+// client reads would replace pages that clients read, and the kernel would search them at each page
+// fault. So while memory is short, a written range is dropped once max_bytes more have been
+// written. Pages that are being sent stay, because the kernel keeps pages in use. While memory is
+// not short, all pages stay, and replies are sent from them.
 #include "store/segment/page_window.h"
 
 #include <fcntl.h>

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Page cache of written bytes: while memory is short, the latest bytes stay and older ones are
-// dropped.
+// Limits the page cache of written bytes. While memory is short, only the bytes written last stay.
 #ifndef FOREBAY_STORE_PAGE_WINDOW_H
 #define FOREBAY_STORE_PAGE_WINDOW_H
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Four-way sets with round-robin replacement: a look-up costs one hash and at most four compares. A
-// read in flight keeps its entry alive by a reference after the entry has left the table.
+// Four-way sets with round-robin replacement. A look-up costs one hash and at most four compares. A
+// read in flight has a reference to its entry, so the entry stays valid after it has left the
+// table.
 #include "store/segment/run_cache.h"
 
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A worker's cache of runs whose header it has verified: the object and the payload's checksums.
-// Bounded in entries and bytes. Only its own worker uses it.
+// A worker's cache of verified run headers: the object's description and the payload's checksums.
+// The number of entries and their bytes are limited. Only its own worker uses the cache.
 #ifndef FOREBAY_STORE_RUN_CACHE_H
 #define FOREBAY_STORE_RUN_CACHE_H
 
@@ -25,17 +25,17 @@ struct run_info {
 struct run_cache {
     struct run_info *entries[RUN_CACHE_SETS][RUN_CACHE_WAYS];
     uint8_t next_way[RUN_CACHE_SETS];
-    unsigned hand; // the next set to empty when bytes exceeds bytes_max
+    unsigned hand; // the set that was emptied last because `bytes` would exceed bytes_max
     uint64_t bytes, bytes_max;
 };
 
-// `workers`: the number of workers with such a cache, which share the limit.
+// `workers`: the number of workers that have such a cache and share the limit.
 void run_cache_init(struct run_cache *cache, unsigned workers);
 void run_cache_done(struct run_cache *cache);
 // Returns the entry, borrowed until the next run_cache_add(); NULL if the run is not cached.
 struct run_info *run_cache_find(const struct run_cache *cache, const struct store_place *place);
 // Adds a run and takes a new reference to `object`, which has the generation of the place. Returns
-// the entry, borrowed as above.
+// the entry, borrowed until the next run_cache_add().
 struct run_info *run_cache_add(struct run_cache *cache, const struct store_place *place,
                                struct store_object *object, const struct run_header *header);
 struct run_info *run_cache_info_ref(struct run_info *info);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The segment files in their folder before any is open: their names and number, whether they hold
-// runs, and their disk usage. Called before threads start.
+// Examines the segment files in their folder before the log opens them: their names, their number,
+// whether they hold runs, and their disk usage. Called before threads start.
 #include "store/segment/segment_files.h"
 
 #include <dirent.h>
@@ -12,7 +12,7 @@
 
 #include "store/segment/segment_format.h"
 
-#define EMPTY_FILES_MAX 64u // a cache with more files is assumed to hold something
+#define EMPTY_FILES_MAX 64u // a cache with more files is assumed to hold runs
 #define STAT_BLOCK 512u
 
 struct file_bytes {
@@ -160,8 +160,8 @@ uint32_t segment_file_missing(const struct stat *st, uint32_t size_bytes)
     return is_ours ? (uint32_t)(size_bytes - there) : 0;
 }
 
-// Returns the trimmed bytes of a file if both its seal and the file system confirm them. The file
-// system may not: the file of a copied disk image is whole again.
+// Returns the trimmed bytes of a file, as far as both its seal and the file system confirm them.
+// The file system may not confirm them: after a copy of the directory, the file may be whole again.
 static uint32_t file_given_bytes(const struct store_dir *dir, uint32_t number)
 {
     char name[SEGMENT_NAME_LEN];

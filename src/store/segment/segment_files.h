@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Segment files in their folder. Shared inside the room only.
+// Names, sizes and content of the segment files in their folder. Shared inside the room only.
 #ifndef FOREBAY_STORE_SEGMENT_FILES_H
 #define FOREBAY_STORE_SEGMENT_FILES_H
 
@@ -21,7 +21,7 @@ uint64_t segment_files_bytes(int segments_fd);
 struct segment_file *segment_files_list(const struct store_dir *dir, size_t *ret_count) MUST_USE;
 // Removes all segment files.
 void segment_files_wipe(int segments_fd);
-// Returns true if no file holds a run. Returns false, too, if there are too many files to check.
+// Returns true if no file holds a run. Also returns false if there are too many files to check.
 bool segment_files_are_empty(int segments_fd);
 // Returns true if the file has no run at its beginning, or cannot be read.
 bool segment_file_is_empty(int segments_fd, uint32_t number);

@@ -2,19 +2,21 @@
 // The on-disk format of segments, version 2. Pure encode and decode; any thread. All numbers are
 // little endian, every CRC is CRC32C with the usual inversion at both ends, unnamed bytes are zero.
 //
-// A segment is a file of fixed size: a power of two and a 64th of it. It is allocated whole,
-// written front to back and freed as a whole, except that a full segment first returns its unused
-// bytes (segment_trim.c). It is never truncated. No byte is written twice, with three exceptions:
-// the marks of bad runs, a seal that is erased because its table is damaged and cannot take a mark,
-// and a table that a clean stop wrote into a segment that the next process continues.
+// A segment is a file of fixed size: a power of two plus a 64th of it. It is allocated whole,
+// written front to back, and freed as a whole. Before that, a full segment returns its unused bytes
+// (segment_trim.c). A segment is never truncated. No byte is written twice, with three exceptions:
+//
+// - A bad run gets a mark in its header and its row.
+// - If a table is damaged and cannot take a mark, the seal is erased.
+// - A clean stop writes a table into a segment that the next process continues to write.
 //
 // Segment numbers are never reused. Each segment has a random salt, which the index and every run
-// repeat. So a reader can never trust a stale place.
+// repeat. So a reader detects a stale place.
 //
 //   0     segment header (one sector)
 //   512   seal (one sector), zero until the segment is full
 //   4096  runs, each beginning at a multiple of 512
-//   ...   the table of its runs (segment_table.c), up to the end; an append leaves room for it
+//   ...   the table of the runs (segment_table.c), up to the end; an append leaves room for it
 //
 // Segment header                     Seal                           Intent
 //   0   8  magic "FBSEGMT1"            0   8  magic "FBSEAL01"        0   8  magic "FBINTNT1"
@@ -30,16 +32,16 @@
 //                                             (segment_trim.c)
 //   508 4  CRC of 0..507               508 4  CRC of 0..507           508 4  CRC of 0..507
 //
-// A run is header + payload and holds whole neighbouring blocks of one version. Three shapes, by
-// payload length:
+// A run is a header and a payload. The payload is one or more adjacent whole blocks of one version.
+// A run has one of three shapes, depending on the length of the payload:
 //
 //   below 32 KiB    [header][payload]                  one write, one read gets both
 //   up to 256 KiB   [header][..4096][payload]          one write; payload at a multiple of 4,096
 //   longer          [intent][header][..4096][payload]  intent first, then payload, the header last
 //
-// The intent is a sector of its own and is never rewritten. If its header is missing, because of a
-// crash or because the writer cancelled the run, the intent tells which bytes must not be written
-// again. After an incomplete run, a scan continues sector by sector.
+// The intent has its own sector and is never rewritten. The run's header may be missing, because of
+// a crash or because the writer cancelled the run. The intent then says which bytes must not be
+// written again. After such an incomplete run, a scan continues sector by sector.
 //
 // Run header
 //   0   8  magic "FBRUNHD1"                64  4  block size
@@ -57,12 +59,12 @@
 //   128    CRC of each 64 KiB of payload, 4 bytes each; then realm, bucket, key, ETag, versionId,
 //   reply headers
 //
-// The generation in a header may be provisional. The index identifies a version; a header's
-// generation only orders it against others when the index is rebuilt. Checksum units are numbered
-// through a segment, so that the marks of verified units in memory are dense.
+// The generation in a header may be provisional. The index has the final one. A header's generation
+// only orders versions of a key when the index is rebuilt. Checksum units are numbered through a
+// segment, so that the verified marks in memory have no gaps.
 //
-// To mark a run as bad, segment_list_mark_bad() rewrites its header with a hash that is not that of
-// its key. The run's row in the table is marked, too.
+// To mark a run as bad, segment_list_mark_bad() rewrites its header with a hash that does not match
+// its key. It also marks the run's row in the table.
 //
 // A reader accepts a header if
 //

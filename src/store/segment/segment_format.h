@@ -13,8 +13,9 @@
 #define SEGMENT_SEAL_OFFSET SECTOR_SIZE
 #define SEGMENT_DATA_OFFSET 4096u
 #define SEGMENT_FILE_MAX (SEGMENT_SIZE_MAX + SEGMENT_SIZE_MAX / 64)
-// Returns the size of the file for a segment size, which is a power of two. The extra bytes are for
-// headers and the table. So runs whose length divides the segment size fill the segment exactly.
+// Returns the size of the file for a segment size, which is a power of two. The file has extra
+// bytes for headers and the table. So runs whose length divides the segment size leave little room
+// unused.
 static inline uint32_t segment_file_bytes(uint32_t segment_size_bytes)
 {
     bool fixed = segment_size_bytes == disk_segment_size_fixed();
@@ -47,7 +48,8 @@ static inline bool segment_run_is_long(uint32_t segment_size_bytes, uint32_t blo
     return block_count > 1 && payload_len > segment_run_bytes_max(segment_size_bytes);
 }
 
-// Write and verify the first fields and the CRC that all sectors except run headers share.
+// Write and verify the fields that all sectors except run headers have in common: the first 24
+// bytes, and the CRC at the end.
 void segment_sector_head(char *sector, const char magic[8], uint32_t number, uint64_t salt);
 void segment_sector_end(char *sector);
 enum err segment_sector_verify(const char *sector, const char magic[8]) MUST_USE;
@@ -62,20 +64,20 @@ struct segment_header {
 void segment_header_encode(const struct segment_header *header, char *ret_sector);
 enum err segment_header_decode(const char *sector, struct segment_header *ret_header) MUST_USE;
 
-// Written once, when a segment is full. Without a seal the segment may hold runs that the index
-// does not know.
+// The seal of a full segment, which is written once. A segment without a seal may hold runs that
+// the index does not know.
 struct segment_seal {
     uint32_t number; // 0: there is no seal
     uint64_t salt;
     uint32_t end_offset, unit_count, run_count;
-    uint32_t row_count, table_id; // number of rows and id of the table at the segment's end
+    uint32_t row_count, table_id; // of the table at the segment's end
     // Bytes between the last run and the table that were returned to the file system.
     uint32_t given_bytes;
 };
 void segment_seal_encode(const struct segment_seal *seal, char *ret_sector);
 enum err segment_seal_decode(const char *sector, struct segment_seal *ret_seal) MUST_USE;
 
-// Announces a run that is too long for one write.
+// Announces a run that is too long for one write. Written before the run.
 struct run_intent {
     uint32_t number;
     uint64_t salt;
@@ -98,8 +100,8 @@ struct run_header {
     uint64_t first_block;
     struct hash128 hash;
     int64_t last_modified;
-    struct span realm, bucket, key, etag, version_id,
-        headers;           // after decoding: slices of the given bytes
+    // After decoding, the strings and unit_crcs point into the decoded bytes.
+    struct span realm, bucket, key, etag, version_id, headers;
     const char *unit_crcs; // 4 bytes each, little endian
 };
 
@@ -109,11 +111,12 @@ uint32_t segment_run_header_len(struct span realm, struct span bucket, struct sp
                                 uint32_t unit_count);
 // `ret_bytes` holds header->header_len bytes.
 void segment_run_header_encode(const struct run_header *header, char *ret_bytes);
-// Accepts only a header that is complete (checksum) and consistent in itself. The caller compares
-// salt, number, place and key. ERR_FORMAT: no header begins here; ERR_CORRUPT: a damaged one does.
+// Decodes a header. Accepts it only if its checksum is right and it is consistent in itself. The
+// caller compares salt, number, offsets and key. Returns ERR_FORMAT if no header begins here, and
+// ERR_CORRUPT if the header is damaged.
 enum err segment_run_header_decode(struct span bytes, struct run_header *ret_header) MUST_USE;
-// Returns the length that a header beginning here claims, unverified, so that the caller knows how
-// much to read. Returns 0 if none begins here.
+// Returns the length that the header states, so that the caller knows how much to read. The length
+// is not verified by the checksum. Returns 0 if no header begins here.
 uint32_t segment_run_header_peek_len(struct span bytes);
 
 static inline uint32_t run_header_unit_crc(const struct run_header *header, uint32_t unit)
@@ -127,8 +130,8 @@ static inline uint32_t run_unit_count(uint32_t payload_len)
     return (payload_len + STORE_CHECKSUM_UNIT - 1) / STORE_CHECKSUM_UNIT;
 }
 
-// Returns the payload length of `block_count` blocks from `first_block`; an object's last block is
-// short.
+// Returns the payload length of `block_count` blocks from `first_block` on. The object's last block
+// may be short.
 uint64_t segment_run_payload_len(uint64_t object_size_bytes, uint32_t block_size_bytes,
                                  uint64_t first_block, uint32_t block_count);
 uint64_t segment_run_object_blocks(uint64_t object_size_bytes, uint32_t block_size_bytes);

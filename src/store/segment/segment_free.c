@@ -2,16 +2,16 @@
 // The freeing thread removes evicted segments. It runs in parallel with the supply thread, which
 // creates segments, and the index writer, which forgets their entries at its own pace.
 //
-// To free a segment, the thread stops new pins, lists the runs (segment_list.c) and unlinks the
-// file. When the last pin is gone, it closes the file and returns the space. It hands the index
-// entries, in the order of their keys, to the index writer, and does not wait until they are
-// removed. An entry names its segment by number and salt. Neither is ever reused, so each entry is
-// a miss from the first step on. A crash may leave such entries in the index; a look-up that finds
-// one removes it.
+// The segment accepts no new pins from the moment at which its eviction begins. The thread lists
+// its runs (segment_list.c) and unlinks the file. When the last pin is gone, it closes the file and
+// returns the space. It passes the runs to the index writer, and does not wait until their entries
+// are removed from the index. An entry names its segment by number and salt. Neither is ever
+// reused, so each entry is a miss once new pins are refused. A crash may leave such entries in the
+// index. A look-up that finds one has it removed.
 //
-// If very many entries wait to be forgotten, this thread waits for the index writer, but only after
-// it has returned the space. If the index forgets nothing for long because the disk takes no
-// commits, those entries stay, and are counted.
+// If very many entries wait for removal, this thread waits for the index writer, but only after it
+// has returned the space. If the index writer removes nothing for long, because the disk accepts no
+// commits, the entries stay in the index and are counted.
 #include "store/segment/segment_free.h"
 
 #include <errno.h>
@@ -27,7 +27,7 @@
 #include "store/segment/segment_log.h"
 #include "store/segment/segment_supply.h"
 
-#define TICK_MS 1000u // interval at which seals are written and failed unlinks retried
+#define TICK_MS 1000u // interval at which the thread writes seals and retries failed unlinks
 
 // --- dooming segments
 
@@ -41,7 +41,7 @@ void segment_free_doom_locked(struct segment_log *log, struct segment *segment,
                 log->guarded.spare[kept++] = log->guarded.spare[i];
             }
         }
-        check(kept + 1 == log->guarded.spare_count); // it was there exactly once
+        check(kept + 1 == log->guarded.spare_count); // the segment was in the array exactly once
         log->guarded.spare_count = kept;
         atomic_store(&log->room, kept);
     }
@@ -112,8 +112,8 @@ static bool on_row_forgotten(void *ctx, const struct segment_row *row)
     return true;
 }
 
-// Lists the runs of the segment. Returns false if that is impossible; a round through the index
-// then finds its entries.
+// Lists the runs of the segment. Returns false if that is impossible. A round through the index
+// then finds their entries.
 static bool free_list(struct segment *segment, struct forgetting *f)
 {
     *f = (struct forgetting){.number = atomic_load(&segment->number)};
@@ -139,7 +139,7 @@ static void segment_closed(struct segment *segment)
     segment_pool_close(&log->pool, segment);
     pthread_mutex_lock(&log->guarded.lock);
     check((atomic_load(&segment->pins) & ~SEGMENT_PIN_UNLINKED) == 0);
-    check(atomic_load(&segment->holds) == 0); // each came with a pin
+    check(atomic_load(&segment->holds) == 0); // a thread with a hold has a pin, and no pin is left
     check(log->guarded.dying_count > log->guarded.doomed_count);
     check(segment->given_bytes < log->segment_cost_bytes);
     segment_free_marks(segment); // the last pin is gone
@@ -170,11 +170,12 @@ void segment_free_close(struct segment *segment)
     pthread_mutex_unlock(&log->guarded.lock);
 }
 
-// Returns false if the file could not be unlinked. It then still counts, and the thread retries at
-// the next tick.
+// Returns false if the file could not be unlinked. The file then still counts in cache.size, and
+// the thread tries again at the next tick.
 static bool free_unlink(struct segment_log *log, struct segment *segment)
 {
-    // Readers with a pin may continue, and an unlinked file cannot be opened any more.
+    // Readers with a pin may continue after the unlink. So open the file now, because nobody can
+    // open it later.
     int fd;
     if ((atomic_load(&segment->pins) & SEGMENT_PIN_COUNT) != 0 &&
         segment_borrow_wait(segment, &fd) == ERR_OK) {
@@ -195,8 +196,8 @@ static bool free_unlink(struct segment_log *log, struct segment *segment)
         return false;
     }
     if (segment->is_distrusted) {
-        // Otherwise a power cut could bring back a file that must not be found. If the disk refuses
-        // the sync too, nothing more can be done.
+        // Without this sync, a power cut could bring back a file that must not be found. If the
+        // sync fails, too, nothing more can be done.
         (void)fsync(log->disk->dir.segments_fd);
     }
     return true;
@@ -212,7 +213,8 @@ static void free_one(struct segment_log *log, struct segment *segment)
     uint64_t moved_blocks = segment->moved_blocks, moved_bytes = segment->moved_bytes;
     bool listed = forgets && free_list(segment, &f);
     log->host.dies(log->host.ctx, segment, f.removals, listed ? f.count : 0);
-    // We hand its entries to the index below. A retry after a failed unlink must not do it again.
+    // The entries are passed to the index below. A retry after a failed unlink must not repeat
+    // that.
     segment->index_forgotten = true;
     bool unlinked = free_unlink(log, segment);
     if (unlinked) {
@@ -225,7 +227,7 @@ static void free_one(struct segment_log *log, struct segment *segment)
         if ((before & SEGMENT_PIN_COUNT) == 0) {
             segment_closed(segment);
         } else {
-            segment_log_want(log, false); // readers may keep its space for long
+            segment_log_want(log, false); // readers may hold the space for long: pick another one
         }
     }
     if (!forgets) {
@@ -269,8 +271,8 @@ static void free_all(struct segment_log *log)
 
 // --- sealing
 
-// Writes the seal of a full segment once nothing has a hold on it. A seal promises that the index
-// knows all runs of the segment.
+// Writes the seal of a full segment that has no holds. A seal promises that the index knows all
+// runs of the segment.
 static bool seal_due(struct segment_log *log, struct segment *segment)
 {
     if (atomic_load(&segment->number) == 0) {
@@ -279,7 +281,7 @@ static bool seal_due(struct segment_log *log, struct segment *segment)
     pthread_mutex_lock(&log->guarded.lock);
     bool due = segment->state == SEGMENT_SEALED && !segment->seal_written &&
                atomic_load(&segment->holds) == 0;
-    // Tried once. If it fails, a later start scans the segment.
+    // A seal is tried only once. If that fails, a later start scans the segment.
     segment->seal_written = segment->seal_written || due;
     pthread_mutex_unlock(&log->guarded.lock);
     if (due) {
@@ -336,7 +338,7 @@ void segment_free_start(struct segment_log *log)
 void segment_free_stop(struct segment_log *log)
 {
     if (log->guarded.freer.phase == DISK_THREAD_NEW) {
-        return; // the log may not even be open, and has no lock then
+        return; // the log may not be open, so its lock may not exist
     }
     disk_thread_stop(&log->guarded.freer, &log->guarded.lock, &log->guarded.free_wake);
 }

@@ -8,11 +8,11 @@
 void segment_free_start(struct segment_log *log);
 // Stops the thread after it has freed the segments that are being evicted.
 void segment_free_stop(struct segment_log *log);
-// Starts the eviction of a segment; under the log's lock. `index_forgotten`: the index has no
-// entries of the segment, or must keep them.
+// Starts the eviction of a segment. Called under the log's lock. `index_forgotten`: the index has
+// no entries of the segment, or must keep them.
 void segment_free_doom_locked(struct segment_log *log, struct segment *segment,
                               bool index_forgotten);
-// The same for a full segment, unless its eviction has begun. Any thread.
+// Starts the eviction of a full segment, unless it has begun already. Any thread.
 void segment_free_doom_full(struct segment_log *log, struct segment *segment);
 // Queues an unlinked segment for closing, because its last pin is gone. Any thread.
 void segment_free_close(struct segment *segment);

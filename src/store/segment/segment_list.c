@@ -1,32 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
-// The list of runs of a segment. While the segment fills, memory has a row for each complete run,
-// added by the worker that wrote it. When the last hold is gone, the rows are written as the
-// segment's table and leave memory. For a segment found at the start, the rows come from its table
-// or a scan.
+// Lists the runs of a segment. While the segment fills, there is a row in memory for each complete
+// run. The thread that wrote the run has added it. When the segment is full and its last hold is
+// gone, the freeing thread writes the rows as the segment's table and frees them. For a segment
+// found at the start, the rows are read from its table or found by a scan.
 //
-// The order of writes, and why a power cut between any two does no harm:
+// The order of writes, chosen so that a power cut between any two does no harm:
 //
-//   payload, header       written by the worker; a header without its payload fails checksums
-//   sync, index commit    by the index writer, which then releases the run's hold
-//   table                 written when the last hold is gone: all its runs that the index names
-//                         are synced
-//   seal                  has the number of rows and the id of this writing of the table
-//   marks                 header and row of a bad run, synced before the commit that removes the
-//                         run from the index
+//   1. A worker writes payload and header. A header without its payload fails checksums.
+//   2. The index writer syncs the segment, commits the run's place, and releases the run's hold.
+//   3. The freeing thread writes the table when the last hold is gone. By then all runs that the
+//      index names are synced.
+//   4. The freeing thread writes the seal. It has the number of rows and the id of this writing of
+//      the table.
+//   5. The index writer marks a bad run in its header and its row, before the commit that removes
+//      the run from the index. If the key is condemned, it also syncs the marks before that commit
+//      (index_condemn.c).
 //
 // Nothing is synced between table and seal, so a power cut can leave these states:
 //
-// - A seal without its complete table, or with a table that a clean stop wrote earlier (which has
-//   another id): the segment counts as having no table. It is scanned, and the case is counted.
-// - A table without its seal: the segment counts as not sealed, and is scanned.
-// - A torn sector of a table with a mark: it fails its checksum, and the scan finds the marked
-//   header.
-// - A row whose run never reached the disk: the index never had the run, because it was not synced.
-//   The row's header does not exist and is refused at first sight.
+// - A seal without its complete table, or with a table that a clean stop wrote earlier and that has
+//   another id. The segment counts as having no table. It is scanned, and the case is counted.
+// - A table without its seal. The segment counts as not sealed, and is scanned.
+// - A torn sector of a table with a mark. The sector fails its checksum, so the segment is scanned,
+//   and the scan finds the marked header.
+// - A row whose run never reached the disk. The index does not name the run, because it was not
+//   synced. A reader of the row finds no valid header at its offset.
 //
-// Locks: rows_guard guards the rows. Workers take it too, so it is held briefly: a loop over many
-// rows releases it every TABLE_STEP_PAGES. A thread that writes a table or a mark takes seal_lock
-// first. So each mark is in the rows before they are written, or goes into the table afterwards.
+// Locks: rows_guard guards the rows. Workers take it, too, so it is held only briefly. A loop over
+// many rows releases it every TABLE_STEP_PAGES. A thread that writes a table or a mark takes
+// seal_lock first. So each mark is either in the rows before the table is written, or is written
+// into the table afterwards.
 #include "store/segment/segment_list.h"
 
 #include <errno.h>
@@ -47,7 +50,7 @@
 void segment_list_note(struct segment *segment, const struct segment_row *row)
 {
     struct segment_log *log = segment->log;
-    check(atomic_load(&segment->holds) > 0); // so the segment is not sealed before it has the row
+    check(atomic_load(&segment->holds) > 0); // the hold delays the seal until the row is added
     check(row->header_offset >= SEGMENT_DATA_OFFSET && row->header_offset % RUN_ALIGN == 0);
     check(row->payload_offset >= row->header_offset + row->header_len);
     check(row->payload_offset < log->segment_size_bytes && !row->is_bad);
@@ -58,14 +61,14 @@ void segment_list_note(struct segment *segment, const struct segment_row *row)
     pthread_mutex_unlock(&log->rows_guard);
 }
 
-// Returns a copy of the rows, or NULL if they are not in memory. *ret_salt is 0 if this process has
-// not examined the segment. Copies in steps, because workers add rows to this and other segments.
+// Returns a copy of the rows, or NULL if they are not in memory. Sets *ret_salt to 0 if this
+// process has not examined the segment. Copies in steps, so that workers can add rows in between.
 static struct segment_rows *rows_of(struct segment *segment, uint64_t *ret_salt)
 {
     struct segment_log *log = segment->log;
     struct segment_rows *copy = segment_rows_new();
     bool there = true;
-    for (bool whole = false; there && !whole;) { // ends: a segment holds a bounded number of runs
+    for (bool whole = false; there && !whole;) { // ends, because the number of runs is bounded
         pthread_mutex_lock(&log->rows_guard);
         *ret_salt = segment->salt;
         there = segment->rows != NULL;
@@ -73,7 +76,7 @@ static struct segment_rows *rows_of(struct segment *segment, uint64_t *ret_salt)
         pthread_mutex_unlock(&log->rows_guard);
     }
     check(!there || segment_rows_count(copy) <= log->segment_size_bytes / RUN_ALIGN);
-    if (!there) { // the table is on disk by now
+    if (!there) { // the rows are not in memory, or were written to disk during the copy
         segment_rows_free(copy);
         copy = NULL;
     }
@@ -132,7 +135,7 @@ static enum err table_read(const struct segment *segment, int fd, uint32_t row_c
     return err;
 }
 
-// Reads the rows of a sealed segment from its table. ERR_FORMAT: it has no seal.
+// Reads the rows of a sealed segment from its table. Returns ERR_FORMAT if the segment has no seal.
 static enum err table_of(struct segment *segment, uint64_t *ret_salt,
                          struct segment_rows **ret_rows)
 {
@@ -205,7 +208,7 @@ enum err segment_list(struct segment *segment,
                       bool (*on_row)(void *ctx, const struct segment_row *row), void *ctx,
                       uint64_t *ret_salt)
 {
-    (void)store_fault_strike(STORE_FAULT_SCAN); // a test may pause it here
+    (void)store_fault_strike(STORE_FAULT_SCAN); // a test may pause the thread here
     uint64_t salt;
     struct segment_rows *rows = rows_of(segment, &salt);
     if (rows == NULL) {
@@ -234,8 +237,7 @@ static uint32_t table_id_new(void)
     return (uint32_t)random_u64() | 1u;
 }
 
-// Under seal_lock. Finishes the segment's rows and writes them as a table. With ERR_OK they belong
-// to that table.
+// Finishes the segment's rows and writes them as a table. Called under seal_lock.
 static enum err rows_write_locked(struct segment *segment, int fd, uint32_t table_id,
                                   uint32_t *ret_row_count)
 {
@@ -245,7 +247,7 @@ static enum err rows_write_locked(struct segment *segment, int fd, uint32_t tabl
     uint32_t page = 0;
     for (bool finished = false; !finished;) {
         pthread_mutex_lock(&log->rows_guard);
-        rows = segment->rows; // nothing has a hold, so no rows are added; marks wait for seal_lock
+        rows = segment->rows; // no row is added without a hold, and no mark without seal_lock
         finished = rows == NULL || segment_rows_finish_on(rows, &id, &page);
         pthread_mutex_unlock(&log->rows_guard);
     }
@@ -284,7 +286,7 @@ static enum err seal_write_locked(struct segment *segment, int fd, uint32_t give
     stats_add(COUNTER_segment_sealed_bytes, log->segment_size_bytes);
     uint64_t used =
         (uint64_t)seal.end_offset + segment_table_bytes(seal.row_count) + seal.given_bytes;
-    stats_add(COUNTER_segment_unused_bytes, // a torn segment may seem full up to its end
+    stats_add(COUNTER_segment_unused_bytes, // `used` may exceed the size if the segment was torn
               log->segment_size_bytes - min_u64(used, log->segment_size_bytes));
     return ERR_OK;
 }
@@ -292,14 +294,14 @@ static enum err seal_write_locked(struct segment *segment, int fd, uint32_t give
 void segment_list_seal(struct segment *segment)
 {
     struct segment_log *log = segment->log;
-    check(atomic_load(&segment->holds) == 0); // and it is full, so it gets none
+    check(atomic_load(&segment->holds) == 0); // a full segment gets no more holds
     struct segment_rows *rows = NULL;
     int fd;
     if (segment_borrow_wait(segment, &fd) != ERR_OK) {
-        return; // not sealed: the rows stay in memory, and a later start scans it
+        return; // the rows stay in memory, and a later start scans the unsealed segment
     }
     pthread_mutex_lock(&log->rows_guard);
-    bool is_listed = segment->rows != NULL; // nothing has a hold, so no rows are added
+    bool is_listed = segment->rows != NULL; // no row is added any more, because there is no hold
     uint32_t row_count = is_listed ? segment_rows_count(segment->rows) : 0;
     pthread_mutex_unlock(&log->rows_guard);
     uint32_t given_bytes = is_listed ? segment_trim(segment, fd, row_count) : 0;
@@ -308,7 +310,7 @@ void segment_list_seal(struct segment *segment)
     if (is_written) {
         pthread_mutex_lock(&log->rows_guard);
         rows = segment->rows;
-        check(rows != NULL); // only this thread takes them
+        check(rows != NULL); // only this thread removes the rows
         segment->rows = NULL;
         pthread_mutex_unlock(&log->rows_guard);
     } else {
@@ -355,7 +357,7 @@ enum err segment_list_load(struct segment *segment, uint64_t salt, uint32_t row_
 
 // --- marks
 
-// Erases the seal, so that no later reader accepts a table in which a mark is missing.
+// Erases the seal, so that no reader accepts a table that lacks a mark.
 static enum err seal_erase(int fd)
 {
     static const char nothing[SECTOR_SIZE];
@@ -363,16 +365,16 @@ static enum err seal_erase(int fd)
     return written == (ssize_t)sizeof(nothing) ? ERR_OK : ERR_IO;
 }
 
-// A run known to be bad leaves the index, but a scan would find it again. So its header is
-// rewritten in its place with a hash that is not that of its key. A look-up refuses it like every
-// header that differs from the index. A scan jumps over it as it jumps over runs of other caches.
-// Versions of Forebay without marks do the same. A header torn by a power cut fails its checksum,
-// which has the same effect.
+// Marks a bad run in its header. The run is removed from the index, but a scan would find it again.
+// So its header is rewritten with a hash that does not match its key. A look-up refuses such a
+// header, because it differs from the index. A scan skips it, as it skips runs of other caches.
+// Versions of Forebay without marks do the same. If a power cut tears the header, it fails its
+// checksum, which has the same effect.
 static enum err header_mark_bad(int fd, const struct store_place *place)
 {
     char bytes[RUN_HEADER_MAX], marked[RUN_HEADER_MAX];
     if (place->header_len < RUN_HEADER_FIXED || place->header_len > RUN_HEADER_MAX) {
-        return ERR_OK; // not a header of ours
+        return ERR_OK; // no run has such a header
     }
     struct run_header h;
     ssize_t got = pread(fd, bytes, place->header_len, place->header_offset);
@@ -430,7 +432,7 @@ enum err segment_list_mark_bad(struct segment *segment, int fd, const struct sto
     pthread_mutex_lock(&log->rows_guard);
     bool in_memory = segment->rows != NULL;
     if (in_memory && segment->salt == place->salt) {
-        (void)segment_rows_mark_bad(segment->rows, place, &at); // it may have no such run
+        (void)segment_rows_mark_bad(segment->rows, place, &at); // there may be no such run
     }
     pthread_mutex_unlock(&log->rows_guard);
     enum err err = in_memory ? ERR_OK : table_mark_bad(segment, fd, place);

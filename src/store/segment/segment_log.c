@@ -2,11 +2,13 @@
 // Segments in memory: a table of entries, indexed by number, their pins and marks, and the choice
 // of the segment for the next run. segment_supply.c creates segments, segment_free.c frees them.
 //
-// The life of a segment. The supply thread creates a file (SPARE). A slot takes it when its current
-// segment is full (OPEN), and seals it when it takes the next (SEALED). When the policy picks it,
-// or its disk fails, it is DYING: it accepts no new pins, its entries leave the index in batches,
-// and it is unlinked. When the last pin is gone, the freeing thread closes it and returns its
-// space.
+// The life of a segment:
+//   SPARE   The supply thread has created its file.
+//   OPEN    A slot has taken it, because the slot's previous segment was full.
+//   SEALED  It is full, and the slot has taken another one.
+//   DYING   The policy has picked it, or an operation on its file has failed. It accepts no new
+//           pins, its entries leave the index in batches, and its file is unlinked. When the last
+//           pin is gone, the freeing thread closes the file and returns its space.
 //
 // An entry is at index `number` modulo the table size, so any thread finds it without a lock.
 // number_take() chooses numbers so that no two live segments share an entry. A pin is one
@@ -14,17 +16,18 @@
 // is compared after pinning.
 //
 // Marks. A checksum unit is *verified* if this process has seen its bytes match their checksum, or
-// has written them and the write has ended. The marks exist only in memory. They are numbered
-// through the segment and cover payloads of at least 32 KiB; shorter ones are verified at every
-// read.
+// has written them and the write has ended. The marks exist only in memory. Units are numbered
+// through the segment. Only payloads of at least 32 KiB have marks; shorter ones are verified at
+// every read.
 //
-// A read from the device clears the unit's mark before it begins. A send checks the mark again once
-// it holds the pages. POSIX_FADV_RANDOM keeps the kernel's read-ahead from reading neighbours. A
-// scan reads everything, so it clears all marks of its segment. One gap remains: another process
-// that reads or writes the cache files through the page cache. `cache.verify: always` closes it.
+// The bytes in the page cache may change when they are read again from the device. So such a read
+// first clears the unit's mark, and a send checks the mark again once it holds the pages.
+// POSIX_FADV_RANDOM keeps the kernel's read-ahead from reading neighbours. A scan reads everything,
+// so it clears all marks of its segment. One gap remains: another process may read or write the
+// cache files through the page cache. `cache.verify: always` closes it.
 //
-// A run is *bad* if it failed its checksum or could not be read. It is a miss at once, until the
-// index has forgotten it.
+// A run is *bad* if it failed its checksum or could not be read. Look-ups treat it as a miss from
+// then on, even before the index has forgotten it.
 #include "store/segment/segment_log.h"
 
 #include <errno.h>
@@ -43,7 +46,7 @@
 #define TABLE_MIN 256u
 #define VERIFIED_BITS 64u
 #define SPARE_EMPTY_MAX 4u // the most empty segments that are kept at the start
-#define SPARE_FOUND_MAX (SEGMENT_SPARE_MAX - 1) // the supply thread may be creating one
+#define SPARE_FOUND_MAX (SEGMENT_SPARE_MAX - 1) // one less: the supply thread may be creating one
 
 uint64_t segment_cost_bytes(uint32_t segment_size_bytes)
 {
@@ -92,7 +95,7 @@ void segment_unmark_all(struct segment *segment)
     }
 }
 
-// Turns a free entry into segment `number`. Under the log's lock, or before threads start.
+// Turns a free entry into segment `number`. Called under the log's lock, or before threads start.
 void segment_enter(struct segment_log *log, uint32_t number, enum segment_state state)
 {
     struct segment *segment = segment_log_entry(log, number);
@@ -156,7 +159,7 @@ static void log_enter_files(struct segment_log *log, const struct segment_file *
         uint32_t number = files[i].number;
         check(number != 0 && files[i].given_bytes <= log->segment_size_bytes);
         struct segment *segment = segment_log_entry(log, number);
-        if (segment->state != SEGMENT_FREE) { // happens only if numbers differ by millions
+        if (segment->state != SEGMENT_FREE) { // only if the numbers of two files differ by millions
             char name[SEGMENT_NAME_LEN];
             segment_name(number, name);
             (void)unlinkat(disk->dir.segments_fd, name, 0);
@@ -329,7 +332,7 @@ void segment_hold_again(struct segment *segment)
 
 void segment_unhold(struct segment *segment)
 {
-    check((atomic_load(&segment->pins) & SEGMENT_PIN_COUNT) > 0); // a hold comes with a pin
+    check((atomic_load(&segment->pins) & SEGMENT_PIN_COUNT) > 0); // a thread with a hold has a pin
     unsigned before = atomic_fetch_sub(&segment->holds, 1);
     check(before > 0);
     if (before == 1 && atomic_load_explicit(&segment->log->room, memory_order_relaxed) == 0) {
@@ -442,8 +445,7 @@ void segment_set_bad(struct segment *segment, uint32_t header_offset)
             return;
         }
     }
-    // With this many bad runs the disk cannot be trusted, so the rest of the segment is worth
-    // nothing.
+    // The list is full. With this many bad runs, the rest of the segment cannot be trusted either.
     segment_log_abandon(segment->log, segment);
 }
 
@@ -516,8 +518,8 @@ static bool reserve_in(struct segment_log *log, struct segment *segment,
     return true;
 }
 
-// Keeps the segment that has more room left as the slot's current one and seals the other. So a run
-// as long as a segment does not end a segment that has just been begun.
+// Keeps the segment that has more room left as the slot's current one, and seals the other. So a
+// run that is as long as a segment does not cause a nearly empty segment to be sealed.
 static void slot_keep_roomier(struct segment_slot *slot, struct segment_log *log,
                               struct segment *next)
 {
@@ -552,7 +554,8 @@ static enum err slot_reserve(struct segment_log *log, struct segment_slot *slot,
         slot_keep_roomier(slot, log, segment);
     }
     if (!fits && !want->is_long) {
-        // No segment of the slot has room. The current one is sealed, so that it may be evicted.
+        // Neither the current segment nor a spare one has room. Seal the current segment, so that
+        // it may be evicted.
         segment_fill_up(log, slot->guarded.current);
         slot->guarded.current = NULL;
     }
@@ -608,7 +611,7 @@ bool segment_log_adopt(struct segment_log *log, struct segment *segment,
         check(found->sealed || found->rows != NULL);
         check(found->sealed || found->end_offset >= SEGMENT_DATA_OFFSET);
         check(found->sealed || found->end_offset <= log->segment_size_bytes);
-        found->sealed |= segment->given_bytes > 0; // a trimmed segment has no room for more runs
+        found->sealed |= segment->given_bytes > 0; // a trimmed segment takes no more runs
         segment->recovered = false;
         segment->append_offset = found->end_offset;
         segment->unit_count = found->unit_count;
@@ -696,9 +699,9 @@ struct scan_io {
     bool failed; // some bytes could not be read
 };
 
-// The scan reads unverified bytes from the device while other threads read and send, so it clears
-// all marks before reading. It clears them again afterwards, because a thread may have verified a
-// page that was dropped and read again during this read.
+// Reads for a scan. It brings unverified bytes from the device while other threads read and send,
+// so it first clears all marks of the segment. It clears them again at the end. During the read,
+// another thread may have verified a page that the kernel then dropped and this read brought back.
 static void scan_read(void *ctx, uint64_t offset, char *buf, size_t len)
 {
     struct scan_io *io = ctx;
@@ -713,7 +716,7 @@ static void scan_read(void *ctx, uint64_t offset, char *buf, size_t len)
         if (failed == 0 && got < 0 && errno == EINTR) {
             continue;
         }
-        if (got <= 0) { // unreadable or truncated: treat as zeros
+        if (got <= 0) { // unreadable or truncated bytes count as zeros
             size_t hole = got == 0 ? len - done : (size_t)min_u64(4096, len - done);
             memset(buf + done, 0, hole);
             done += hole;
@@ -729,8 +732,8 @@ static uint64_t scan_next_data(void *ctx, uint64_t offset)
 {
     off_t next = lseek(((struct scan_io *)ctx)->fd, (off_t)offset, SEEK_DATA);
     if (next < 0) {
-        return errno == ENXIO ? UINT64_MAX
-                              : offset; // no data follows, or the file system does not know
+        // ENXIO: no data follows. Other errors: the file system cannot tell.
+        return errno == ENXIO ? UINT64_MAX : offset;
     }
     return (uint64_t)next;
 }
@@ -759,8 +762,8 @@ enum err segment_log_scan(struct segment *segment, uint64_t salt,
     check(err != ERR_OK || ret_result->end_offset >= SEGMENT_DATA_OFFSET);
     segment_return(segment);
     if (err == ERR_OK && io.failed) {
-        ret_result->end_offset =
-            segment->log->segment_size_bytes; // the content is unknown, so write nothing there
+        // Some content is unknown, so nothing more may be written to the segment.
+        ret_result->end_offset = segment->log->segment_size_bytes;
         ret_result->is_partial = true;
     }
     return err;

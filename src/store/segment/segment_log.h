@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The segment log: the table of segments, their pins and marks, and the choice of where the next
-// run is written. It owns two threads: segment_supply.c creates segments, segment_free.c frees
-// them.
+// The segment log: the table of segments, their pins and marks, and the choice of the segment for
+// the next run. It owns two threads: the supply thread creates segments (segment_supply.c), and the
+// freeing thread removes them (segment_free.c).
 #ifndef FOREBAY_STORE_SEGMENT_LOG_H
 #define FOREBAY_STORE_SEGMENT_LOG_H
 
@@ -32,14 +32,14 @@ enum segment_wish {
 };
 
 #define SEGMENT_PIN_LIVE (1u << 31)     // new pins are allowed
-#define SEGMENT_PIN_UNLINKED (1u << 30) // unlinked: whoever drops the last pin closes it
+#define SEGMENT_PIN_UNLINKED (1u << 30) // the file is unlinked; the last unpin queues its closing
 #define SEGMENT_PIN_COUNT (SEGMENT_PIN_UNLINKED - 1)
 
 // An entry of the segment table. It is never freed while the process runs, but reused for other
-// segments. A thread with an old pointer may therefore try to pin it, and then compares the number
-// to see whether the entry still holds the same segment. An entry that was never used is all zero,
-// so the table takes memory only where there are segments. `verified`, `bad` and `rows` are freed
-// with the segment.
+// segments. So a thread with an old pointer may pin the entry, and must then compare the number to
+// see whether it still holds the same segment. An entry that was never used is all zero, so the
+// table takes memory only where there are segments. `verified`, `bad` and `rows` are freed with the
+// segment.
 struct segment {
     atomic_uint number; // 0: free
     atomic_uint pins;   // the pin count and the two flags; 0: no segment
@@ -53,29 +53,29 @@ struct segment {
     atomic_uint bad_count;
     atomic_uint last_used_s;
     struct segment_log *log;
-    // Guarded by the log's lock. While the segment is OPEN, the slot's lock also guards the fields
-    // from `state` to `run_count`. The log's lock alone guards given_bytes.
+    // The log's lock guards the fields from `state` to `given_bytes`. While the segment is OPEN,
+    // the slot's lock also guards those from `state` to `run_count`.
     enum segment_state state;
     // `recovered`: the file existed at the start and recovery has not examined it yet.
     bool seal_written, recovered;
-    uint64_t salt; // set once, under rows_guard as well
+    uint64_t salt; // set once, under the log's lock and rows_guard
     uint32_t append_offset, unit_count, run_count;
     // Bytes of the file that were returned to the file system. Nothing is written to the segment
     // after that.
     uint32_t given_bytes;
-    bool is_distrusted;   // DYING: abandoned; must not be found again after a crash
-    bool index_forgotten; // DYING: the index no longer has its entries, or must keep them
-    uint64_t moved_blocks, moved_bytes; // DYING: what was rewritten into other segments
-    struct segment *next;               // in the list `doomed` or `closable`
-    // Under rows_guard: the rows of the complete runs. NULL: they are on disk, or unknown.
+    bool is_distrusted;   // DYING: a later process must not find the file, even after a crash
+    bool index_forgotten; // DYING: the freeing thread has no entries to remove from the index
+    uint64_t moved_blocks, moved_bytes; // blocks and bytes that were rewritten elsewhere
+    struct segment *next;               // the next entry of the list `doomed` or `closable`
+    // Rows of the complete runs, guarded by rows_guard. NULL: they are on disk, or unknown.
     struct segment_rows *rows;
     unsigned pool_at; // index in the pool's array of open segments; under the pool's lock
 };
 
 // Slots for runs that are kept apart from the runs that workers store.
 #define SEGMENT_SLOTS_APART 2u
-#define SEGMENT_SLOT_SURVIVORS 0u // runs that outlive their segment
-#define SEGMENT_SLOT_PROBATION 1u // runs that are soon evicted (policy_probation.c)
+#define SEGMENT_SLOT_SURVIVORS 0u // runs rewritten from a segment that is being evicted
+#define SEGMENT_SLOT_PROBATION 1u // runs on probation, which are evicted soon (policy_probation.c)
 
 struct segment_slot {
     struct {
@@ -84,9 +84,10 @@ struct segment_slot {
     } guarded;
 };
 
-// In a cache with fewer segments, a segment for survivors would take too large a share.
+// A cache with fewer segments rewrites no survivors, because their segment would take too large a
+// share of it.
 #define SEGMENT_REWRITE_SEGMENTS_MIN 9u
-// The same limit for a segment for runs on probation.
+// A cache with fewer segments stores no run on probation, for the same reason.
 #define SEGMENT_PROBATION_SEGMENTS_MIN 16u
 
 // A run of a segment that is being evicted.
@@ -97,15 +98,14 @@ struct segment_removal {
 
 enum segment_pick {
     SEGMENT_PICK_NONE,     // no segment may be evicted
-    SEGMENT_PICK_GOES,     // evict *ret_number
-    SEGMENT_PICK_REWRITES, // evict it later, once its survivors are in other segments
+    SEGMENT_PICK_GOES,     // the log evicts *ret_number
+    SEGMENT_PICK_REWRITES, // the host evicts the segment after it has rewritten the survivors
 };
 
 struct segment_file;
 
 // The callbacks of the log to its host. `ctx` is the first argument of each call. Each comment
-// names the calling thread. The log calls without holding a lock, unless the comment says
-// otherwise.
+// names the calling thread. The log holds no lock during a call, unless the comment says otherwise.
 struct segment_host {
     void *ctx;
     // While opening: trims the files of the directory to cache.size. Moves the files that stay to
@@ -115,16 +115,16 @@ struct segment_host {
     void (*turn)(void *ctx);
     // Supply thread: the entry becomes segment `number`, whose file was just created.
     void (*begin)(void *ctx, struct segment *segment, uint32_t number);
-    // Supply thread: the next segment needs no eviction.
+    // Supply thread: there is room for the next segment without an eviction.
     void (*has_room)(void *ctx);
     // Supply thread: chooses the segment to evict. The host asks may_go() about each candidate.
-    // `may_rewrite`: nobody waits for the space, so the host may have survivors rewritten first.
+    // `may_rewrite`: no thread waits for the space, so survivors may be rewritten first.
     enum segment_pick (*pick)(void *ctx, bool (*may_go)(void *picking, uint32_t number),
                               void *picking, bool may_rewrite, uint32_t *ret_number);
     // Supply thread, after a pick: returns whether no run was stored on probation for a while.
     bool (*probation_ended)(void *ctx);
-    // Supply thread: three questions. Are survivors rewritten at all? Is a rewrite in progress?
-    // Have recent runs needed a segment of their own?
+    // Supply thread. has_survivors() returns whether the host ever rewrites survivors, rewrites()
+    // whether it does so now, and has_long_runs() whether recent runs needed their own segment.
     bool (*has_survivors)(void *ctx);
     bool (*rewrites)(void *ctx);
     bool (*has_long_runs)(void *ctx);
@@ -165,8 +165,8 @@ struct segment_log {
     struct segment_pool pool;
     // Guards the rows of each segment. Held briefly; no lock is taken while it is held.
     pthread_mutex_t rows_guard;
-    // Held by a thread that writes tables or marks; blocks. Taken before the log's lock or
-    // rows_guard.
+    // Held by a thread while it writes tables or marks, so it may be held for long. Taken before
+    // the log's lock or rows_guard.
     pthread_mutex_t seal_lock;
     atomic_uint made;           // segments created since the start
     atomic_bool names_unsynced; // segments were created since the folder was last synced
@@ -174,18 +174,18 @@ struct segment_log {
     atomic_uint room;           // number of spare segments; a hint for threads without the lock
     // Recovery has examined all files of the previous process, so eviction may begin.
     atomic_bool examined;
-    // The file system cannot punch holes, so a segment's space returns only with the whole file.
+    // The file system cannot punch holes, so a segment's unused bytes are freed only with the file.
     atomic_bool no_holes;
-    atomic_bool no_room; // no spare segment, and none could be freed
+    atomic_bool no_room; // there is no spare segment, and none could be evicted
     struct {
         pthread_mutex_t lock;
         pthread_cond_t wake, free_wake; // wake the supply thread; the freeing thread
         struct segment *spare[SEGMENT_SPARE_MAX];
         unsigned spare_count;
-        struct segment *doomed;   // DYING, not unlinked yet
-        struct segment *closable; // unlinked and unpinned
+        struct segment *doomed;   // list of DYING segments that are not unlinked yet
+        struct segment *closable; // list of unlinked segments without pins
         unsigned doomed_count;    // number of DYING segments that are not unlinked
-        unsigned dying_count;     // number of DYING segments that are not closed
+        unsigned dying_count;     // number of DYING segments, unlinked or not
         uint32_t next_number, number_limit;
         enum segment_wish wish;
         struct disk_thread supply, freer;
@@ -201,8 +201,8 @@ uint32_t segment_size_for(uint64_t capacity_bytes, uint64_t block_size_bytes_max
 
 // Opens the log and lists the existing files. The caller has set the sizes and limits of the disk.
 void segment_log_open(struct segment_log *log, const struct segment_log_options *options);
-// Fills dir.format.append, closes all segments and frees the log. Called when the workers have
-// stopped.
+// Records in dir.format.append which segments the next process may continue. Closes all segments
+// and frees the log. Called when the workers have stopped.
 void segment_log_close(struct segment_log *log);
 
 // Applies the disk's limits. Called before the threads start, or on the supply thread.
@@ -224,10 +224,10 @@ bool segment_log_lacks(struct segment_log *log, uint32_t number);
 bool segment_is_verified(struct segment *segment, uint32_t first_unit, uint32_t unit_count);
 void segment_set_verified(struct segment *segment, uint32_t first_unit, uint32_t unit_count,
                           bool verified);
-// Clears the verified mark of the run that shares its last page with `offset`, where a header, an
-// intent or a packed run may begin. Called before a read that may bring that page from the device,
-// because nobody has verified those bytes. `first_unit`: of the run at `offset`; `fd`: the
-// segment's.
+// Clears the verified mark of the last unit before `offset` if both share a page. A header, an
+// intent or a packed run may begin at `offset`. Called before a read that may bring that page from
+// the device, because the unit's bytes in it are then not verified. `first_unit`: the first unit of
+// the run at `offset`. `fd`: a descriptor of the segment.
 void segment_unmark_neighbour(struct segment *segment, uint32_t offset, uint32_t first_unit,
                               int fd);
 bool segment_is_bad(struct segment *segment, uint32_t header_offset);
@@ -238,7 +238,7 @@ void segment_unmark_all(struct segment *segment); // clears the verified marks o
 
 struct segment_want {
     uint32_t header_len, payload_len;
-    bool is_long; // see store_long.c; if it does not fit, shorter runs may still use the segment
+    bool is_long; // a long run (store_long.c): if it does not fit, the current segment stays open
 };
 struct segment_reservation {
     struct segment *segment; // pinned, with a hold
@@ -247,21 +247,21 @@ struct segment_reservation {
     uint32_t number, first_unit;
     uint64_t salt;
 };
-// Reserves room for one run in the worker's slot, or with segment_log_reserve_apart() in one of
-// SEGMENT_SLOTS_APART, which must not be called on a worker. ERR_NO_SEGMENT: no segment has room
-// now, and the supply thread was woken. ERR_LIMIT: the run is too long for any segment.
+// Reserves room for one run in the worker's slot. segment_log_reserve_apart() reserves it in one of
+// SEGMENT_SLOTS_APART. Returns ERR_NO_SEGMENT if no segment has room now; the supply thread was
+// woken. Returns ERR_LIMIT if the run is too long for any segment.
 enum err segment_log_reserve(struct segment_log *log, unsigned worker_index,
                              const struct segment_want *want,
                              struct segment_reservation *ret_reservation) MUST_USE;
 enum err segment_log_reserve_apart(struct segment_log *log, unsigned slot,
                                    const struct segment_want *want,
                                    struct segment_reservation *ret_reservation) MUST_USE;
-// Returns the bytes after `end_offset` to the segment. Returns false if the reservation is not the
-// last one of its segment.
+// Shortens the reservation so that it ends at `end_offset`. Later runs may use the bytes after it.
+// Returns false, and changes nothing, if the reservation is not the last one of its segment.
 bool segment_log_shorten(const struct segment_reservation *reservation, uint32_t end_offset,
                          uint32_t unit_count);
-// Abandons a segment after a failed write: nothing more is written to it, and its runs are
-// forgotten.
+// Abandons a segment after a failed write. Nothing more is written to it, and the index forgets its
+// runs.
 void segment_log_abandon(struct segment_log *log, struct segment *segment);
 // The state of a segment as recovery found it. Writes may continue at `end_offset`, unless the
 // segment is full or `sealed`.
@@ -273,9 +273,9 @@ struct segment_found {
     // NULL.
     struct segment_rows *rows;
 };
-// Takes over a segment that recovery has examined. If it is full or `sealed`, nothing is written to
-// it, not even a seal. Returns false if it is empty and there are enough empty segments; the caller
-// then drops it.
+// Takes over a segment that recovery has examined. If the segment is `sealed`, nothing more is
+// written to it. Returns false if it is empty and there are enough empty segments. The caller then
+// drops it.
 bool segment_log_adopt(struct segment_log *log, struct segment *segment,
                        struct segment_found *found);
 // Called when recovery has examined all files of the previous process. Eviction may begin.
@@ -288,21 +288,21 @@ bool segment_is_full(struct segment *segment);
 // Counts blocks and bytes that were rewritten from a segment that is being evicted. Retention
 // thread.
 void segment_note_moved(struct segment *segment, uint64_t blocks, uint64_t bytes);
-// Returns true if the file existed at the start and segment_log_adopt() has not taken it over.
+// Returns true if the file existed at the start and segment_log_adopt() has not taken it over yet.
 bool segment_log_is_recovered(struct segment *segment);
 // Removes a file found at the start that is not a segment of this cache. Leaves the index alone.
 void segment_log_drop(struct segment_log *log, struct segment *segment);
-// Wakes the supply thread because space is wanted. `evict`: the index needs room.
+// Wakes the supply thread, because space is wanted or was freed. `evict`: the index needs room.
 void segment_log_want(struct segment_log *log, bool evict);
-// Changes the state; aborts if segment_phases.def does not allow it. Under the log's lock, or while
-// no other thread can look.
+// Changes the state. Aborts if segment_phases.def does not allow it. Called under the log's lock,
+// or while no other thread knows the segment.
 void segment_enter_state(struct segment *segment, enum segment_state to);
 // Scans the runs of a pinned segment; see segment_scan.h.
 enum err segment_log_scan(struct segment *segment, uint64_t salt,
                           bool (*on_run)(void *ctx, const struct run_header *header), void *ctx,
                           struct segment_scan_result *ret_result) MUST_USE;
-// Reads the segment's header and its seal, if it has one. ERR_FORMAT, ERR_CORRUPT: not this
-// segment, or not of this cache.
+// Reads the segment's header and its seal; ret_seal->number is 0 if it has none. Returns ERR_FORMAT
+// or ERR_CORRUPT if the file is not this segment of this cache.
 enum err segment_log_identify(struct segment *segment, struct segment_header *ret_header,
                               struct segment_seal *ret_seal) MUST_USE;
 

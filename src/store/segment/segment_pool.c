@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // A cache may have more segments than a process may have descriptors. The pool opens a segment's
-// file on demand and closes the least recently used one when it needs a descriptor.
+// file on demand. When it needs a descriptor, it closes a segment that was not used lately.
 //
 // A segment's `file` is one word: descriptor + 1 in the high half, then a bit "used lately" and the
 // number of current users. segment_borrow() is a compare-and-swap and segment_return() a
 // subtraction. Any thread may call them, without a lock. Closing is a compare-and-swap that
-// succeeds only while there is no user, so a descriptor in use is never closed. A user holds it for
-// one system call or one disk operation. A reply that waits for its client holds none.
+// succeeds only while there is no user, so a descriptor in use is never closed. A user has the
+// descriptor for one system call or one disk operation. A reply that waits for its client has none.
 //
-// A clock hand finds the segment to close: it passes over the open segments and clears "used
-// lately" from each. It closes the first one without the bit. An unlinked segment cannot be opened
-// again, so the hand closes it only as a last resort.
+// A clock hand finds the segment to close. It passes over the open segments, clears "used lately"
+// in each, and closes the first one without the bit. An unlinked segment cannot be opened again, so
+// the hand closes it only as a last resort.
 //
-// open(2) may wait for the disk. Workers leave it to the pool's thread; other threads of the store
-// call it themselves. While all descriptors are in use, both wait a bounded time for one to be
-// returned. After that time the segment's blocks are misses, and nothing is stored for a while. The
-// origin then supplies the blocks that could not be read, and the cached runs stay as they are.
-// During that while, workers' requests do not wait for a descriptor, because the requests in the
-// queue would wait one after the other.
+// open(2) may wait for the disk. Workers leave it to the pool's thread. Other threads of the store
+// call it themselves. While all descriptors are in use, both wait up to SEGMENT_OPEN_WAIT_MS for
+// one to be returned. After that the segment's blocks count as misses, and the origin supplies
+// them. The cached runs stay. For a while after such a failure, Forebay stores nothing, and
+// requests of workers do not wait for a descriptor. Otherwise the requests in the queue would wait
+// one after the other.
 #include "store/segment/segment_pool.h"
 
 #include <errno.h>
@@ -37,7 +37,9 @@
 #define USERS 0x7fffffffull
 #define USED_LATELY 0x80000000ull
 #define FD_SHIFT 32
-// Rounds of the hand: clear the bits; close a segment without the bit; close an unlinked one.
+// The hand makes at most three rounds. In the first two it clears the bits that it meets, and
+// closes a segment without the bit. In the third it may also close a segment that is unlinked or
+// was used lately.
 #define ROUNDS 3u
 #define OPEN_TRIES_MAX 64u // each try closes one of our descriptors when the process has none left
 
@@ -73,8 +75,9 @@ void segment_return(struct segment *segment)
     uint64_t before = atomic_fetch_sub(&segment->file, 1);
     check((before & USERS) > 0);
     check(before >> FD_SHIFT != 0); // a descriptor in use is not closed
-    // Sequentially consistent, like the waiter's increment of `waiting` and its read of the word:
-    // either we see the waiter, or the waiter sees the return.
+    // The subtraction and this load are sequentially consistent, like the waiter's increment of
+    // `waiting` and its later read of the word. So either this thread sees the waiter, or the
+    // waiter sees the return.
     if ((before & USERS) == 1 && atomic_load(&pool->waiting) > 0) {
         pthread_mutex_lock(&pool->queue.lock);
         pool->queue.returns++;
@@ -83,8 +86,8 @@ void segment_return(struct segment *segment)
     }
 }
 
-// Takes the descriptor out of the word and returns it. Returns -1 if it is in use, or, with
-// `gently`, if it was used lately.
+// Takes the descriptor out of the word and returns it. Returns -1 if the descriptor is in use. With
+// `gently`, also returns -1 if it was used lately, and clears that bit.
 static int file_take(struct segment *segment, bool gently)
 {
     uint64_t file = atomic_load(&segment->file);
@@ -94,7 +97,7 @@ static int file_take(struct segment *segment, bool gently)
         }
         if (gently && (file & USED_LATELY) != 0) {
             (void)atomic_compare_exchange_strong(&segment->file, &file, file & ~USED_LATELY);
-            return -1; // the bit may be set again by now, which does no harm
+            return -1; // another thread may set the bit again at once, which does no harm
         }
     } while (!atomic_compare_exchange_weak(&segment->file, &file, 0));
     return (int)(file >> FD_SHIFT) - 1;
@@ -124,7 +127,8 @@ static void open_add_locked(struct segment_pool *pool, struct segment *segment, 
     atomic_store(&segment->file, (uint64_t)(fd + 1) << FD_SHIFT | USED_LATELY | users);
 }
 
-// Closes the segment that was unused for longest. Returns false if all are in use.
+// Closes a segment that was not used lately, or else any unused one. Returns false if all are in
+// use.
 static bool close_one_locked(struct segment_pool *pool)
 {
     for (unsigned i = 0; i < ROUNDS * pool->guarded.open_count; i++) {
@@ -135,7 +139,7 @@ static bool close_one_locked(struct segment_pool *pool)
         int fd = nameless && round + 1 < ROUNDS ? -1 : file_take(segment, round + 1 < ROUNDS);
         if (fd >= 0) {
             open_remove_locked(pool, segment);
-            (void)close(fd); // its data is synced through another descriptor, or not needed
+            (void)close(fd); // the data can be synced through another descriptor
             stats_add(COUNTER_segment_closes, 1);
             return true;
         }
@@ -168,8 +172,8 @@ static int file_open(const struct segment_pool *pool, uint32_t number)
     return fd;
 }
 
-// Opens the segment within the limit and borrows it; it may be open already. Returns a negative
-// errno value if it cannot be opened, and -EAGAIN if all descriptors are in use.
+// Borrows the segment, and opens it within the limit if it is not open. Returns a negative errno
+// value if it cannot be opened, and -EAGAIN if all descriptors are in use.
 static int pool_open_locked(struct segment_pool *pool, struct segment *segment)
 {
     int fd = segment_borrow(segment);
@@ -200,7 +204,8 @@ static int pool_open(struct segment_pool *pool, struct segment *segment)
     return fd;
 }
 
-// Waits until the count of returns exceeds `returns`. Returns false if `until_us` passes first.
+// Waits until the count of returns differs from `returns`. Returns false if `until_us` passes
+// first, or if the pool stops.
 static bool wait_for_return(struct segment_pool *pool, uint64_t returns, uint64_t until_us)
 {
     struct timespec until = disk_timespec_of_us(until_us);
@@ -232,7 +237,7 @@ static int pool_open_wait(struct segment_pool *pool, struct segment *segment)
     atomic_fetch_add(&pool->waiting, 1);
     uint64_t until_us = disk_real_us() + SEGMENT_OPEN_WAIT_MS * 1000ull;
     bool again = true;
-    while (fd == -EAGAIN && again) { // bounded by until_us
+    while (fd == -EAGAIN && again) { // ends at until_us
         uint64_t returns = pool_returns(pool);
         fd = pool_open(pool, segment);
         again = fd != -EAGAIN || wait_for_return(pool, returns, until_us);
@@ -340,7 +345,7 @@ void segment_pool_adopt(struct segment_pool *pool, struct segment *segment, int 
     }
     pthread_mutex_unlock(&pool->guarded.lock);
     if (!fits) {
-        (void)close(fd); // its header is written; the pool opens it again on demand
+        (void)close(fd); // the header is written, so the pool can open the file again on demand
     }
 }
 
@@ -405,7 +410,7 @@ void segment_pool_stop(struct segment_pool *pool)
 void segment_pool_done(struct segment_pool *pool)
 {
     check(!pool->runs);
-    while (pool->guarded.open_count > 0) { // including those with an operation on a hung disk
+    while (pool->guarded.open_count > 0) { // also segments whose operation hangs on the disk
         struct segment *segment = pool->guarded.open[pool->guarded.open_count - 1];
         uint64_t file = atomic_exchange(&segment->file, 0);
         check(file >> FD_SHIFT != 0);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each worker has at most one push in flight. Until it ends, the pusher collects written ranges by
-// segment, so the next push is larger if the device is slower. A range shorter than PUSH_MIN waits
-// for more bytes, because small runs share pages. If ranges of too many segments wait, the kernel
-// writes the others back later.
+// A push starts the write-back of a range. Each worker has at most one push in flight. Until it
+// ends, the pusher collects written ranges by segment. So the slower the device is, the larger is
+// the next push. A range shorter than PUSH_MIN waits for more bytes, because small runs share
+// pages. If ranges of SEGMENT_PUSH_RANGES segments wait, the kernel writes back other ranges later.
 //
-// A failed push counts as a failed sync, because the kernel reports a lost page only once.
+// A failed push is treated like a failed sync, because the kernel reports a lost page only once.
 #include <errno.h>
 
 #include "stats/stats.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Starts the write-back of written pages soon after the write, before the kernel has too many dirty
+// Starts the write-back of pages soon after they were written, before the kernel has too many dirty
 // pages. So the kernel never blocks the writer, the sync before a commit is short, and the device's
 // backlog is known (write_backlog.h). Runs on the worker that wrote the pages.
 #ifndef FOREBAY_STORE_SEGMENT_PUSH_H
@@ -30,8 +30,8 @@ struct segment_pusher {
 };
 void segment_push_init(struct segment_pusher *pusher, struct segment_log *log,
                        struct write_backlog *backlog);
-// Adds the bytes in [first, end) of the segment, just written, to the next push. The caller has a
-// pin.
+// Adds the bytes in [first, end) of the segment, which were just written, to the next push. The
+// caller has pinned the segment.
 void segment_push(struct worker *w, struct segment_pusher *pusher, struct segment *segment,
                   uint64_t first, uint64_t end);
 

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Walks a segment from run to run. Each multiple of 512 holds one of three things:
+// Walks a segment from run to run. A sector holds one of three things:
 //
-// - A run header: the scan reports the run and jumps to its end.
-// - An intent: its header follows one sector later. Without a header the run is incomplete, and its
-//   bytes are kept free.
+// - A run header. The scan reports the run and jumps to its end.
+// - An intent. The run's header follows one sector later. If there is no header, the run is
+//   incomplete, and nothing will be written to its bytes.
 // - Something else: an incomplete run that was written at once, payload, or nothing yet. The scan
-//   goes on to the next sector.
+//   continues with the next sector.
 //
-// The scan jumps only over runs with a header, because older versions put runs into the bytes of an
-// intent. A header that belongs to another offset or segment counts as something else. The table of
-// a segment that was continued after a clean stop counts as nothing.
+// The scan jumps only over runs that have a header, because older versions stored runs in the bytes
+// that an intent names. A header that states another offset or segment counts as something else.
+// The table of a segment that was continued after a clean stop counts as empty.
 //
-// Writing continues after the last sector that is not empty, so never over an unrecognised run.
-// Reads use one buffer that slides forward, so each byte is read about once. The scan skips ranges
-// that the file system reports as empty.
+// Later writes continue after the last sector that is not empty, so they never overwrite a run that
+// the scan did not recognise. The scan reads into one buffer that moves forward, so it reads each
+// byte about once. It skips ranges that the file system reports as empty.
 #include "store/segment/segment_scan.h"
 
 #include <stdlib.h>
@@ -31,7 +31,7 @@ struct scanner {
     size_t window_len;
 };
 
-// Returns `len` bytes at `offset`, fewer at the end of the segment.
+// Returns `len` bytes at `offset`, or fewer at the end of the segment.
 static struct span scanner_bytes(struct scanner *s, uint64_t offset, size_t len)
 {
     check(len <= WINDOW_BYTES);

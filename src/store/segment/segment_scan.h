@@ -11,8 +11,8 @@ struct segment_scan {
     void (*read)(void *ctx, uint64_t offset, char *buf, size_t len);
     // Returns the next offset >= `offset` that may hold data. NULL if the caller cannot tell.
     uint64_t (*next_data)(void *ctx, uint64_t offset);
-    // Called for each complete run header at its own offset. Its spans live until the call returns.
-    // Returns false to stop the scan.
+    // Called for each complete run header that states its own offset. The header's spans are valid
+    // until the call returns. Returns false to stop the scan.
     bool (*on_run)(void *ctx, const struct run_header *header);
     void *ctx;    // for on_run
     void *io_ctx; // for the other two
@@ -22,14 +22,14 @@ struct segment_scan {
 };
 
 struct segment_scan_result {
-    uint32_t end_offset; // after everything found: where writing may continue
+    uint32_t end_offset; // end of everything that was found: writes may continue here
     uint32_t unit_count; // checksum units used so far
     uint32_t run_count;
     uint32_t torn_count; // intents without a header
     bool is_partial;     // the caller sets it if some bytes could not be read
 };
 
-// ERR_NO_MEMORY; ERR_CANCELLED: on_run returned false.
+// Scans the segment. Returns ERR_NO_MEMORY, or ERR_CANCELLED if on_run() returned false.
 enum err segment_scan_run(const struct segment_scan *scan,
                           struct segment_scan_result *ret_result) MUST_USE;
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The supply thread keeps spare segments ready, so that no worker ever creates, lists or unlinks a
 // file. When there is no space for a spare segment, it picks a segment to evict, and the freeing
-// thread (segment_free.c) removes the segment. The number of segments being evicted equals the
-// number of missing spare segments.
+// thread (segment_free.c) removes it. As many segments are being evicted at a time as spare
+// segments are missing.
 //
-// The supply thread reserves space before it creates a file. The space returns when the last
-// descriptor is closed, which may be long after the unlink, because slow readers keep their pins.
-// When readers keep a quarter of all segments from being freed, only segments without readers are
+// The supply thread reserves space before it creates a file. The file's space becomes free when its
+// descriptor is closed. This may be long after the unlink, because slow readers keep their pins.
+// When readers hold a quarter of all segments in this way, only segments without readers are
 // picked. So slow readers cannot stop the replacement of the other segments.
 #include "store/segment/segment_supply.h"
 
@@ -26,19 +26,19 @@
 #include "store/segment/segment_list.h"
 #include "store/segment/segment_log.h"
 
-#define TICK_MS 1000u // the interval of looks at the free space
+#define TICK_MS 1000u // interval at which the thread checks the free space
 #define GOING_MAX 4u  // segments evicted at once when cache.size or the file system demands it
-// Spare segments while the cache is far from full; more if segments are small.
+// Least number of spare segments while the cache is far from full. Small segments need more.
 #define SPARE_AMPLE 4u
-#define SPARE_SEGMENTS_MIN 32u // below this number of segments, one or two are kept spare
-#define SPARE_LONG 3u
+#define SPARE_SEGMENTS_MIN 32u // a cache of fewer segments keeps only one or two spare
+#define SPARE_LONG 3u          // additional spare segments for long runs
 #define SPARE_AHEAD_BYTES (128u << 20)
 #define SPARE_AHEAD_MAX 32u
 #define START_SEGMENTS_MAX 4u // created before the start is complete
 #define NUMBERS_AHEAD 4096u   // segment numbers reserved by one write of `format`
-// With room for this many segments free, the next one needs no eviction.
+// If this many segments have room, the next one needs no eviction.
 #define ROOM_SEGMENTS_MIN 2u
-#define MAKE_TRIES_MAX 1000u // the most names tried that already exist
+#define MAKE_TRIES_MAX 1000u // attempts to create a file, in case names exist already
 
 // --- creating
 
@@ -122,7 +122,7 @@ static int segment_make_file(const struct segment_log *log, uint32_t number, uin
         failed = segment_write_header(fd, number, salt, log);
     }
     if (failed != 0) {
-        (void)close(fd); // it is removed anyway
+        (void)close(fd); // the file is removed anyway
         (void)unlinkat(folder, name, 0);
         return failed;
     }
@@ -182,13 +182,13 @@ static bool supply_make(struct segment_log *log)
     segment_pool_adopt(&log->pool, segment, fd);
     log->host.begin(log->host.ctx, segment, number);
     pthread_mutex_lock(&log->guarded.lock);
-    pthread_mutex_lock(&log->rows_guard); // a thread that finds the segment must find its rows
+    pthread_mutex_lock(&log->rows_guard); // a thread that finds the segment must also find its rows
     segment_enter(log, number, SEGMENT_SPARE);
     segment->salt = salt;
     segment->rows = segment_rows_new();
     pthread_mutex_unlock(&log->rows_guard);
-    // At the front, because spare segments are taken from the end: first those that already hold
-    // runs.
+    // Put the new segment at the front. Spare segments are taken from the end, so that those that
+    // already hold runs are used first.
     check(log->guarded.spare_count < SEGMENT_SPARE_MAX);
     memmove(&log->guarded.spare[1], &log->guarded.spare[0],
             log->guarded.spare_count * sizeof(log->guarded.spare[0]));
@@ -197,14 +197,14 @@ static bool supply_make(struct segment_log *log)
     atomic_store(&log->room, log->guarded.spare_count);
     pthread_mutex_unlock(&log->guarded.lock);
     atomic_fetch_add(&log->made, 1);
-    // The index writer syncs the folder before it names what is in the segment.
+    // Before the index writer commits a place in the new segment, it syncs the folder.
     atomic_store(&log->names_unsynced, true);
     return true;
 }
 
 // --- slots
 
-// Takes the current segment away from the slot, as full.
+// Seals the slot's current segment and leaves the slot without one.
 static void slot_retire(struct segment_log *log, unsigned at)
 {
     check(at < log->slot_max + SEGMENT_SLOTS_APART);
@@ -220,8 +220,8 @@ static void slot_retire(struct segment_log *log, unsigned at)
     pthread_mutex_unlock(&slot->guarded.lock);
 }
 
-// Retires the workers' slots from `first` on. Also retires the slots kept apart for which the cache
-// has too few segments; if `first` is 0, all of them.
+// Retires the workers' slots from `first` on. Of SEGMENT_SLOTS_APART, retires those for which the
+// cache has too few segments, or all if `first` is 0.
 static void slots_retire(struct segment_log *log, unsigned first)
 {
     check(first <= log->slot_max);
@@ -259,7 +259,7 @@ static bool supply_may_go(void *ctx, uint32_t number)
     return may;
 }
 
-// Returns how many segments may be dying before only segments without readers are picked.
+// Returns how many segments may be DYING before only segments without readers are picked.
 static unsigned dying_most(const struct segment_log *log)
 {
     return (unsigned)max_u64(2, atomic_load(&log->segments_max) / 4);
@@ -274,13 +274,13 @@ bool segment_supply_waits_for_readers(struct segment_log *log)
     return held + 1 >= dying_most(log);
 }
 
-// Picks a segment to evict. Returns false if there is none. may_rewrite: nobody waits for its
-// space.
+// Picks a segment to evict. Returns false if there is none. `may_rewrite`: no thread waits for the
+// space, so survivors may be rewritten first.
 static bool supply_evict_one(struct segment_log *log, bool may_rewrite)
 {
     struct picking picking = {.log = log};
     if (!atomic_load(&log->examined)) {
-        return false; // recovery may still find segments with room
+        return false; // recovery may still find segments that have room
     }
     unsigned max = dying_most(log);
     pthread_mutex_lock(&log->guarded.lock);
@@ -305,7 +305,8 @@ static bool supply_evict_one(struct segment_log *log, bool may_rewrite)
     return pick != SEGMENT_PICK_NONE;
 }
 
-// Dooms a spare segment, with only_empty an empty one. Returns false if there is none.
+// Starts to remove a spare segment; with `only_empty`, only one without runs. Returns false if
+// there is none.
 static bool supply_take_spare(struct segment_log *log, bool only_empty)
 {
     bool taken = false;
@@ -323,9 +324,9 @@ static bool supply_take_spare(struct segment_log *log, bool only_empty)
     return taken;
 }
 
-// Gives space back. Removes empty spare segments first, then evicts what the policy picks, then
-// removes other spare segments. With `all`, which is set when other programs need the space, also
-// evicts segments that are being written. Returns false if there is nothing to remove.
+// Removes one segment to return its space. Tries an empty spare segment first, then the policy's
+// pick, then any spare segment. With `all`, which is set when other programs need the space, seals
+// and evicts segments that are being written, too. Returns false if there is nothing to remove.
 static bool supply_give_back(struct segment_log *log, bool all)
 {
     if (!atomic_load(&log->examined)) {
@@ -343,8 +344,8 @@ static bool supply_give_back(struct segment_log *log, bool all)
 
 // --- a turn
 
-// Returns the bytes that may be allocated without an eviction. cache.size limits them, and so does
-// the file system's free space at the last look.
+// Returns the bytes that may be allocated without an eviction. cache.size and the file system's
+// free space, as last measured, limit them.
 static uint64_t supply_room(const struct segment_log *log)
 {
     uint64_t used = atomic_load(&log->disk->used_bytes);
@@ -352,8 +353,8 @@ static uint64_t supply_room(const struct segment_log *log)
     return used < limit ? min_u64(limit - used, log->disk->room.free_bytes) : 0;
 }
 
-// Returns one segment for each slot whose segment may become full, and some for runs that need a
-// separate segment (store_long.c).
+// Returns the least number of spare segments while there is ample room: one for each slot, whose
+// segment may become full, and some for runs that need their own segment (store_long.c).
 static uint64_t supply_least(const struct segment_log *log)
 {
     return max_u64(SPARE_AMPLE, log->slot_count + SPARE_LONG);
@@ -366,7 +367,7 @@ static bool supply_is_ample(const struct segment_log *log)
 }
 
 // Returns the number of spare segments to keep. A run that begins while there is none is not
-// stored, so a burst must find enough of them, however late this thread is scheduled.
+// stored. So there must be enough for a burst, even if this thread is scheduled late.
 static unsigned supply_spare_wanted(const struct segment_log *log, bool *ret_ample)
 {
     uint64_t cost = log->segment_cost_bytes;
@@ -389,8 +390,8 @@ static unsigned supply_spare_wanted(const struct segment_log *log, bool *ret_amp
     if (most < SPARE_SEGMENTS_MIN) {
         return most < SEGMENT_REWRITE_SEGMENTS_MIN ? 1 : 2;
     }
-    // One for each slot whose segment may become full, one for survivors, two that are being
-    // created.
+    // One for each slot, whose segment may become full, one for survivors, and two because creating
+    // the next ones takes time.
     unsigned wanted = log->slot_count + 2 + (log->host.has_survivors(log->host.ctx) ? 1 : 0);
     wanted += log->host.has_long_runs(log->host.ctx) ? SPARE_LONG : 0;
     check(wanted <= SEGMENT_SPARE_MAX);
@@ -398,7 +399,7 @@ static unsigned supply_spare_wanted(const struct segment_log *log, bool *ret_amp
 }
 
 // Creates segments while there is space, and picks segments to evict when there is none. Each round
-// creates or picks one. The freeing thread wakes this thread when a segment is gone.
+// creates or picks one. The freeing thread wakes this thread when it has removed a segment.
 static void supply_make_room(struct segment_log *log, bool evict)
 {
     struct store_disk *disk = log->disk;
@@ -421,14 +422,14 @@ static void supply_make_room(struct segment_log *log, bool evict)
             log->host.has_room(log->host.ctx); // the next segment needs no eviction
         }
         bool picked = false;
-        bool gone = false; // evicted for the index or for the next segment
+        bool gone = false; // a segment was evicted for the index or for the next segment
         if (stop) {
             return;
         }
         if (gives) {
             picked = going < GOING_MAX && supply_give_back(log, room == DISK_ROOM_BELOW);
         } else if (evict || over) {
-            // The index repeats its demand until it has room. One eviction at a time serves it.
+            // The index repeats its request until it has room, so one eviction at a time is enough.
             picked = going < (evict ? 1 : GOING_MAX) && supply_evict_one(log, false);
             gone = picked && evict;
             evict = false;
@@ -479,7 +480,8 @@ static void *supply_main(void *ctx)
 
 void segment_supply_start(struct segment_log *log)
 {
-    // One segment for each slot, so that the first runs find room before the thread is scheduled.
+    // Create segments for the slots, so that the first runs find room before the thread is
+    // scheduled.
     for (unsigned i = 0; i < min_u64(log->slot_count, START_SEGMENTS_MAX); i++) {
         if (log->guarded.spare_count > i || !supply_works(log) ||
             disk_room_look(log->disk, log->segment_cost_bytes, 0) != DISK_ROOM_AMPLE ||
@@ -494,13 +496,13 @@ void segment_supply_start(struct segment_log *log)
 void segment_supply_stop(struct segment_log *log)
 {
     if (log->guarded.supply.phase == DISK_THREAD_NEW) {
-        return; // the log may not even be open, and has no lock then
+        return; // the log may not be open, so its lock may not exist
     }
     disk_thread_stop(&log->guarded.supply, &log->guarded.lock, &log->guarded.wake);
 }
 
-// Records what the next process needs to continue writing the segment. Returns false if it must
-// not.
+// Records what the next process needs to continue writing the segment. Returns false if the next
+// process must not continue it, because its table could not be saved.
 static bool segment_leave(struct segment *segment, struct store_append *ret_append)
 {
     check(segment->given_bytes == 0); // a trimmed segment is never written again

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A sealed segment ends with a table of its runs. A reader of the table reads a hundredth of the
-// segment instead of all of it: the index when it forgets the segment or is rebuilt, or the code
-// that marks a run as bad.
+// A sealed segment ends with a table of its runs. The table is needed when the segment is evicted,
+// when the index is rebuilt, and when a run is marked as bad. It takes about a hundredth of the
+// segment, so no scan of the whole segment is needed.
 //
 // The freeing thread writes the table from memory when no run of the segment is being written or
 // waits for the index (segment_list.c). The last page of the table is the last page of the segment.
@@ -21,14 +21,14 @@
 //                                 64  2  length of the header
 //                                 66  2  number of blocks; high bit: known to be bad
 //
-// The seal holds the number of rows and the id of the writing. A reader accepts a table only if all
+// The seal has the number of rows and the id of the writing. A reader accepts a table only if all
 // of this is true:
 //
-// - Every sector is complete and belongs to this segment (number, salt).
-// - Every sector belongs to that writing and is in order.
-// - Every row describes a run that fits at the offset it names.
+// - Every sector is complete and belongs to this segment, by number and salt.
+// - Every sector has the id of the writing that the seal states, and its ordinal.
+// - Every row describes a run that fits at the offset that the row states.
 //
-// Otherwise the segment counts as one without a table, and is scanned.
+// Otherwise the segment counts as having no table, and is scanned.
 #include "store/segment/segment_table.h"
 
 #include <stdlib.h>
@@ -239,7 +239,7 @@ bool segment_rows_mark_bad(struct segment_rows *rows, const struct store_place *
     for (uint32_t at = 0; at < rows->count; at++) {
         struct segment_row row;
         if (wire_get_u32(rows_at(rows, at) + ROW_HEADER_OFFSET) != place->header_offset) {
-            continue; // almost always
+            continue; // almost every row
         }
         row_decode(rows_at(rows, at), &row);
         if (row.header_offset == place->header_offset && row.header_len == place->header_len &&

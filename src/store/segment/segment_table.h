@@ -27,16 +27,16 @@ struct store_place segment_row_place(const struct segment_row *row, uint32_t num
 // Returns the bytes that a table of `row_count` rows takes at the end of a segment.
 uint32_t segment_table_bytes(uint32_t row_count);
 
-// Identifies a table of a segment. A table that is written again gets a new id. Each sector of the
-// table repeats all three fields, and so does the seal.
+// Identifies one writing of a segment's table. A table that is written again gets a new id. Each
+// sector of the table repeats all three fields, and so does the seal.
 struct segment_table_id {
     uint32_t number;
     uint64_t salt;
     uint32_t id; // random
 };
 
-// A growing array of rows. Its pages are those of the table on disk, except for the fields that
-// segment_rows_finish() fills in.
+// A growing array of rows. Its pages have the format of the table on disk. Only
+// segment_rows_finish() fills in the heads and checksums of their sectors.
 struct segment_rows;
 struct segment_rows *segment_rows_new(void);
 void segment_rows_free(struct segment_rows *rows);
@@ -46,20 +46,20 @@ bool segment_rows_copy_on(struct segment_rows *copy, const struct segment_rows *
 void segment_rows_add(struct segment_rows *rows, const struct segment_row *row);
 uint32_t segment_rows_count(const struct segment_rows *rows);
 void segment_rows_get(const struct segment_rows *rows, uint32_t at, struct segment_row *ret_row);
-// Marks the run at that place as bad and sets *ret_at to its row. Returns false if there is no such
-// row.
+// Marks the run at that place as bad and sets *ret_at to the index of its row. Returns false if
+// there is no such row.
 bool segment_rows_mark_bad(struct segment_rows *rows, const struct store_place *place,
                            uint32_t *ret_at);
 // Fills in the heads and checksums of all sectors, so that the pages can be written.
 void segment_rows_finish(struct segment_rows *rows, const struct segment_table_id *id);
-// The same for a bounded number of pages from *page on, which is 0 at first. Returns true when all
-// pages are finished.
+// Like segment_rows_finish(), for a bounded number of pages from *page on. The caller sets *page to
+// 0 before the first call. Returns true when all pages are finished.
 bool segment_rows_finish_on(struct segment_rows *rows, const struct segment_table_id *id,
                             uint32_t *page) MUST_USE;
 // Returns page `at`, which is below segment_table_bytes() / TABLE_PAGE_BYTES.
 char *segment_rows_page(const struct segment_rows *rows, uint32_t at);
-// Decodes the bytes of a table into rows, which the caller owns. ERR_CORRUPT: another table, or an
-// incomplete one.
+// Decodes the bytes of a table into rows, which the caller owns. Returns ERR_CORRUPT if the bytes
+// are another table or an incomplete one.
 enum err segment_rows_decode(struct span bytes, uint32_t row_count, uint32_t segment_size_bytes,
                              const struct segment_table_id *id,
                              struct segment_rows **ret_rows) MUST_USE;

@@ -1,24 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 // Returns the unused bytes of a full segment to the file system, so that they no longer count in
 // cache.size. A run is stored in one segment, and only four runs of 900 KB fit into 4 MiB. Without
-// this, a sixth of such a cache would be empty. Splitting runs is no alternative: a run of one
+// trimming, a sixth of such a cache would be empty. Splitting runs is no alternative. A run of one
 // block cannot be split, and bytes that are read together would be in two files.
 //
-// Punches a hole between the last run and the table. The segment is SEALED and has no holds, so
-// nothing of it is or will be written. The hole begins at a page that holds no byte of a run. So no
-// read and no send meets the hole, the file keeps its size, and the table its offset.
+// The hole is punched between the last run and the table. The segment is SEALED and has no holds,
+// so nothing is being written to it, except the table and the seal. The hole begins at a page that
+// holds no byte of a run, so no read and no send meets the hole. The file keeps its size, and the
+// table its offset.
 //
-// Two things are not trimmed. A remainder below a 64th of the file is not worth a hole. In a cache
-// of few segments, evicting a trimmed segment would often free too little for a whole new one. Then
-// all runs would wait for a second eviction.
+// There are two exceptions. Unused bytes below a 64th of the file are not worth a hole. A cache of
+// few segments is not trimmed. There, the eviction of a trimmed segment would often free too little
+// for a whole new one, and all runs would wait for a second eviction.
 //
-// The order keeps the cache within cache.size: punch the hole; let the file system confirm that the
-// blocks are gone; write the seal, which records the bytes; give the space to others. At the next
-// start a segment counts as smaller only if both its seal and the file system say so
-// (segment_files.c). It counts as whole after a crash between any two of these steps, and after a
-// power cut that undid the hole. The start then removes what exceeds cache.size (store_fit.c). A
-// segment that counts as smaller is never written again, whatever a crash has left of its seal
-// (segment_log_adopt()).
+// These steps, in this order, keep the cache within cache.size:
+//
+//   1. Punch the hole.
+//   2. Ask the file system how many blocks are gone.
+//   3. Write the seal, which records the bytes.
+//   4. Make the space available to other segments.
+//
+// At the next start a segment counts as smaller only if both its seal and the file system say so
+// (segment_files.c). After a crash between two steps, or a power cut that undid the hole, it counts
+// as whole. The start then removes what exceeds cache.size (store_fit.c). A segment that counts as
+// smaller is never written again, whatever a crash has left of its seal (segment_log_adopt()).
 //
 // Runs on the freeing thread, and once more when the log closes.
 #include "store/segment/segment_trim.h"

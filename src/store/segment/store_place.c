@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A pin or hold on a place is one on its segment. Any thread.
+// Pins and holds of places. A pin or hold on a place is a pin or hold on its segment. Any thread.
 #include "store/segment/segment_log.h"
 
 bool store_place_pin(struct store_place *place)

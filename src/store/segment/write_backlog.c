@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Admits runs by the device's backlog. A run that has begun is usually completed. So once the
-// device lags, the bytes promised to runs count, too; otherwise too many runs could begin at the
-// same moment. While the device keeps up, promised bytes do not count, so runs that wait for a slow
-// origin do not block an idle disk. The first run after the backlog has shrunk is stored, whatever
-// its key or size.
+// Admits runs by the device's backlog. A run that has begun is usually completed, so its bytes are
+// promised to the device. Promised bytes count only once the device lags: above a quarter of
+// WRITE_BACKLOG_MAX. Otherwise too many runs could begin at the same moment. While the device keeps
+// up, promised bytes do not count, so that runs which wait for a slow origin do not block an idle
+// disk. The first run after the backlog has shrunk is stored, whatever its key or size.
 //
-// A run in progress is cancelled in two cases: the chunks that wait for a stalled device would take
-// the memory that readers need, or its readers would wait for that device.
+// A run in progress is cancelled in two cases. In the first case, the chunks that wait for a
+// stalled device would take the memory that readers need. In the second case, its readers would
+// wait for that device.
 #include "store/segment/write_backlog.h"
 
 #include "base/bytes.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The device's backlog: payload of runs of all workers that is not on the device yet. Storing must
+// The device's backlog: payload of all workers' runs that is not on the device yet. Storing must
 // not slow reading, so a run begins only while the device keeps up. Otherwise the payload is only
-// streamed to the client, and may be stored when it is read again. Any thread.
+// streamed to the client, and may be stored when it is requested again. Any thread.
 #ifndef FOREBAY_STORE_WRITE_BACKLOG_H
 #define FOREBAY_STORE_WRITE_BACKLOG_H
 
@@ -9,13 +9,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-// If a write takes longer, readers do not wait for the device.
+// A write that takes longer is slow. After a slow write, readers do not wait for the device.
 #define WRITE_BACKLOG_SLOW_US 250000u
-// The device still counts as slow for this long after a slow write. Then it is tried again, because
-// the waiting tasks (read-ahead, warm) may be the only ones that would write.
+// The device counts as slow for this long after a slow write. Then it is tried again, because the
+// tasks that wait for it (read-ahead, warm) may be the only ones that would write.
 #define WRITE_BACKLOG_DOUBT_US 1000000u
-// No run begins above this backlog. A disk of 300 MB/s writes it in most of a second, so a burst is
-// stored. If memory is short, the limit on queued chunks is the lower one.
+// No run begins above this backlog. It is large enough for a burst: a disk of 300 MB/s writes it in
+// most of a second. If limits.max_buffer is small, the limit on queued chunks is reached first.
 #define WRITE_BACKLOG_MAX (256u << 20)
 // The least memory for chunks that wait to be written, whatever limits.max_buffer is.
 #define WRITE_BACKLOG_QUEUE_MIN (1u << 20)
@@ -28,29 +28,34 @@ struct write_backlog {
     // The device counts as slow until this time, because of a slow write.
     _Atomic uint64_t slow_until_us;
     atomic_uint writing_count; // writes in flight
-    // Time at which the last write ended, or the first of the writes in flight began.
+    // Time at which the last write ended, or at which the first of the writes in flight began.
     _Atomic uint64_t moved_us;
 };
 
 // Returns true if one more run may begin.
 bool write_backlog_takes(const struct write_backlog *backlog);
-// Returns true if the chunks that wait for the device hold too much memory. The caller then cancels
+// Returns true if the chunks that wait for the device take too much memory. The caller then cancels
 // its run.
 bool write_backlog_is_over(const struct write_backlog *backlog);
 // Records that a run was cancelled. No run begins until a write in flight has ended.
 void write_backlog_stall(struct write_backlog *backlog);
-// Returns true if the device is fast enough that a reader may wait until bytes are on it.
+// Returns true if the device is fast enough for a reader to wait until bytes are written.
 bool write_backlog_is_quick(const struct write_backlog *backlog, uint64_t now_us);
 void write_backlog_begins(struct write_backlog *backlog, uint64_t now_us); // a write begins
 void write_backlog_ends(struct write_backlog *backlog, uint64_t now_us, uint64_t took_us);
 
+// These functions move `bytes` from one counter of the backlog to the next.
+// A run has begun: adds to promised_bytes.
 void write_backlog_promise(struct write_backlog *backlog, uint64_t bytes);
-void write_backlog_forget(struct write_backlog *backlog,
-                          uint64_t bytes); // promised bytes that will not come
-void write_backlog_append(struct write_backlog *backlog,
-                          uint64_t bytes); // promised bytes that came
-void write_backlog_written(struct write_backlog *backlog, uint64_t bytes); // written or dropped
+// The origin will not send these promised bytes: subtracts them.
+void write_backlog_forget(struct write_backlog *backlog, uint64_t bytes);
+// Promised bytes were received: moves them from promised_bytes to queued_bytes.
+void write_backlog_append(struct write_backlog *backlog, uint64_t bytes);
+// Queued bytes were written or dropped: subtracts them from queued_bytes.
+void write_backlog_written(struct write_backlog *backlog, uint64_t bytes);
+// Written bytes wait for write-back: adds to dirty_bytes.
 void write_backlog_push(struct write_backlog *backlog, uint64_t bytes);
+// The write-back has ended: subtracts from dirty_bytes.
 void write_backlog_pushed(struct write_backlog *backlog, uint64_t bytes);
 
 #endif
