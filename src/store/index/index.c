@@ -2,19 +2,19 @@
 // The LMDB environment, and the renewals that LMDB does not hold yet. index_lookup.c reads the
 // index, index_apply.c writes it, and index_memory.c holds the changes that are not durable yet.
 //
-// Dropping the index while workers serve: index_close() sets `current` to NULL and then waits until
-// each reader has left LMDB, which takes microseconds. A reader sets `busy` before it reads
-// `current`. Both accesses are in one total order, so either the closing thread sees `busy`, or the
-// reader sees NULL.
+// The index may be dropped while workers serve. index_close() sets `current` to NULL and then waits
+// until each reader has left LMDB, which takes microseconds. A reader sets `busy` before it reads
+// `current`. These accesses are in one total order, so either the closing thread sees `busy`, or
+// the reader sees NULL.
 //
 // A commit and its meta page are on disk when the commit returns, because MDB_NOMETASYNC is not
-// set. So a deleted record cannot come back after a power cut, and a write of its key needs no
-// further delete.
+// set. So a deleted record cannot come back after a power cut, and a client's write that waited for
+// the delete is safe.
 //
-// LMDB's rules, kept here: never MDB_WRITEMAP, one environment per process, and a map size that
-// never changes. After opening, the file is allocated in steps before it is written. Damage of the
-// file under the running map raises SIGBUS. The handler leaves a marker and ends the process, and
-// the next start drops the index.
+// This file keeps LMDB's rules: never MDB_WRITEMAP, one environment per process, and a map size
+// that never changes. The file is allocated in steps before it is written. If the file is truncated
+// or unreadable under the map, the kernel raises SIGBUS. The handler leaves a marker and ends the
+// process, and the next start drops the index.
 #include "store/index/index.h"
 
 #include <dirent.h>
@@ -118,7 +118,7 @@ static struct {
     bool installed;
 } guard;
 
-// Set while this thread reads a map whose address is not recorded yet.
+// Set while this thread opens an environment, because the address of its map is not in `guard` yet.
 static _Thread_local volatile bool guard_opening;
 
 static void guard_mark_and_exit(void)
@@ -140,7 +140,7 @@ static void on_sigbus(int number, siginfo_t *info, void *context)
         (void)!write(STDERR_FILENO, text, sizeof(text) - 1); // a signal handler cannot do more
         guard_mark_and_exit();
     }
-    // The fault is not in our map. The instruction runs again, under the previous handler.
+    // The fault is not in LMDB's map. The instruction runs again, now with the previous handler.
     (void)sigaction(number, &guard.before, NULL);
 }
 
@@ -213,8 +213,8 @@ static void folder_clear(int fd, unsigned depth)
 void index_remove_files(int index_fd)
 {
     check(index_fd >= 0);
-    // The marker is removed last. If the process is killed before that, the next one must not trust
-    // the remaining files. If it fails, the next opening fails and reports it.
+    // Remove data.mdb before the marker. If the process is killed in between, the next one must not
+    // trust the remaining files. If data.mdb cannot be removed, the next opening reports it.
     (void)!unlinkat(index_fd, "data.mdb", 0);
     (void)folder_sync(index_fd);
     folder_clear(index_fd, 0);
@@ -372,7 +372,7 @@ uint64_t index_file_bytes(int index_fd)
     return max_u64((uint64_t)st.st_blocks * 512, (uint64_t)st.st_size);
 }
 
-// Returns the bytes of all pages, including free ones, up to the last page of any commit.
+// Returns the bytes of all pages up to the last one that any commit has used, including free pages.
 static uint64_t env_used_bytes(const struct index_env *env)
 {
     MDB_envinfo info;
@@ -381,8 +381,8 @@ static uint64_t env_used_bytes(const struct index_env *env)
     return known ? (info.me_last_pgno + 1) * (uint64_t)stat.ms_psize : 0;
 }
 
-// Counts the bytes that the file already takes, even above the limit. The supply thread then makes
-// room.
+// Counts the bytes that the file already takes, even if they exceed cache.size. The supply thread
+// then makes room.
 static void env_count_file(struct index *index)
 {
     uint64_t bytes = index_file_bytes(index->disk->dir.index_fd);
@@ -409,7 +409,7 @@ static int env_open_file(struct index *index, struct index_env *env)
     rc = rc != 0 ? rc : mdb_env_set_assert(env->env, on_lmdb_assert);
     rc = rc != 0 ? rc : mdb_env_open(env->env, buf_cstr(&path), MDB_NOTLS | MDB_NORDAHEAD, 0600);
     buf_done(&path);
-    int fd; // LMDB leaves this descriptor open across exec
+    int fd; // LMDB opens it without close-on-exec
     if (rc == 0 && mdb_env_get_fd(env->env, &fd) == 0) {
         (void)fcntl(fd, F_SETFD, FD_CLOEXEC); // cannot fail
     }
@@ -423,7 +423,7 @@ enum err index_open(struct index *index, uint64_t txn_least, bool txn_exact)
     check(index->disk->dir.index_fd >= 0);
     bool fresh = fstatat(index->disk->dir.index_fd, "data.mdb", &st, AT_SYMLINK_NOFOLLOW) != 0;
     if (fresh && txn_least > 0) {
-        return ERR_CORRUPT; // an index existed, but its file is gone
+        return ERR_CORRUPT; // the cache had an index, but its file is gone
     }
     if (!fresh && (!S_ISREG(st.st_mode) || st.st_size == 0)) {
         return ERR_CORRUPT;
@@ -443,16 +443,16 @@ enum err index_open(struct index *index, uint64_t txn_least, bool txn_exact)
         rc = rc == 0 && old ? MDB_INVALID : rc;
     }
     rc = rc != 0 ? rc : env_tables(index, env, fresh);
-    // An older release committed without syncing the meta page. This process relies on those
-    // commits, so they must survive a power cut.
+    // An older release committed without syncing the meta page. Sync it now, because this process
+    // relies on those commits, and they must survive a power cut.
     rc = rc != 0 ? rc : mdb_env_sync(env->env, 1);
     rc = rc == 0 && fresh ? folder_sync(index->disk->dir.index_fd) : rc;
     guard_opening = false;
     enum err err = index_error(rc);
     if (err == ERR_OK) {
         env_count_file(index);
-        // Allocates some room after the last page. If there is none, the index still opens, because
-        // reads do not need it and the file grows before each write.
+        // Allocate some room after the last page. If there is none, the index still opens: reads
+        // need no room, and the file grows before each write.
         err = index_grow(index, env, env_used_bytes(env) + 1);
         err = err == ERR_DISK_FULL ? ERR_OK : err;
     }
@@ -560,7 +560,8 @@ enum err index_grow(struct index *index, struct index_env *env, uint64_t bytes)
     return ERR_OK;
 }
 
-// Truncates what was allocated ahead. Nobody reads after the last page of any commit.
+// Truncates the part that was allocated ahead. This is safe, because no thread reads after the last
+// page that any commit has used.
 static void index_cut(struct index *index, struct index_env *env)
 {
     int fd = -1;
@@ -589,7 +590,8 @@ bool index_fit(struct index *index)
         return true;
     }
     log_warn("index_dropped", "reason=size");
-    // Called first, so that the memory side keeps deletes for the new index from now on.
+    // Order the rebuild before the index is dropped, so that the memory side keeps deletes for the
+    // new index from now on.
     index->host.want_rebuild(index->host.ctx);
     return false;
 }
@@ -627,7 +629,7 @@ static bool renewal_read(struct renewal *r, struct renewal_copy *ret_copy)
 
 static void renewal_write_locked(struct renewal *r, const struct renewal_copy *copy)
 {
-    check(atomic_load(&r->sequence) % 2 == 0); // the lock admits one writer
+    check(atomic_load(&r->sequence) % 2 == 0); // the lock excludes other writers
     check(copy->sums.len <= STORE_SUMS_MAX);
     atomic_fetch_add(&r->sequence, 1);
     atomic_store(&r->hi, copy->hash.hi);
@@ -679,7 +681,7 @@ unsigned index_renew(struct index *index, const struct store_renewal *renewals, 
             }
         }
         if (slot == NULL) {
-            continue; // the version stays stale and is revalidated again
+            continue; // the table is full here: the version stays stale and is revalidated again
         }
         if (atomic_load(&slot->generation) == 0) {
             check(index->renewing.count < RENEWALS_MAX);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The index: the LMDB environment, its memory side, look-ups in both, and renewals.
+// The index: the LMDB environment, the memory side, look-ups in both, and renewals.
 #ifndef FOREBAY_STORE_INDEX_H
 #define FOREBAY_STORE_INDEX_H
 
@@ -24,7 +24,7 @@ struct index_env {
     const char *map;
     size_t map_bytes;
     struct index_proof proof;
-    uint64_t id; // counts openings
+    uint64_t id; // number of the opening, from 1
 };
 
 // The read state of one worker. `busy` is set while the worker is inside LMDB, so that
@@ -39,10 +39,10 @@ struct index_reader {
     unsigned number;    // the worker's number
 };
 
-// A version that the origin has confirmed, but whose record on disk does not say so yet. Written
-// under the lock `renewing` and read without it: `sequence` is odd during a change.
+// The origin has confirmed this version, but its record on disk does not say so yet. A renewal is
+// written under the lock `renewing` and read without it.
 struct renewal {
-    atomic_uint sequence;
+    atomic_uint sequence; // odd during a change; a reader discards what it read if this has changed
     _Atomic uint64_t hi, lo, generation, validated_mono_ms; // generation 0: empty
     _Atomic uint64_t validated_wall_ms;
     _Atomic uint64_t sums[RENEWAL_SUMS]; // a struct store_sums
@@ -56,16 +56,18 @@ struct segment_log;
 // writer's thread calls them, unless the comment says otherwise.
 struct index_host {
     void *ctx;
-    // The index was dropped or lost entries: add the runs that segments hold. Any thread.
+    // Called when the index was dropped or lost entries. The host adds the runs that it finds in
+    // segments to the index. Any thread.
     void (*want_rebuild)(void *ctx);
-    // The index is damaged: drop it, then rebuild it as above. Any thread.
+    // Called when the index is damaged. The host has it dropped and rebuilt. Any thread.
     void (*want_new_index)(void *ctx);
-    // The index may have entries of segments that are gone: find them on a round through the index.
+    // Called when the index may have entries of segments that are gone. The host finds and removes
+    // them in a round through the index.
     void (*want_round)(void *ctx);
     // Returns true if an index file of this size may stay although the cache holds more than
     // cache.size.
     bool (*may_stay)(void *ctx, uint64_t index_bytes);
-    // The index has forgotten this run.
+    // Called when a run has left the index while its segment stays.
     void (*gone)(void *ctx, struct hash128 hash, uint64_t first_block, uint32_t number,
                  uint32_t header_offset);
     // Makes the list of condemned keys durable. May block.
@@ -86,7 +88,7 @@ struct index {
     struct index_writer *writer;
     struct index_host host;
     _Atomic(struct index_env *) current; // NULL: no index, and look-ups miss
-    uint32_t opener;                     // identifies this process in records
+    uint32_t opener;                     // random number that identifies this process in records
     uint8_t cuts;                        // power cuts that this directory has seen, modulo 256
     uint64_t map_bytes;
     uint64_t openings;
@@ -100,10 +102,10 @@ struct index {
     unsigned reader_count;
     struct index_reader *readers[INDEX_READERS_MAX];
     struct {
-        pthread_mutex_t lock;
-        unsigned count; // other threads read it as renewal_count
+        pthread_mutex_t lock; // held while `renewals` changes
+        unsigned count;       // renewals in the table
     } renewing;
-    atomic_uint renewal_count;
+    atomic_uint renewal_count; // copy of renewing.count, for readers without the lock
     struct renewal *renewals;
     struct index_memory memory;
 };
@@ -113,14 +115,15 @@ void index_init(struct index *index, const struct index_options *options);
 void index_set_reader(struct index *index, unsigned number, struct index_reader *reader);
 // Sets the number of power cuts that this directory has seen. Called before threads start.
 void index_set_cuts(struct index *index, uint8_t cuts);
-// Sets the most bytes of runs that may wait for the index writer. Any thread.
+// Sets the limit on the bytes of runs that wait for the index writer. Any thread.
 void index_set_pending_max(struct index *index, uint64_t bytes);
 void index_done(struct index *index);
 
-// Opens or creates the environment in index/ and makes it current. ERR_CORRUPT: the file is
-// damaged, belongs to another cache, or is an old copy (its last transaction is before
-// `txn_least`); the caller drops it. Missing room to grow is no error. Called before threads start,
-// or on the index writer. Verifies no pages of an existing file; see index_proof.h.
+// Opens or creates the environment in index/ and makes it current. Returns ERR_CORRUPT if the file
+// is damaged, belongs to another cache, or is an old copy. The caller then drops it. A file is an
+// old copy if its last transaction is before `txn_least`, or with `txn_exact` another one. Missing
+// room to grow is no error. Called before threads start, or on the index writer. Does not verify
+// the pages of an existing file; see index_proof.h.
 enum err index_open(struct index *index, uint64_t txn_least, bool txn_exact) MUST_USE;
 // Waits until no reader uses the environment, and closes it.
 void index_close(struct index *index);
@@ -136,16 +139,18 @@ void index_remove_files(int index_fd);
 void index_count(struct index *index, uint64_t objects, uint64_t blocks);
 // Returns the id of the last commit; 0 without an environment.
 uint64_t index_last_txn(const struct index *index);
-// Reserves and allocates space so that the file may grow to `bytes`. ERR_DISK_FULL.
+// Reserves and allocates space so that the file may grow to `bytes`. Returns ERR_DISK_FULL if
+// cache.size or the file system has no room.
 enum err index_grow(struct index *index, struct index_env *env, uint64_t bytes) MUST_USE;
 // Returns true if cache.size has room for an index file of `bytes`.
 bool index_has_room(const struct index *index, uint64_t bytes);
 // Truncates the unused end of the file. Returns false if the file is still too large for the
-// present size of the cache: a rebuild is then ordered, and the caller drops the index. On the
-// index writer.
+// present size of the cache. A rebuild is then ordered, and the caller must drop the index. Called
+// on the index writer.
 bool index_fit(struct index *index) MUST_USE;
-// Installs handlers that leave a marker for the next start: on SIGBUS, when the map fails under a
-// reader, and when an assertion of LMDB fails.
+// Installs a handler of SIGBUS, which the kernel raises when it cannot read a page of the map. The
+// handler leaves a marker for the next start and ends the process. A failed assertion of LMDB does
+// the same.
 void index_guard_install(int index_fd);
 void index_guard_remove(void);
 #define INDEX_BAD_MARKER "bad"
@@ -157,17 +162,17 @@ bool index_is_gone(const struct index *index) MUST_USE;
 // Removes the marker, so that the next process trusts the file.
 void index_own(struct index *index);
 
-// Searches the memory side and LMDB and returns one answer. If `durable` is false, skips LMDB and
-// sets ret_view->unknown. The caller passes an empty view.
+// Searches the memory side and LMDB for the key, and returns one answer in *ret_view, which must be
+// empty. If `durable` is false, skips LMDB and sets ret_view->unknown.
 void index_lookup(struct index *index, struct index_reader *reader, bool durable,
                   struct hash128 hash, uint64_t first_byte, uint64_t end_byte, uint64_t floor,
                   struct store_view *ret_view);
-// Enters LMDB with a fresh read transaction until index_reader_leave(). Keep it short, because
-// index_close() waits for it. Returns NULL if there is no index or it cannot be read.
+// Enters LMDB with a fresh read transaction until index_reader_leave(). The caller must leave soon,
+// because index_close() waits for it. Returns NULL if there is no index or it cannot be read.
 struct index_env *index_reader_enter(struct index *index, struct index_reader *reader);
 void index_reader_leave(struct index_reader *reader);
-// Returns the description in the record of this generation. Returns false if the record has none or
-// is missing. Called with the worker's own reader.
+// Copies the description from the key's record of this generation. Returns false if there is no
+// such record, or if it has no description. Called with the worker's own reader.
 bool index_described(struct index *index, struct index_reader *reader, struct hash128 hash,
                      uint64_t generation, char ret_described[STORE_DESCRIBED_MAX],
                      size_t *ret_len) MUST_USE;
@@ -186,11 +191,14 @@ struct renewal_copy {
 // LMDB, because index_renewed() removes a renewal once LMDB has it.
 bool index_renewal_find(const struct index *index, struct hash128 hash,
                         struct renewal_copy *ret_copy);
+// Adds renewals, or replaces those of the same keys. Returns how many it stored. It stores none for
+// which the table has no room.
 unsigned index_renew(struct index *index, const struct store_renewal *renewals, size_t count,
-                     uint64_t mono_ms, uint64_t wall_ms); // returns how many it stored
-// Copies up to `max` renewals; index_renewed() removes those that have not changed since. Skips
-// checksums of a version whose put is not durable yet, because LMDB has no record for them.
+                     uint64_t mono_ms, uint64_t wall_ms);
+// Copies up to `max` renewals for a commit. Skips a renewal with checksums if the put of its
+// version is not durable yet, because LMDB has no record to which it could add them.
 unsigned index_renewals_take(struct index *index, struct renewal_copy *ret_copies, unsigned max);
+// Removes these renewals after the commit, except those that have changed since they were copied.
 void index_renewed(struct index *index, const struct renewal_copy *copies, unsigned count);
 
 #endif

@@ -1,25 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 // Applies changes to the three tables. Runs on the index writer, inside its transaction.
 //
-// Invariants of every commit. An object with INDEX_WHOLE has no entry in "places". An object
-// without it has at least one, all under its generation. So a record lives as long as one of its
-// runs, and a newer generation leaves no entry of an older one. Damaged records count as absent.
+// Each commit keeps these invariants. An object with INDEX_WHOLE has no entry in "places". An
+// object without INDEX_WHOLE has at least one entry there, and all its entries have its generation.
+// So a record exists as long as one of its runs, and a newer generation leaves no entry of an older
+// one. Damaged records count as absent.
 //
 // Room. LMDB extends its file when it runs out of pages. So before a transaction the file grows by
 // the most pages that the transaction may touch. That is a path of pages for each key, but at most
 // all pages of the trees plus those that splits can add. Segments cannot use that room, so the
 // estimate must not be too high. A page takes 34 records (21 with the longest checksums, 4 with the
 // longest headers) or 47 places. A page that was split takes half as many more before it splits
-// again. Removals split nothing. A record that gains checksums counts as a put.
+// again. Removals split no page. A record that gains checksums counts as a put.
 //
 // A transaction writes each touched page to another page of the file, and the next two transactions
-// cannot reuse the old one. The file never shrinks. So a transaction takes only as many changes as
-// touch a small part of the cache, or fewer if they have no room. So the index of tiny objects
-// stays near the size of its records, however many changes come at once.
+// cannot reuse the old page. LMDB's file never shrinks. So a transaction takes only as many changes
+// as touch a small part of the cache, or fewer if there is no room. This keeps the index of tiny
+// objects near the size of its records, however many changes are made at once.
 //
-// One change may remove all runs of a large object, which takes pages too. It removes only as many
-// as the transaction has room for, and continues in the next transaction (ERR_AGAIN). Until then
-// the object's record keeps the remaining runs.
+// One change may remove all runs of a large object, which touches pages, too. The change removes
+// only as many runs as the transaction has room for, and continues in the next transaction
+// (ERR_AGAIN). Until then the object's record keeps the remaining runs.
 #include "store/index/index_apply.h"
 
 #include <errno.h>
@@ -31,13 +32,13 @@
 #define PAGES_SLACK 64u
 #define TXN_PARTS 32u // a transaction copies at most 1/32 of cache.size
 
-// Places of one generation are neighbours. A leaf holds up to 47 of them, and at least half as
-// many.
+// Cautious number of places of one generation in a leaf. They are neighbours, and a leaf holds up
+// to 47 places and at least half as many.
 #define PLACES_PER_PAGE 8u
-// Any transaction may remove this many, because PAGES_SLACK includes their pages.
+// Any transaction may remove this many places, because PAGES_SLACK includes their pages.
 #define PLACES_LEAST 128u
-#define PLACES_MOST 65536u    // removing this many takes some 50 ms
-#define PLACES_PER_GROWTH 64u // above PLACES_LEAST, pages are requested for this many at once
+#define PLACES_MOST 65536u    // removing this many places takes some 50 ms
+#define PLACES_PER_GROWTH 64u // above PLACES_LEAST, pages are reserved for this many at once
 static_assert(PLACES_LEAST / PLACES_PER_PAGE <= PAGES_SLACK, "any transaction has these pages");
 static_assert(PLACES_PER_GROWTH % PLACES_PER_PAGE == 0, "places ask for whole pages");
 
@@ -69,7 +70,7 @@ static bool txn_gets_pages(struct index_txn *t, uint64_t more)
         return false;
     }
     txn_want_pages(t, more);
-    if (t->err == ERR_DISK_FULL && t->index->is_short) { // a segment took the room
+    if (t->err == ERR_DISK_FULL && t->index->is_short) { // a segment took the room in the meantime
         check(t->pages >= more);
         t->err = ERR_OK;
         t->pages -= more;
@@ -105,7 +106,7 @@ static void txn_abort(struct index_txn *t)
 // The trees of "objects" and "places" together.
 struct trees {
     uint64_t pages;
-    unsigned depth; // sum of both depths: the pages that one change copies
+    unsigned depth; // sum of both depths, which is how many pages one change copies
 };
 
 static int txn_measure(const struct index_txn *t, struct trees *ret_trees)
@@ -123,7 +124,7 @@ static int txn_measure(const struct index_txn *t, struct trees *ret_trees)
     return rc;
 }
 
-// Returns the most pages that puts can add: at most three entries per change.
+// Returns the most pages that puts can add. A put adds at most three entries.
 static uint64_t split_pages(uint64_t pages, unsigned put_count)
 {
     return min_u64(3ull * put_count, 2 * pages + put_count / 3);
@@ -135,7 +136,8 @@ static uint64_t touched_pages(const struct trees *trees, unsigned put_count, uns
     return min_u64(paths, trees->pages + split_pages(trees->pages, put_count));
 }
 
-// Sets t->changes_max to as many changes as have room. Sets t->err if there is no room for `least`.
+// Sets t->changes_max to the number of changes for which there is room, and reserves it. Sets
+// t->err if there is no room for `least` changes.
 static void txn_take_room(struct index_txn *t, const struct trees *trees, unsigned put_count,
                           unsigned removal_count, unsigned least)
 {
@@ -199,7 +201,7 @@ static bool record_get(struct index_txn *t, struct hash128 hash, struct index_re
         !index_object_decode(hash, (struct span){value.mv_data, value.mv_size}, ret_record)) {
         return false;
     }
-    // Copied out, because the next put may reuse LMDB's page.
+    // Copy the description, because the next put may reuse LMDB's page.
     struct span *described = &ret_record->described;
     if (described->len > 0) {
         memcpy(t->described, described->ptr, described->len);
@@ -245,8 +247,8 @@ static bool place_get(struct index_txn *t, uint64_t generation, uint64_t first_b
            hash128_equal(owner, hash);
 }
 
-// Returns false for a place in a segment that is gone. The index has not forgotten it yet, but it
-// holds nothing.
+// Returns whether the place's segment still exists. If it does not, the index has not forgotten the
+// place yet, but there are no bytes.
 static bool place_lives(const struct index_txn *t, const struct index_place *place)
 {
     struct segment *segment = segment_log_entry(t->index->log, place->number);
@@ -257,7 +259,7 @@ static bool place_lives(const struct index_txn *t, const struct index_place *pla
     return lives;
 }
 
-// Tells the policy about a run that leaves the index while its segment stays. If the commit then
+// Reports to the policy that a run leaves the index while its segment stays. If the commit then
 // fails, the policy undervalues a run that is hidden anyway.
 static void place_gone(const struct index_txn *t, struct hash128 hash, uint64_t first_block,
                        const struct index_place *place)
@@ -380,14 +382,14 @@ static bool places_remove(struct index_txn *t, uint64_t generation)
             place_gone(t, owner, first_block, &place);
         }
         rc = mdb_cursor_del(cursor, 0);
-        // The row after the deleted one.
+        // Move to the row after the deleted one.
         rc = rc != 0 ? rc : mdb_cursor_get(cursor, &key, &value, MDB_NEXT);
     }
     mdb_cursor_close(cursor);
     return !is_left;
 }
 
-// Removes the object. Returns false if some of its places, and so its record, are left.
+// Removes the object. Returns false if some of its places are left; its record is then left, too.
 static bool object_remove(struct index_txn *t, struct hash128 hash,
                           const struct index_record *record)
 {
@@ -421,8 +423,8 @@ bool index_change_is_whole(const struct index_change *c)
            c->place.block_count == segment_run_object_blocks(c->size_bytes, c->block_size_bytes);
 }
 
-// Adds the change's place to `record`, which is of the same version, and writes the record.
-// ERR_AGAIN: some places that the new run replaces are left, and it is not added yet.
+// Adds the change's place to `record`, which is of the same version, and writes the record. Returns
+// ERR_AGAIN if some places that the new run replaces are left; the new run is not added yet.
 static enum err object_add_place(struct index_txn *t, const struct index_change *c,
                                  struct index_record *record, bool is_new)
 {
@@ -434,8 +436,8 @@ static enum err object_add_place(struct index_txn *t, const struct index_change 
     if (index_change_is_whole(c)) {
         if (was_whole) {
             t->blocks -= record->place.block_count;
-        } else if (!is_new && !places_remove(t, record->generation)) { // the run replaces all
-            record_put(t, c->hash, record); // write it, because it may have another generation now
+        } else if (!is_new && !places_remove(t, record->generation)) { // it replaces all places
+            record_put(t, c->hash, record); // because the caller may have changed its generation
             return ERR_AGAIN;
         }
         record->flags |= INDEX_WHOLE;
@@ -443,10 +445,10 @@ static enum err object_add_place(struct index_txn *t, const struct index_change 
         record->sums = c->sums.len > 0 ? c->sums : record->sums;
         t->blocks += place.block_count;
     } else {
-        if (was_whole) { // some blocks of the whole run were lost: keep the rest
+        if (was_whole) { // some blocks of the whole run are being replaced: keep the other ones
             t->blocks -= record->place.block_count;
             place_put(t, record->generation, 0, c->hash, &record->place);
-            record->sums = (struct store_sums){0}; // maybe only that run's header has them
+            record->sums = (struct store_sums){0}; // maybe only the whole run's header has them
         }
         record->sums = c->sums.len > 0 ? c->sums : record->sums;
         record->flags &= (uint16_t)~INDEX_WHOLE;
@@ -462,7 +464,7 @@ static bool version_is_same(const struct index_record *record, const struct inde
            record->block_size_bytes == c->block_size_bytes;
 }
 
-// Returns how many blocks the existing run has from the change's first block on.
+// Returns how many blocks the existing run of the record has from the change's first block on.
 static uint64_t record_has(struct index_txn *t, const struct index_change *c,
                            const struct index_record *record)
 {
@@ -485,9 +487,8 @@ static struct index_record record_new(const struct index_change *c)
     };
 }
 
-// The runs found in segments are of the put's version. Gives their record the put's generation and
-// freshness. Returns false, with nothing changed, if it has more places than the transaction can
-// move.
+// Gives the record the change's generation and freshness. Its places move to that generation.
+// Returns false, and changes nothing, if it has more places than the transaction can move.
 static bool MUST_USE object_confirm(struct index_txn *t, const struct index_change *c,
                                     struct index_record *record)
 {
@@ -524,7 +525,8 @@ static enum err apply_put(struct index_txn *t, const struct index_change *c)
     bool is_new = true;
     check(c->generation != 0 && c->place.segment != NULL);
     if (record_get(t, c->hash, &record)) {
-        // Such a record has the generation of a run's header, which may be a provisional one.
+        // A record found in a segment has the generation of a run's header, which may be
+        // provisional.
         bool found_in_segment = (record.flags & INDEX_REBUILT) != 0;
         if ((record.generation > c->generation && !found_in_segment) ||
             (record.generation == c->generation && !version_is_same(&record, c))) {
@@ -533,7 +535,7 @@ static enum err apply_put(struct index_txn *t, const struct index_change *c)
         is_new = record.generation != c->generation;
         if (found_in_segment && version_is_same(&record, c) && object_confirm(t, c, &record)) {
             is_new = false;
-            // The run found in the segment has more blocks than the new one.
+            // Keep the run found in the segment if it has more blocks than the new one.
             if (record_has(t, c, &record) > c->place.block_count) {
                 record_put(t, c->hash, &record);
                 return ERR_OK;
@@ -584,7 +586,7 @@ static enum err apply_redescribe(struct index_txn *t, const struct index_change 
         return ERR_CANCELLED;
     }
     if (!object_confirm(t, c, &record)) {
-        return ERR_CANCELLED; // otherwise runs of the old generation would get the new headers
+        return ERR_CANCELLED; // too many places: the old runs must not get the new headers
     }
     record.flags |= INDEX_DESCRIBED;
     record.described = (struct span){c->described, c->described_len};
@@ -601,7 +603,7 @@ static enum err apply_delete(struct index_txn *t, const struct index_change *c)
             return ERR_AGAIN;
         }
     } else {
-        record_delete(t, c->hash); // damaged or absent
+        record_delete(t, c->hash); // the record is damaged or absent
     }
     return ERR_OK;
 }
@@ -616,7 +618,7 @@ static enum err apply_delete_at(struct index_txn *t, const struct index_change *
     }
     if ((record.flags & INDEX_WHOLE) != 0) {
         if (index_place_equal(&record.place, &place)) {
-            (void)object_remove(t, c->hash, &record); // one place, so it is always removed whole
+            (void)object_remove(t, c->hash, &record); // it has one place, so this never needs more
         }
         return ERR_OK;
     }
@@ -632,7 +634,8 @@ static enum err apply_delete_at(struct index_txn *t, const struct index_change *
     return ERR_OK;
 }
 
-// Moves only the very run that was copied. A deleted or replaced run stays as it is.
+// Moves the run to its copy, if the index still has the run that was copied. If that was deleted or
+// replaced, changes nothing.
 static enum err apply_move(struct index_txn *t, const struct index_change *c)
 {
     struct index_record record;
@@ -680,7 +683,7 @@ enum err index_txn_apply(struct index_txn *t, const struct index_change *change)
         return apply_delete_at(t, change);
     case INDEX_MOVE:
         return apply_move(t, change);
-    case INDEX_CONDEMN: // index_condemn.c has done it
+    case INDEX_CONDEMN: // index_condemn.c has written the marks
     case INDEX_DROP:
     case INDEX_FIT:
     case INDEX_NOTHING:

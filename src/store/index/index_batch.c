@@ -2,12 +2,13 @@
 // Applies a batch in the order of keys, because neighbours share pages of the tree. Changes of one
 // key keep their order. Between keys the order does not matter, because no answer is sent before
 // all of the batch is committed. Before a transaction, all pages that it will touch are read
-// together, so that it waits for none of them.
+// together, so that the transaction does not wait for single pages.
 //
-// A transaction ends when it has used enough of the thread's CPU time; the rest goes into another
-// one. The time of a change depends on the size of the index and on the processor's caches. A
-// transaction also ends when it has taken as many changes as had room (index_apply.c). Changes with
-// a waiting client come first, then renewals, then places to forget. Index writer only.
+// A transaction ends when it has used INDEX_TXN_CPU_US of the thread's CPU time, because the time
+// of a change depends on the size of the index and on the processor's caches. It also ends when it
+// has taken as many changes as there was room for (index_apply.c). The remaining changes are
+// applied in another transaction. Queued changes are applied first, then renewals, then places to
+// forget. Index writer only.
 #include "store/index/index_batch.h"
 
 #include <stdlib.h>
@@ -17,7 +18,7 @@
 #include "store/index/index_writer.h"
 #include "store/segment/segment_log.h"
 
-#define CHANGES_PER_LOOK 16u // changes between two looks at the CPU time
+#define CHANGES_PER_LOOK 16u // changes between two checks of the CPU time
 static_assert(CHANGES_PER_LOOK < INDEX_BATCH_MAX, "a full batch looks at the time");
 
 // --- order
@@ -46,8 +47,8 @@ static bool change_adds(const struct index_change *c)
     return c->kind == INDEX_PUT || c->kind == INDEX_PUT_REBUILT || c->kind == INDEX_MOVE;
 }
 
-// Returns true if the index may need new pages for the change: a record grows, or its places get
-// other keys.
+// Returns true if the index may need new pages for the change, because a record grows or its places
+// get other keys.
 static bool change_grows(const struct index_change *c)
 {
     return change_adds(c) || c->kind == INDEX_REDESCRIBE;
@@ -106,7 +107,7 @@ struct index_batch_left index_batch_left(const struct index_batch *batch)
     return left;
 }
 
-// --- the pages that it will touch
+// --- the pages that the batch will touch
 
 static struct memory_put put_of(const struct index_change *c)
 {
@@ -180,7 +181,7 @@ bool index_batch_ready(struct index_batch *batch, struct index *index)
 
 // --- applying
 
-// Returns true if the change's segment still exists; only then may its place enter the index.
+// Returns true if the change's segment still exists. Otherwise its place must not enter the index.
 static bool change_segment_lives(struct index *index, const struct index_change *change)
 {
     struct segment *segment = segment_log_entry(index->log, change->place.segment_number);
@@ -191,9 +192,9 @@ static bool change_segment_lives(struct index *index, const struct index_change 
     return true;
 }
 
-// Applies a change. A run may enter only if its segment exists, and recovery's run only if its home
-// has nothing newer. If a put's run is lost, the records that it replaces are deleted all the same,
-// because they are hidden already.
+// Applies a change. A run may enter the index only if its segment exists. A run that recovery found
+// may enter only if the key's home has nothing newer. If a put's run is lost, the records that it
+// replaces are deleted all the same, because they are hidden already.
 static enum err change_apply(struct index *index, struct index_txn *t, struct index_change *c,
                              uint64_t generation)
 {
@@ -216,7 +217,8 @@ static enum err change_apply(struct index *index, struct index_txn *t, struct in
     } else if (c->kind == INDEX_PUT_REBUILT) {
         struct memory_put found = put_of(c);
         c->generation = index_memory_judge_rebuilt(memory, &found);
-        // Cancelled also if its home has given it another generation since index_batch_ready().
+        // Also cancel it if the key's home has given it another generation since
+        // index_batch_ready().
         if (c->generation == 0 || c->generation != generation) {
             return ERR_CANCELLED;
         }

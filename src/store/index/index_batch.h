@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Changes in the order of their keys, for one transaction, or for several if they take long. See
-// index_batch.c.
+// A batch of changes in the order of their keys. It is applied in one transaction, or in several if
+// it takes long. See index_batch.c.
 #ifndef FOREBAY_STORE_INDEX_BATCH_H
 #define FOREBAY_STORE_INDEX_BATCH_H
 
@@ -14,8 +14,8 @@ struct index_forget;
 // The caller owns all lists, which stay unchanged.
 struct index_batch {
     struct index_change **changes; // sorted
-    // For each change that adds a run found in a segment: the generation that the memory side gave
-    // it before the transaction.
+    // For each change that adds a run found in a segment: the generation that the memory side
+    // assigned to the run before the transaction.
     uint64_t *generations;
     unsigned count;
     const struct renewal_copy *renewals;
@@ -23,10 +23,11 @@ struct index_batch {
     const struct index_forget *forget; // the batch also forgets its slice of places; NULL: none
     struct index_progress {
         unsigned changes, renewals, removals;
-    } in, at; // in: the part that is committed; at: that part plus the open transaction
+    } in, at; // in: what is committed; at: what is committed or in the open transaction
 };
 
-// Makes a batch of the two lists, `owed` first. `count`: length of both together.
+// Makes a batch of the two lists. Of one key, changes in `owed` come first. `count`: length of both
+// lists together.
 void index_batch_init(struct index_batch *batch, struct index_change *owed,
                       struct index_change *changes, unsigned count);
 void index_batch_done(struct index_batch *batch);
@@ -40,9 +41,9 @@ struct index_batch_left {
     unsigned forgets; // places to forget
 };
 struct index_batch_left index_batch_left(const struct index_batch *batch);
-// Applies the next changes until they have used `cpu_us` of the thread's time (a few at least) or
-// the transaction has no room for more. Sets the error of each. Ends early after a change that
-// continues in the next transaction.
+// Applies the next changes until they have used `cpu_us` of the thread's CPU time, or until the
+// transaction has no room for more. Checks the time only after every few changes. Sets the error of
+// each change. Ends early at a change that continues in the next transaction.
 void index_batch_apply(struct index_batch *batch, struct index *index, struct index_txn *t,
                        uint64_t cpu_us);
 // Called when the transaction is committed. Sets `is_in` (committed) in each applied change.

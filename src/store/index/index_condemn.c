@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Marks bad runs in their segments (segment_list.c) before the index forgets them. Otherwise a
-// rebuild would find them again, and a revalidation confirms only the version, not the bytes. Runs
-// on the index writer.
+// rebuild would find them again, and a revalidation would confirm only their version, not their
+// bytes. Runs on the index writer.
 //
-// A condemned key has a line in `format` (state_condemned.c), which says that all its runs are bad.
-// The line is durable before the batch is committed, unless `format` cannot be written, which is
-// counted. The runs known here are marked as well: every run of the key in the index, every put of
-// it in the same batch, and the run that was refused. The marks are synced before the commit. A
-// segment that cannot be marked is abandoned as a whole.
+// A condemned key has a row in `format` (state_condemned.c), which says that its runs below a
+// generation are bad. The row is durable before the batch is committed. If `format` cannot be
+// written, this is counted and the commit goes ahead. The key's known runs are marked as well:
+// every run in the index, every put in the same batch, and the run that was refused. The marks are
+// synced before the commit. A segment in which a run cannot be marked is abandoned.
 //
-// A run that fails its checksum is marked without a sync when it leaves the index. If it is found
-// again, it fails again.
+// A run that fails its checksum is marked, too, when it is removed from the index. This mark needs
+// no sync, because a run that is found again fails its checksum again.
 #include "store/index/index_condemn.h"
 
 #include <unistd.h>
@@ -25,7 +25,7 @@
 
 struct condemning {
     struct index *index;
-    struct segment *marked[SYNC_TOGETHER]; // pinned, not yet synced
+    struct segment *marked[SYNC_TOGETHER]; // pinned segments whose marks are not synced yet
     unsigned marked_count;
 };
 
@@ -69,8 +69,8 @@ static void condemn_place(struct condemning *c, const struct store_place *place)
     if (!segment_pin(segment, place->segment_number)) {
         return; // the segment is being evicted anyway
     }
-    // The unit before this run may share a page with the run's header. Marking the run may read
-    // that page from the device, so nobody has verified the unit's bytes in it.
+    // The last unit before this run may share a page with the run's header. Marking the run may
+    // read that page from the device, and then the unit's bytes in it are not verified.
     if (place->first_unit > 0) {
         segment_set_verified(segment, place->first_unit - 1, 1, false);
     }
@@ -161,8 +161,8 @@ static void condemn_key(struct condemning *c, const struct index_change *batch,
     }
 }
 
-// Makes the lines durable, first because they cover more than is marked here. A failure does not
-// hold up the batch. Returns false if no key of the batch is condemned.
+// Makes the rows of condemned keys durable. This comes before the marks, because a row covers more
+// runs. A failure does not stop the batch. Returns false if the batch condemns no key.
 static bool condemn_lines(struct index *index, const struct index_change *batch)
 {
     bool any = false;

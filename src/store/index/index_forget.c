@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// The places of freed segments that the index must still forget. The freeing thread adds them. The
-// index writer takes a slice with each commit, and makes a commit of its own if many wait. Nobody
-// waits for that. Until then such a place is a miss, because segment numbers and salts are never
-// reused. A newer place of the same blocks is safe, because only the named place is removed.
+// The list of places of freed segments that the index must still forget. The freeing thread adds
+// them. The index writer takes a slice with each commit. If many wait, it makes a separate commit
+// for them. No thread waits until a place is forgotten. Until then the place is a miss, because
+// segment numbers and salts are never reused. A newer place of the same blocks stays, because only
+// the exact place is removed.
 //
 // If the index has no room for a commit, the slice is left out, so that no run and no delete fails
-// for places that can wait.
+// because of places that can wait.
 //
 // A slice is sorted by key, because neighbours share pages of the tree.
 //
-// At most INDEX_FORGET_MAX places wait. Above that the freeing thread waits, after it has returned
-// the space. If the index forgets nothing for long, the places stay in it and are removed when a
-// look-up meets them. The thread does not wait again until the index has forgotten something. A
-// stop does not wait for room, because few places are left then.
+// At most INDEX_FORGET_MAX places wait. At this limit the freeing thread waits, but only after it
+// has returned the space. If the index forgets nothing for INDEX_FORGET_WAIT_MS, the new places
+// stay in the index, and each is removed when a look-up finds it. The thread then does not wait
+// again until the index has forgotten something. A stop does not wait for room, because few places
+// are left then.
 #include "store/index/index_forget.h"
 
 #include <stdlib.h>
@@ -66,8 +68,8 @@ static bool is_full_locked(const struct index_forget *forget, unsigned count)
     return waiting > 0 && waiting + count > INDEX_FORGET_MAX && !forget->guarded.hurries;
 }
 
-// Waits for room. Returns false if there was none for long; then nobody waits until something is
-// forgotten.
+// Waits for room. Returns false after INDEX_FORGET_WAIT_MS without room. The next calls then do not
+// wait until something is forgotten.
 static bool wait_for_room_locked(struct index_forget *forget, unsigned count)
 {
     struct timespec until;
@@ -129,7 +131,8 @@ unsigned index_forget_take(struct index_forget *forget, unsigned max)
 {
     check(max > 0 && forget->slice_count <= forget->slice_max);
     if (forget->slice_count > 0 || atomic_load(&forget->waiting) == 0) {
-        // The same slice again, because the disk refused it the last time.
+        // A rest of the last slice is tried again, because the disk or cache.size had no room for
+        // it.
         return forget->slice_count;
     }
     if (forget->slice_max < max) {

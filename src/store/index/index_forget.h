@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Places of freed segments that the index must forget. See index_forget.c.
+// The list of places of freed segments that the index must forget. See index_forget.c.
 #ifndef FOREBAY_STORE_INDEX_FORGET_H
 #define FOREBAY_STORE_INDEX_FORGET_H
 
@@ -10,7 +10,7 @@
 
 #define INDEX_FORGET_MAX 65536u  // the most places in the list
 #define INDEX_FORGET_SLICE 1024u // places per batch of changes: as many as a batch may put
-#define INDEX_FORGET_SLICE_LAST (INDEX_FORGET_MAX / 8) // per batch while the store stops
+#define INDEX_FORGET_SLICE_LAST (INDEX_FORGET_MAX / 8) // places per batch while the store stops
 #define INDEX_FORGET_WAIT_MS 10000u                    // the freeing thread's longest wait for room
 
 struct index_txn;
@@ -33,17 +33,19 @@ struct index_forget {
 void index_forget_init(struct index_forget *forget);
 void index_forget_done(struct index_forget *forget);
 // Adds places to the list. Takes ownership of the malloc'd `removals`. Waits while the list is
-// full. If that takes too long, the places are counted and stay in the index. Never on a worker.
+// full. If that takes too long, the places are dropped from the list and counted, and they stay in
+// the index. Must not be called on a worker.
 void index_forget_add(struct index_forget *forget, struct segment_removal *removals,
                       unsigned count);
-// From now on index_forget_add() does not wait, however many places there are.
+// Tells index_forget_add() not to wait any more, because the store is closing.
 void index_forget_hurry(struct index_forget *forget);
-// Returns the number of places to forget next, at most `max`, sorted by key. Returns the same slice
-// until it is forgotten. Index writer only.
+// Takes the next slice of at most `max` places from the list, sorts it by key, and returns its
+// length. While a slice is not forgotten completely, returns the length of its rest. Index writer
+// only.
 unsigned index_forget_take(struct index_forget *forget, unsigned max);
-// Forgets place `at` of the slice in the transaction.
+// Removes place `at` of the slice from the index, in the transaction.
 void index_forget_apply(const struct index_forget *forget, unsigned at, struct index_txn *t);
-// Removes the first `count` places of the slice, which are forgotten.
+// Removes the first `count` places from the slice, after the transaction is committed.
 void index_forget_forgotten(struct index_forget *forget, unsigned count);
 
 #endif

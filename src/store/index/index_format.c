@@ -3,7 +3,7 @@
 // Numbers in values are little endian, those in keys big endian so that they sort.
 //
 //  "objects": key = 128-bit keyed hash of (realm, bucket, key); 92 to 163 bytes, more with flag 4
-//    0   4  CRC32C of the key and all that follows
+//    0   4  CRC32C of the key and all following bytes
 //    4   2  version
 //    6   2  low byte, flags: 1 whole, 2 rebuilt, 4 described; high byte: power cuts
 //    8   8  generation
@@ -18,20 +18,21 @@
 //    92  up to 71: the version's checksums, packed (s3/s3_sums.c)
 //
 // The checksums are left out if none is known, or if the headers of the runs have them. With flag
-// "described" their length comes first (1 byte), and the version's description follows:
-// Last-Modified 8, length of the version id 2, version id, headers. The version's runs were stored
-// when it had other headers. A release without this flag judges a page with such a record as
-// damaged and rebuilds the index from segments.
+// "described", a byte with the length of the checksums comes before them. After them comes the
+// version's description: Last-Modified 8, length of the version id 2, version id, reply headers.
+// The flag is set if the version's runs were stored when it had other headers. A release that does
+// not know this flag treats a page with such a record as damaged, and rebuilds the index from
+// segments.
 //
 //  "places": key = generation, first block; 60 bytes; used for objects of several runs
-//    0   4  CRC32C of the key and all that follows
+//    0   4  CRC32C of the key and all following bytes
 //    4   2  version, then 2 zero
 //    8   16 hash of the object
 //    24  4  number of blocks
 //    28  32 place
 //
 //  "meta": key "m"; 40 bytes
-//    0   4  CRC32C of all that follows
+//    0   4  CRC32C of all following bytes
 //    4   4  version
 //    8   16 creation id of the cache
 //    24  8  number of blocks
@@ -40,7 +41,7 @@
 // A place is: segment number 4, header offset 4, header length 4, payload offset 4, payload length
 // 4, first unit 4, salt 8.
 //
-// LMDB has no checksums, so each value carries its own, which includes its key. So a record under
+// LMDB has no checksums, so each value has its own. It covers the key, too, so a record under
 // another key is detected like a flipped bit. A bad record is a miss.
 #include "store/index/index_format.h"
 
@@ -120,7 +121,7 @@ static struct index_place place_get(const char *at, uint32_t block_count)
     };
 }
 
-// Verifies what all users of a place rely on; a checksum alone does not promise it.
+// Verifies the properties of a place on which its users rely. A checksum does not prove them.
 static bool place_is_sane(const struct index_place *place)
 {
     return place->number != 0 && place->block_count != 0 && place->header_len >= RUN_HEADER_FIXED &&
@@ -174,7 +175,7 @@ size_t index_object_encode(struct hash128 hash, const struct index_record *recor
     return len;
 }
 
-// Decodes what follows the place: checksums and, if present, the description.
+// Decodes the end of a record, after the place: checksums and, if present, the description.
 static bool tail_get(struct span tail, struct index_record *record)
 {
     bool is_described = (record->flags & INDEX_DESCRIBED) != 0;

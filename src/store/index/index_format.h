@@ -13,13 +13,13 @@
 #define INDEX_PLACE_LEN 60u
 #define INDEX_META_LEN 40u
 
-#define INDEX_WHOLE 1u   // one run holds the whole object: `place`
-#define INDEX_REBUILT 2u // found in a segment; revalidate before the first use
-// The object's headers are in `described`, which replaces those in the headers of its runs.
+#define INDEX_WHOLE 1u   // one run holds the whole object; `place` is its place
+#define INDEX_REBUILT 2u // found in a segment, so it is revalidated before the first use
+// `described` has the object's reply headers. They replace those in the headers of its runs.
 #define INDEX_DESCRIBED 4u
-// The flags' high byte: the count of power cuts when the record was validated. If the directory's
-// count is now higher, the record is revalidated, because a drive that lies about syncs may have
-// lost a newer record or a delete.
+// The high byte of the flags is the count of power cuts when the record was validated. If the
+// directory's count differs now, the record is revalidated, because a drive that lies about syncs
+// may have lost a newer record or a delete.
 #define INDEX_CUTS_SHIFT 8u
 
 struct index_place {
@@ -30,14 +30,15 @@ struct index_place {
 
 struct index_record {
     uint64_t generation, size_bytes, etag_hash;
-    // validated_mono_ms counts only if `opener` is this process.
+    // Only the process `opener` may use validated_mono_ms. Other processes use validated_wall_ms.
     uint64_t validated_wall_ms, validated_mono_ms;
     uint32_t opener;
     uint32_t block_size_bytes;
     uint16_t flags;
     struct index_place place; // with INDEX_WHOLE
     struct store_sums sums;   // checksums of this version
-    // With INDEX_DESCRIBED: the bytes that index_described_encode() makes. A view.
+    // With INDEX_DESCRIBED: the bytes that index_described_encode() made. They belong to the page
+    // or buffer from which the record was decoded.
     struct span described;
 };
 
@@ -46,12 +47,12 @@ struct index_meta {
     uint64_t blocks;
 };
 
-// Encodes the part of a version that the headers of its runs also hold. Returns 0 if it is too
-// long.
+// Encodes the version's description: Last-Modified, version id and reply headers, which run headers
+// have, too. Returns its length, or 0 if it is too long.
 size_t index_described_encode(const struct store_object *object,
                               char ret[STORE_DESCRIBED_MAX]) MUST_USE;
-// Returns the version of a run, with the description `described` instead of that in the run's
-// header. NULL: `described` is damaged, or the result exceeds a limit.
+// Returns the version of a run, with the description `described` instead of the one in the run's
+// header. Returns NULL if `described` is damaged, or if the result exceeds a limit.
 struct store_object *index_described_object(const struct run_header *header, uint64_t generation,
                                             struct span described) MUST_USE;
 
@@ -74,8 +75,8 @@ bool index_place_decode(uint64_t generation, uint64_t first_block, struct span v
 void index_meta_encode(const struct index_meta *meta, char ret[INDEX_META_LEN]);
 bool index_meta_decode(struct span value, struct index_meta *ret_meta) MUST_USE;
 
-// Returns the address of LMDB's map, computed from the address of a value: each page begins with
-// its own number. LMDB has no call for it.
+// Returns the address of LMDB's map, for which LMDB has no call. Computes it from the address of a
+// value, because each page begins with its own number.
 const char *index_map_of(const void *value);
 
 struct index_place index_place_of(const struct store_place *place);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// LMDB trusts its file: a wrong offset makes it crash, or move bytes of another page. So
-// index_proof.c judges pages with this file before LMDB reads them. This is the page format of
-// LMDB's version 1 on 64 bits, little endian. It covers only what our tables use: no duplicates,
-// and long values only in LMDB's own table of free pages.
+// Verifies pages of LMDB's file. LMDB trusts its file: a wrong offset makes it crash, or move bytes
+// of another page. So index_proof.c verifies each page with these functions before LMDB reads it.
+// Below is the page format of LMDB's version 1 on 64 bits, little endian. It covers only what
+// Forebay's tables use: no duplicates, and long values only in LMDB's own table of free pages.
 //
 //   Page, 4,096 bytes                     Node of a leaf                 Node of a branch
 //   0   8  its number                     0  4  length of the value      0  4  child, low bits
@@ -20,13 +20,13 @@
 #define NODE_BYTES 8u
 #define FLAG_BRANCH 1u
 #define FLAG_LEAF 2u
-#define FLAG_LONG 4u  // flag: bytes 12 to 15 of the page are the number of its pages
+#define FLAG_LONG 4u  // first page of a long value; bytes 12 to 15 are the number of its pages
 #define PAGE_FIRST 2u // number of the first page after the two meta pages
-// Flags of a node: its value has pages of its own; its value is the record of a table.
-#define NODE_APART 1u
-#define NODE_TABLE 2u
-// LMDB's record of a table: 4 bytes, flags 2, depth 2, branch, leaf and overflow pages, entries,
-// root.
+// Flags of a node.
+#define NODE_APART 1u // the value is in separate pages
+#define NODE_TABLE 2u // the value is the record of a table
+// LMDB's record of a table: 4 bytes, flags 2, depth 2, then 8 bytes each for the numbers of branch,
+// leaf and overflow pages, the number of entries, and the root.
 #define TREE_BYTES 48u
 #define TREE_FLAGS_AT 4u
 #define TREE_DEPTH_AT 6u
@@ -46,7 +46,7 @@ bool index_page_tree(struct span record, struct index_tree *ret_tree)
     }
     *ret_tree = (struct index_tree){.depth = wire_get_u16(record.ptr + TREE_DEPTH_AT),
                                     .root = wire_get_u64(record.ptr + TREE_ROOT_AT)};
-    // Any flag would mean another order of keys.
+    // With any flag set, the keys would be in another order.
     return wire_get_u16(record.ptr + TREE_FLAGS_AT) == 0 &&
            (ret_tree->root == TREE_NO_ROOT) == (ret_tree->depth == 0) &&
            ret_tree->depth <= INDEX_PAGE_DEPTH_MAX;
@@ -230,7 +230,7 @@ bool index_page_find_tree(const char *leaf, const char *name, struct index_tree 
 
 unsigned index_page_child_of(const char *branch, const char *key)
 {
-    unsigned low = 0; // this child's key is at most `key`
+    unsigned low = 0; // the key of child `low` is at most `key`
     unsigned high = index_page_count(branch);
     while (high - low > 1) {
         unsigned middle = (low + high) / 2;
@@ -245,7 +245,7 @@ unsigned index_page_child_of(const char *branch, const char *key)
 
 unsigned index_page_row_of(const char *leaf, const char *key)
 {
-    unsigned low = 0; // rows before it are below `key`
+    unsigned low = 0; // rows before `low` are below `key`
     unsigned high = index_page_count(leaf);
     while (low < high) {
         unsigned middle = (low + high) / 2;

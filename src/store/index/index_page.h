@@ -19,7 +19,7 @@ struct index_tree {
 // Returns false if the record is impossible.
 bool index_page_tree(struct span record, struct index_tree *ret_tree) MUST_USE;
 
-// The position at which a page was found, which decides what it must contain.
+// The position at which a page was found. It determines what the page must contain.
 struct index_page_place {
     enum index_table table;
     uint64_t number;
@@ -28,26 +28,29 @@ struct index_page_place {
     // All keys are at least `from` and below `to`; NULL: no bound.
     const char *from, *to;
 };
-// Returns true if LMDB can read and change the page without leaving it: nodes are in the page and
-// do not overlap, keys and values have their lengths, keys ascend and are in range, children are in
-// the file.
+// Returns true if LMDB can read and change the page without access outside of it. So the nodes are
+// in the page and do not overlap, keys and values have the right lengths, keys ascend and are in
+// range, and children are in the file.
 bool index_page_is_sound(const char *page, const struct index_page_place *at) MUST_USE;
-// Verifies only what depends on the position: the kind of the page, and the range of its keys. For
-// a page that was already found sound at another position.
+// Verifies only what depends on the position: the page's number, its kind, and the range of its
+// keys. For a page that was already found sound.
 bool index_page_fits(const char *page, const struct index_page_place *at) MUST_USE;
 
-// Verifies a leaf of LMDB's own tables or of our table meta: nodes are in the page and do not
-// overlap, whatever they hold.
+// Verifies a leaf of LMDB's own tables or of our table "meta": its nodes are in the page and do not
+// overlap. Does not verify their content.
 bool index_page_is_apart(const char *page, uint64_t number) MUST_USE;
-// Verifies the first of the pages that hold a long value of such a table.
+// Verifies the first page of a long value in such a table.
 bool index_page_is_long(const char *page, uint64_t number, uint64_t value_len) MUST_USE;
 // Finds the record of the named table in such a leaf. Returns false if it is missing or impossible.
 bool index_page_find_tree(const char *leaf, const char *name, struct index_tree *ret_tree) MUST_USE;
 
-// For sound pages only.
+// The functions below must be called for sound pages only.
+
+// Returns the number of nodes: rows of a leaf, or children of a branch.
 unsigned index_page_count(const char *page);
 unsigned index_page_used_bytes(const char *page);
-// Not for the first child of a branch, which has no key.
+// Returns the key of node `i`. Must not be called for the first child of a branch, which has no
+// key.
 const char *index_page_key(const char *page, unsigned i);
 struct span index_page_value(const char *leaf, unsigned i);
 uint64_t index_page_child(const char *branch, unsigned i);

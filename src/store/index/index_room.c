@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The index and the segments share cache.size. Segments leave a headroom, and the index may grow
-// into it. When it is used up, a transaction of the index has a segment evicted and waits for its
-// space. Until then, new puts wait in the writer's queue. When that is full, runs are refused with
-// the reason index-busy.
+// The index and the segments share cache.size. Segments leave a headroom for the growth of the
+// index. When it is used up, the index writer has a segment evicted and waits for the space before
+// it begins a transaction. During the wait, new puts wait in the writer's queue. When the memory
+// side is full of them, new runs are refused with the reason index-busy.
 //
 // Slow readers may hold every segment that could be evicted. After INDEX_ROOM_WAIT_MS the batch
-// continues change by change, as long as a change has room. Then the rest is dropped: its puts
-// become misses, its deletes are owed. No batch waits again until a transaction has found room.
-// Runs that begin within a second are refused with the reason index-full. The disk has not failed,
-// so Forebay continues to store other runs.
+// continues change by change, as long as there is room for one. Then the rest is dropped: its puts
+// become misses, and its deletes are owed. No batch waits again until a transaction has found room.
+// Runs that begin within the next second are refused with the reason index-full. The disk has not
+// failed, so Forebay stores runs again after that.
 #include "store/index/index_room.h"
 
 #include <time.h>
@@ -24,7 +24,7 @@
 static_assert(CHANGES_LEAST <= INDEX_BATCH_MAX, "a batch has as many");
 static_assert(LOOK_US * 10 < INDEX_ROOM_WAIT_MS * 1000, "it looks often while it waits");
 
-// Waits briefly, or until another change comes.
+// Waits briefly, or until another change is queued.
 static void room_wait(struct index_writer *writer)
 {
     struct timespec until = disk_timespec_of_us(disk_real_us() + LOOK_US);

@@ -35,7 +35,8 @@ void index_sync_batch(struct index_writer *writer, const struct index_change *ba
 {
     struct segment_log *log = writer->index->log;
     if (batch != NULL && atomic_exchange(&log->names_unsynced, false)) {
-        (void)fsync(log->disk->dir.segments_fd); // may fail: only a power cut could lose the names
+        // May fail. Then only a power cut could lose the names of new segments.
+        (void)fsync(log->disk->dir.segments_fd);
     }
     struct segment *synced[64];
     unsigned count = 0;
@@ -47,8 +48,8 @@ void index_sync_batch(struct index_writer *writer, const struct index_change *ba
         }
         if (!seen) {
             check(c->place.segment != NULL && c->place.segment->log == log);
-            // This may fail if the segment cannot be opened now. That is safe: if a power cut then
-            // loses the run, its checksums fail and it is a miss.
+            // This may fail, for example if the segment cannot be opened now. That is safe: if a
+            // power cut then loses the run, its checksums fail and it is a miss.
             (void)index_sync_segment(c->place.segment);
             // If the list is full, a segment may be synced twice, which is cheap.
             if (count < ARRAY_LEN(synced)) {

@@ -6,8 +6,8 @@
 #include "store/index/index_writer.h"
 
 void index_sync_batch(struct index_writer *writer, const struct index_change *batch);
-// Syncs a segment, and abandons it if that fails. Keeps it if it cannot be opened now
-// (ERR_UNREADABLE, ERR_DESCRIPTORS). Any thread that may block.
+// Syncs a segment, and abandons it if that fails. If it cannot be opened now, keeps it and returns
+// ERR_UNREADABLE or ERR_DESCRIPTORS. Any thread that may block.
 enum err index_sync_segment(struct segment *segment);
 
 #endif

@@ -1,36 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
 // The only thread that writes the index. All changes pass through one queue, so each worker's
-// changes are applied in order. A batch is taken when one of these is true:
+// changes are applied in order. The writer takes a batch when one of these is true:
 //
-// - Its oldest change is 100 ms old.
-// - It has 1,024 changes.
+// - The oldest change is 100 ms old.
+// - There are 1,024 changes.
 // - One change is urgent.
-// - Its puts hold a 16th of the cache. A segment can be evicted only when all its runs are durable.
-//   If the segments written last cannot be evicted, more valuable ones are.
+// - The runs of queued puts hold a 16th of the cache. A segment can be evicted only when all its
+//   runs are durable. If the segments written last cannot be evicted, more valuable ones are.
 //
-// The writer syncs the batch's segments and commits the batch in one transaction or a few
-// (index_batch.c). Then it removes the changes from the memory side and sends the answers.
-// Including sync and commit, a crash loses at most the fills of 200 ms. Complete runs are found
-// again in their segments.
+// The writer syncs the batch's segments and commits the batch in one or more transactions
+// (index_batch.c). Then it removes the changes from the memory side and sends the answers. Sync and
+// commit included, a crash loses at most the fills of 200 ms. Even of these, complete runs are
+// found again in their segments.
 //
-// If cache.size has no room for a batch, it waits until a segment is evicted (index_room.c). If no
-// segment can be evicted, the puts leave the memory side and are counted. The disk has not failed,
-// so Forebay continues to store runs.
+// If cache.size has no room for a batch, the batch waits until a segment is evicted (index_room.c).
+// If no segment can be evicted, the puts are removed from the memory side and counted. The disk has
+// not failed, so Forebay continues to store runs.
 //
 // After a failed sync the writer abandons the segment, because the kernel may have dropped its
-// pages. After a failed commit it removes the puts from the memory side and turns filling off for a
-// while. If LMDB reports a damaged file, the writer drops the index and the recovery thread
+// pages. After a failed commit it removes the puts from the memory side, and Forebay stores nothing
+// for a while. If LMDB reports a damaged file, the writer drops the index, and the recovery thread
 // rebuilds it.
 //
-// A delete in a failed commit is owed: its key stays hidden. The writer retries it after a second,
-// doubling the delay up to 64 s, and as soon as another commit succeeds. If a client's write waits
-// for an owed delete, it succeeds if the next process cannot trust the index. The writer ensures
-// that with the marker, or else by removing data.mdb. The marker goes when no delete is owed. The
-// next process revalidates all runs that it finds in segments.
+// A delete in a failed commit is owed, and its key stays hidden. The writer retries owed deletes
+// after a second, then after twice that time, and so on up to 64 s. It also retries them as soon as
+// another commit succeeds. If a client's write waits for the delete, the delete still succeeds if
+// the writer can make sure that the next process does not trust the index. For this it writes the
+// marker, or else removes data.mdb. It removes the marker when no delete is owed any more. If the
+// index is not trusted, the next process rebuilds it, and revalidates all runs that it finds in
+// segments.
 //
-// Bounds of the queue. MEMORY_PENDING_MAX limits puts when runs begin. The client writes that wait
-// for deletes limit these. The store itself queues at most 4,096 changes. Above that its threads
-// wait, and workers skip their changes, which only save work later.
+// Limits of the queue. MEMORY_PENDING_MAX limits puts when runs begin. The number of client writes
+// that wait limits deletes. The store itself queues at most 4,096 changes. At this limit its
+// threads wait. Workers instead skip changes of this kind, which only save work later.
 #include "store/index/index_writer.h"
 
 #include <errno.h>
@@ -76,8 +78,7 @@ void index_writer_init(struct index_writer *writer, struct index *index,
     index_forget_init(&writer->forget);
 }
 
-// Queues `change` and takes ownership of it. Before the thread starts and after it has ended,
-// nothing applies it.
+// Queues `change` and takes ownership of it. It is applied only while the thread runs.
 static void writer_push_locked(struct index_writer *writer, struct index_change *change)
 {
     check(change->answer == NULL || (change->urgent && !change->is_ours));
@@ -196,7 +197,7 @@ void index_writer_renewals_wait(struct index_writer *writer)
 
 static void writer_push_ours(struct index_writer *writer, struct index_change *change)
 {
-    check(change->answer == NULL); // no worker waits for room
+    check(change->answer == NULL); // only threads that may block wait for room here
     change->is_ours = true;
     pthread_mutex_lock(&writer->guarded.lock);
     while (writer->guarded.ours_count >= INDEX_QUEUE_MAX) {
@@ -305,7 +306,7 @@ static void writer_drop_index(struct index_writer *writer)
         writer->marked = true;
     }
     if (writer->given_up && !index_is_gone(index)) {
-        return; // its content must not be trusted; the next batch tries again
+        return; // data.mdb is still there and must not be trusted; the next batch tries again
     }
     enum err err = index_open(index, 0, false);
     if (err != ERR_OK) {
@@ -331,24 +332,25 @@ static void writer_commit_failed(struct index_writer *writer, int rc)
     stats_add(COUNTER_index_commit_failures, 1);
     log_error("index_commit_failed", "lmdb=%s", log_quote(span_from_cstr(mdb_strerror(rc))));
     if (rc_means_broken(rc)) {
-        // Called first, so that the memory side keeps deletes for the new index from now on.
+        // Order the rebuild first, so that the memory side keeps deletes for the new index from now
+        // on.
         index->host.want_rebuild(index->host.ctx);
         writer_drop_index(writer);
         return;
     }
-    // A meta page could not be written. Reopening finds the last good one.
+    // LMDB could not write a meta page. Opening the file again finds the last good one.
     if (rc == MDB_PANIC) {
         index_close(index);
         if (index_open(index, 0, false) != ERR_OK) {
             index->host.want_rebuild(index->host.ctx);
         }
-        index->host.want_round(index->host.ctx); // its pages must be verified again
+        index->host.want_round(index->host.ctx); // the pages must be verified again
     }
     disk_filling_off(index->disk, "commit", rc > 0 ? rc : EIO);
 }
 
-// Commits the next transaction of the batch. *ret_rc: LMDB's error or 0. With ERR_DISK_FULL nothing
-// was applied, and the batch may wait for room.
+// Commits the next transaction of the batch. Sets *ret_all if the batch is then complete. Sets
+// *ret_rc to LMDB's error or 0. Returns ERR_DISK_FULL if nothing was applied for lack of room.
 static enum err batch_txn(struct index_writer *writer, struct index_batch *changes, bool *ret_all,
                           int *ret_rc)
 {
@@ -363,7 +365,7 @@ static enum err batch_txn(struct index_writer *writer, struct index_batch *chang
     struct index_batch_left left = index_batch_left(changes);
     check(left.puts + left.deletes + left.forgets > 0);
     enum err err = index_room_begin(writer, changes, &t, ret_rc);
-    if (err == ERR_DISK_FULL && left.forgets > 0) { // go on without the places to forget
+    if (err == ERR_DISK_FULL && left.forgets > 0) { // continue without the places to forget
         changes->forget = NULL;
         writer->forget_due_us = disk_real_us() + INDEX_AGAIN_MS * 1000ull;
         if (left.puts + left.deletes == 0) {
@@ -388,8 +390,8 @@ static enum err batch_txn(struct index_writer *writer, struct index_batch *chang
     return err;
 }
 
-// Commits the batch and sets each change's error. Returns false if not all of it is committed; then
-// only the changes with `is_in` are.
+// Commits the batch and sets each change's error. Returns false if a part is not committed. The
+// committed changes have `is_in` set.
 static bool batch_commit(struct index_writer *writer, struct index_change *batch,
                          struct index_change *owed, unsigned count)
 {
@@ -469,8 +471,9 @@ static void owed_drop(struct index_writer *writer, struct index_change **list)
     free(change);
 }
 
-// Drops the index, because the disk refused deletes of too many keys to remember them. Recovery
-// rebuilds it. The runs that it finds in segments are revalidated before their first use.
+// Drops the index, because the disk refused deletes of more keys than the writer can remember.
+// Recovery then rebuilds it. The runs that recovery finds in segments are revalidated before their
+// first use.
 static void writer_give_up_index(struct index_writer *writer)
 {
     if (!writer->given_up) {
@@ -528,7 +531,8 @@ static void change_settle(struct index_writer *writer, struct index_change *c, b
               c->kind == INDEX_PUT_REBUILT && committed && c->err == ERR_OK);
 }
 
-// Called after a failed commit with deletes. Returns true if no later process will trust the index.
+// Called after a commit with deletes has failed. Returns true if it has made sure that no later
+// process will trust the index.
 static bool writer_disown(struct index_writer *writer)
 {
     struct index *index = writer->index;
@@ -572,7 +576,7 @@ static void owed_prune(struct index_writer *writer)
 {
     struct index_memory *memory = &writer->index->memory;
     struct index_change **at = &writer->owed;
-    while (*at != NULL) { // bounded by MEMORY_PENDING_MAX and the writes that wait
+    while (*at != NULL) { // at most MEMORY_PENDING_MAX, and those that client writes wait for
         struct index_change *c = *at;
         c->generation = index_memory_owed(memory, c->hash);
         if (c->generation != 0) {
@@ -678,7 +682,7 @@ static bool writer_wait_locked(struct index_writer *writer)
         }
         if (writer->guarded.count == 0 && forget > 0) {
             batch_due_us = max_u64(batch_due_us, writer->forget_due_us);
-        } else if (writer->guarded.count > 0) { // not only the refused slice waits
+        } else if (writer->guarded.count > 0) { // not only places to forget wait
             batch_due_us = min_u64(batch_due_us, now_us + INDEX_LINGER_MS * 1000);
         }
         if (renewals > 0 && renew_due_us == 0) {
@@ -707,7 +711,7 @@ static bool writer_wait_locked(struct index_writer *writer)
             pthread_cond_wait(&writer->guarded.wake, &writer->guarded.lock);
         } else {
             struct timespec until = disk_timespec_of_us(due_us);
-            // The loop checks again in any case.
+            // The loop checks all conditions again, so the result does not matter.
             (void)pthread_cond_timedwait(&writer->guarded.wake, &writer->guarded.lock, &until);
         }
     }
@@ -738,8 +742,8 @@ static struct index_change *writer_take_locked(struct index_writer *writer, unsi
     return batch;
 }
 
-// Tries the owed deletes a last time. For those that remain, a marker warns the next process, or
-// the answer was an error.
+// Tries the owed deletes a last time, and drops those that remain. For each of these, the marker
+// warns the next process, or the client received an error.
 static void owed_end(struct index_writer *writer)
 {
     writer->owed_due_us = 0;
@@ -787,7 +791,8 @@ void index_writer_silence(struct index_writer *writer)
 void index_writer_stop(struct index_writer *writer)
 {
     disk_thread_stop(&writer->guarded.thread, &writer->guarded.lock, &writer->guarded.wake);
-    // The thread may have found damage in its last batch and ordered itself to drop the index.
+    // Changes may be left: the thread may have found damage in its last batch and then queued a
+    // drop of the index.
     for (struct index_change *c = writer->guarded.first, *next; c != NULL; c = next) {
         next = c->next;
         change_finish(writer, c);

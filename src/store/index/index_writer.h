@@ -10,15 +10,15 @@
 #include "store/segment/segment_table.h"
 
 #define INDEX_BATCH_MAX 1024u
-// A batch is written this long after its first change. Including sync and commit, it is on
-// disk in less than 200 ms.
+// A batch is written this long after its first change. Including sync and commit, it is on disk in
+// less than 200 ms.
 #define INDEX_LINGER_MS 100u
-#define INDEX_RENEW_LINGER_MS 500u // the same for renewals
+#define INDEX_RENEW_LINGER_MS 500u // the same delay for renewals
 static_assert(INDEX_RENEW_LINGER_MS > INDEX_LINGER_MS, "renewals can wait for other changes");
-// Owed deletes are retried after this time, which doubles up to 64 times.
+// Owed deletes are retried after this delay. It doubles after each failure, up to 64 times as long.
 #define INDEX_AGAIN_MS 1000u
-// The most changes of the store itself that may wait. Puts are bounded when their runs begin,
-// deletes by the writes that wait for them.
+// Limit on queued changes that the store itself makes. The number of puts is limited when runs
+// begin, and the number of deletes by the client writes that wait for them.
 #define INDEX_QUEUE_MAX 4096u
 static_assert(INDEX_QUEUE_MAX >= INDEX_BATCH_MAX, "a full queue makes a full batch");
 static_assert(INDEX_FORGET_SLICE <= INDEX_BATCH_MAX, "a commit forgets no more than it may put");
@@ -28,7 +28,7 @@ enum index_change_kind {
     INDEX_PUT,
     INDEX_PUT_REBUILT,
     INDEX_REDESCRIBE, // gives a version other headers and another generation
-    INDEX_DELETE,     // deletes all below a generation
+    INDEX_DELETE,     // deletes the key's runs below a generation
     INDEX_DELETE_AT,  // deletes a run if it is still at that place
     INDEX_MOVE, // moves a run to another place if it is still at the place from which it was copied
     INDEX_CONDEMN, // marks the runs of a key as bad in their segments; see index_condemn.c
@@ -40,8 +40,8 @@ enum index_change_kind {
 struct index_waiter;
 
 // A run that was copied to another place. The caller owns this struct and keeps it until a later
-// index_writer_flush() has returned; `err` is set then. ERR_CANCELLED: the run was no longer at
-// `from`.
+// index_writer_flush() has returned. `err` is set by then. It is ERR_CANCELLED if the run was no
+// longer at `from`.
 struct index_move {
     struct hash128 hash;
     struct store_place from, to; // to: pinned, with a hold, until the change is settled
@@ -59,13 +59,14 @@ struct index_change {
     struct index_change *next;
     enum index_change_kind kind;
     struct hash128 hash;
-    // PUT: the version's. DELETE: `generation` is the floor below which all is deleted. CONDEMN:
-    // `generation` is the one below which all runs are bad.
+    // PUT: values of the version. DELETE: runs below this generation are deleted.
     uint64_t generation, size_bytes, etag_hash;
     uint32_t block_size_bytes;
-    uint64_t from;   // REDESCRIBE: the record's generation before
-    char *described; // REDESCRIBE; described_len is its length
+    uint64_t from;   // REDESCRIBE: generation of the record before the change
+    char *described; // REDESCRIBE: the new description
     size_t described_len;
+    // urgent: a batch with this change is due at once. is_ours: the change counts in
+    // INDEX_QUEUE_MAX.
     bool urgent, is_ours;
     bool is_bad;                                   // DELETE_AT: the run fails its checksum
     uint64_t validated_mono_ms, validated_wall_ms; // PUT
@@ -75,14 +76,14 @@ struct index_change {
     struct index_answer *answer;                   // the answer that a worker waits for, or NULL
     struct index_waiter *waiter;                   // the thread that waits, or NULL
     enum err err;
-    bool is_in; // committed
+    bool is_in; // the change is committed
 };
 
 struct index_writer {
     struct index *index;
     struct page_window written;
     uint64_t txn_cpu_us; // see index_batch.h
-    struct {
+    struct {             // the queue
         pthread_mutex_t lock;
         pthread_cond_t wake;    // wakes the writer
         pthread_cond_t changed; // wakes threads that wait for room in the queue
@@ -93,7 +94,7 @@ struct index_writer {
     struct index_forget forget;
     // Used by the thread only.
     bool stopping;          // the thread has seen the order to stop
-    uint64_t forget_due_us; // real monotonic time at which a refused slice of places is retried
+    uint64_t forget_due_us; // real monotonic time before which no places are forgotten
     uint64_t renewed_us;    // time at which renewals were last written
     // The last wait for room timed out. No batch waits again until a transaction has found room.
     bool waited_in_vain;
@@ -108,42 +109,48 @@ struct index_writer {
     atomic_uint condemning; // INDEX_CONDEMN changes in the queue
 };
 
-// `written_pages_bytes`: while memory is short, the page cache keeps this many of the bytes written
-// last; 0: all of them.
+// `written_pages_bytes`: while memory is short, this many of the bytes written last stay in the
+// page cache; 0: no limit.
 void index_writer_init(struct index_writer *writer, struct index *index,
                        uint64_t written_pages_bytes, bool (*memory_is_short)(void));
 void index_writer_start(struct index_writer *writer);
-// The workers are gone: sends no answers from now on.
+// Sends no answers from now on. Called when the workers have stopped.
 void index_writer_silence(struct index_writer *writer);
 // Commits everything in the queue, including renewals, and joins the thread.
 void index_writer_stop(struct index_writer *writer);
 
-// Called by a worker that has entered the change in the memory side.
+// Queues a put, which the caller has entered in the memory side.
 void index_writer_put(struct index_writer *writer, const struct memory_put *put);
-// Copies `change` and takes ownership of its `described`. The answer is sent after the commit.
+// Queues a copy of `change` and takes ownership of its `described`. The answer is sent after the
+// commit.
 void index_writer_redescribe(struct index_writer *writer, const struct index_change *change);
-// `answer`: sent when the delete is durable or has failed; a delete with an answer is urgent. NULL:
-// nobody waits for it.
+// Queues a delete of the key's runs below `floor`, which the caller has hidden in the memory side.
+// `answer` is sent when the delete is durable or has failed; NULL: no worker waits for it. A delete
+// with an answer is urgent.
 void index_writer_delete(struct index_writer *writer, struct hash128 hash, uint64_t floor,
                          struct index_answer *answer);
+// Queues the removal of the run at this place, unless the queue is full. Any thread.
 void index_writer_remove_later(struct index_writer *writer, struct hash128 hash,
                                const struct store_place *place, bool is_bad);
-// The caller has added the key to state_condemned.c.
+// Queues the marks of a condemned key's runs. The caller has called state_condemned_add().
 void index_writer_condemn(struct index_writer *writer, struct hash128 hash,
                           const struct store_place *place);
+// Wakes the writer, because many renewals wait.
 void index_writer_renewals_wait(struct index_writer *writer);
 
-// Called by threads of the store. The writer forgets the places when it has time. Takes ownership
-// of `removals`.
+// Has the index forget these places when the writer has time. Takes ownership of `removals`. Waits
+// while the list of such places is full, so it must not be called on a worker.
 void index_writer_forget(struct index_writer *writer, struct segment_removal *removals,
                          unsigned count);
-// Call it when the cache has become smaller: the writer shrinks the index file when it has time.
+// Queues an attempt to shrink the index file. Called when the cache has become smaller.
 void index_writer_fit(struct index_writer *writer);
-// Drops the index because it was found damaged. Any thread.
+// Queues a drop of the index, because it was found damaged. Any thread.
 void index_writer_drop_injured(struct index_writer *writer);
-// Waits until all earlier changes are committed.
+// Waits until all earlier changes are committed or have failed. Returns an error if the last batch
+// of them has failed. Must not be called on a worker.
 enum err index_writer_flush(struct index_writer *writer);
-// These wait only while the queue is full.
+// Queue a move, and a run that was found in a segment. Both wait while the queue is full, so they
+// must not be called on a worker.
 void index_writer_move(struct index_writer *writer, struct index_move *move);
 void index_writer_put_rebuilt(struct index_writer *writer, const struct segment_row *row,
                               const struct store_place *place);
