@@ -3,23 +3,25 @@
 // asks. Takes no lock and allocates nothing.
 //
 // A look-up renews the worker's only read transaction, copies what it needs out of the map, and
-// resets it. No view is kept across turns of the loop, so LMDB can reuse pages and the file does
-// not grow. index_memory.c explains why the memory side comes first. The key's renewal is read
-// before the view is opened for the same reason: the index writer removes it after the commit.
+// resets the transaction. No view is kept across turns of the loop, so LMDB can reuse pages and the
+// file does not grow. The memory side is read first, for the reason in index_memory.c. The key's
+// renewal is read before the view is opened for the same reason: the index writer removes the
+// renewal after the commit.
 //
-// Of the memory side's version and LMDB's record, the newer generation counts, unless it is below
-// the floor. The exception: a version that a home has put wins over a record that recovery found in
-// a segment, whatever the generation in that run's header.
+// The memory side may have a version of the key, and LMDB a record. The newer generation counts,
+// unless it is below the floor. There is one exception: a version that a home has put takes
+// precedence over a record that recovery found in a segment, whatever the generation in the header
+// of that run.
 //
-// A wrong value read here cannot cause a wrong answer. Each value has a checksum over itself and
-// its key. The run that it points at is verified by salt, header and full key. A bad record is a
-// miss, but the key does not count as absent.
+// A damaged value cannot cause a wrong answer. Each value has a checksum over itself and its key.
+// The reader verifies the run at the place by salt, header and full key. A bad record is a miss,
+// but the key does not count as absent.
 #include "base/clock.h"
 #include "stats/stats.h"
 #include "store/index/index_writer.h"
 #include "store/segment/segment_log.h"
 
-#define LOOKUP_ANY_MAX 8u // places tried for a header if the window has none
+#define LOOKUP_ANY_MAX 8u // if the window has no place: places tried to find any run's header
 static_assert(STORE_VIEW_PLACES_MAX * STORE_BLOCK_SIZE_MIN == STORE_WINDOW_MAX,
               "a view holds the smallest runs of the longest window");
 
@@ -28,15 +30,15 @@ struct lookup {
     struct index_reader *reader;
     struct hash128 hash;
     uint64_t first_byte, end_byte;
-    uint64_t first, end; // the blocks that contain that window
+    uint64_t first, end; // the blocks that contain the window [first_byte, end_byte)
     struct store_view *view;
-    const struct memory_version *version; // the memory side's version; NULL: none counts
-    // Places of `version` in the window, ascending.
+    const struct memory_version *version; // the memory side's version, if it counts; else NULL
+    // Places of `version` in the window, in ascending order.
     const struct memory_place *pending[STORE_VIEW_PLACES_MAX];
     unsigned pending_count, pending_next;
     const struct memory_place *some; // the newest place of `version`, in the window or not
     bool is_described;               // the version's record in LMDB has a description
-    struct renewal_copy renewal;     // of any generation; generation 0: there is none
+    struct renewal_copy renewal;     // the key's renewal of any generation; generation 0: none
 };
 
 // --- LMDB
@@ -130,14 +132,15 @@ bool index_described(struct index *index, struct index_reader *reader, struct ha
 
 // --- places
 
-// Pins a place that is not known to be bad. Returns false if it cannot be pinned, or is bad.
+// Pins a place. Returns false if its segment is gone or its run is marked as bad. `durable`: the
+// place is from LMDB, so it is removed there if the segment is gone.
 static bool view_pin(struct lookup *l, struct store_place *found, bool durable)
 {
     struct segment_log *log = l->index->log;
     check(found->segment_number != 0 && found->block_count > 0);
     struct segment *segment = segment_log_entry(log, found->segment_number);
     if (!segment_pin(segment, found->segment_number)) {
-        // Its segment is gone for good.
+        // The segment is gone, and its number is never used again.
         if (durable && segment_log_lacks(log, found->segment_number)) {
             index_writer_remove_later(l->index->writer, l->hash, found, false);
         }
@@ -165,7 +168,8 @@ static bool view_add(struct lookup *l, struct store_place place, bool durable)
     return true;
 }
 
-// Adds the pending places that begin at `block` or before. Returns true if one begins at `block`.
+// Adds the pending places that begin at `block` or before. Returns true if one that was added
+// begins at `block`.
 static bool view_add_pending(struct lookup *l, uint64_t block)
 {
     bool there = false;
@@ -187,8 +191,8 @@ static void view_add_durable(struct lookup *l, const struct index_place *place, 
     }
 }
 
-// Reads the place of one row; *ret_good: the place is intact and of this version. Returns false at
-// the end of the version's rows.
+// Reads the place of one row. Sets *ret_good if the place is intact and of this version. Returns
+// false after the last row of the version.
 static bool row_read(const struct lookup *l, const MDB_val *key, const MDB_val *value,
                      uint64_t *ret_block, struct index_place *ret_place, bool *ret_good)
 {
@@ -212,15 +216,15 @@ static bool row_read(const struct lookup *l, const MDB_val *key, const MDB_val *
     return true;
 }
 
-// Moves the cursor to the first row from `key` on, after verifying the pages of up to `max` rows.
+// Verifies the pages of up to `max` rows, then moves the cursor to the first row from `key` on.
 static int rows_get(struct lookup *l, MDB_val *key, MDB_val *value, unsigned max)
 {
     bool good = index_proof_rows(l->index, l->reader->env, l->reader->txn, key->mv_data, max);
     return good ? mdb_cursor_get(l->reader->cursor, key, value, MDB_SET_RANGE) : MDB_CORRUPTED;
 }
 
-// Adds the places of an object of several runs that overlap the window. A run that begins before
-// the window may reach into it.
+// Adds the places that overlap the window, for an object of several runs. Starts before the window,
+// because an earlier run may reach into it.
 static void add_rows(struct lookup *l)
 {
     uint64_t reach = max_u64(1, STORE_RUN_MAX / l->view->block_size_bytes) - 1;
@@ -243,7 +247,7 @@ static void add_rows(struct lookup *l)
     }
 }
 
-// Finds any run of the object: its header describes the version.
+// Finds any run of the object, because the header of each run describes the version.
 static void any_row(struct lookup *l)
 {
     char key_bytes[INDEX_PLACE_KEY_LEN];
@@ -282,7 +286,7 @@ static bool any_pending(struct lookup *l)
     return false;
 }
 
-// Computes the window in blocks of this version.
+// Converts the window from bytes to blocks of this version.
 static void lookup_window(struct lookup *l, uint64_t size_bytes, uint32_t block_size_bytes)
 {
     uint64_t blocks = segment_run_object_blocks(size_bytes, block_size_bytes);
@@ -292,15 +296,15 @@ static void lookup_window(struct lookup *l, uint64_t size_bytes, uint32_t block_
     l->end = min_u64(max_u64(l->end, l->first + 1), blocks);
 }
 
-// Picks the version's places in the window, in ascending order. The list has newer places first,
-// and of two at one block the newer counts. Runs before LMDB's view is opened, so that a place that
-// leaves the list later is in that view.
+// Picks the version's places in the window, in ascending order. The list has newer places first. Of
+// two places that begin at the same block, the newer counts. Called before LMDB's view is opened.
+// So a place that is removed from the list later is in that view.
 static void pick_pending(struct lookup *l)
 {
     check(l->version->generation != 0 && l->pending_count == 0);
     lookup_window(l, l->version->size_bytes, l->version->block_size_bytes);
     const struct memory_place *at = l->some = atomic_load(&l->version->first);
-    // The list has at most MEMORY_PENDING_MAX places and those in flight.
+    // The list has at most MEMORY_PENDING_MAX places, plus those of runs in flight.
     for (; at != NULL; at = atomic_load(&at->next)) {
         uint64_t block = at->place.first_block;
         if (block >= l->end || block + at->place.block_count <= l->first) {
@@ -373,8 +377,9 @@ static bool version_is_of(const struct memory_version *version, const struct ind
            version->block_size_bytes == record->block_size_bytes;
 }
 
-// Chooses between the memory side's version and LMDB's record. Afterwards `version` and *held name
-// the one that counts, or both if they are the same version.
+// Chooses between the memory side's version and LMDB's record. If the record counts, sets
+// l->version to NULL. If the version counts, sets *held to INDEX_ABSENT. Keeps both if they are the
+// same version.
 static void lookup_choose(struct lookup *l, const struct index_record *record,
                           enum index_held *held)
 {

@@ -1,38 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory side of the index. Each change that a key's home accepts (a run, a delete, a renewal)
-// is entered here first. When that call returns, it counts for the look-ups of all workers. LMDB is
+// The memory side of the index. When a key's home accepts a change (a run, a delete, a renewal), it
+// first enters the change here. From then on the look-ups of all workers see the change. LMDB is
 // the durable copy: the index writer writes changes to it in batches and then removes them from
 // here. After a crash only LMDB's copy exists.
 //
-// An entry makes two statements about its key. LMDB's records below `floor` do not count.
-// `version`, if set, is newer and has these places. A put of a newer generation raises the floor to
-// that generation. So the replaced version stays hidden even if the put is removed because the disk
-// refuses it. A look-up reads the entry, then LMDB, and uses the newer generation; places of the
-// same generation are merged.
+// An entry says two things about its key. LMDB's records below `floor` do not count. The version,
+// if there is one, is newer and has the listed places. A put of a newer generation raises the floor
+// to that generation. So the replaced version stays hidden even if the put is removed because the
+// disk refuses it. A look-up reads the entry, then LMDB, and uses the newer generation. It merges
+// places of the same generation.
 //
-// Order. A change is entered here before the index writer gets it, and leaves only after its
-// commit. A look-up reads here before it opens its view of LMDB. This has three consequences:
+// Order. A change is entered here before the index writer receives it, and removed only after its
+// commit. A look-up reads the memory side before it opens its view of LMDB. This has three
+// consequences:
 //
-// - A change that the look-up does not find here any more was committed before, so its view
-//   contains it.
-// - A place that it finds both here and in LMDB is the same place, and is merged.
-// - A floor that has left means that LMDB has nothing below it.
+// - If the look-up no longer finds a change here, the change is committed, so the view contains it.
+// - If the look-up finds a place both here and in LMDB, it is the same place, and is merged.
+// - If a floor has been removed, LMDB has nothing below it.
 //
-// The index writer removes only what has not changed since it was entered: a place by generation
-// and position, a floor if nobody has raised it.
+// The index writer removes a place by its generation and position, and a floor only if it was not
+// raised since. So it never removes a later change.
 //
 // Recovery finds runs in segments that may be older than a delete which is already durable. While
-// recovery runs, the floors of deletes therefore stay, up to a limit, and the index writer asks
-// here whether a found run may enter.
+// recovery runs, the floors of deletes therefore stay, up to a limit. The index writer checks them
+// (index_memory_judge_rebuilt()) before it adds such a run.
 //
 // Readers take no lock. An entry is immutable and replaced as a whole. The places of a version are
-// a list that grows at its head and loses single places. A removed item may still be in use by a
-// reader. So it is retired with the current epoch, and the epoch is raised. A reader announces its
-// epoch before it loads any pointer. All these accesses are in one total order. So either the
-// reclaiming thread sees the announcement, or the reader does not find the item. Pins are
-// independent of this: they belong to the index writer's change, and a reader pins by number.
+// a list that grows at its head and loses single places. A reader may still use an item that was
+// removed. So the item is retired with the current epoch, and the epoch is raised. A reader
+// announces its epoch before it loads any pointer. All these accesses are in one total order. So
+// either the reclaiming thread sees the announcement, or the reader does not find the item. Pins
+// are independent of this: they belong to the index writer's change, and a reader pins by number.
 //
-// A change holds its shard's lock briefly. Only the key's home and the index writer take it.
+// A change holds its shard's lock briefly. Only the key's home and the index writer take the lock.
 #include "store/index/index_memory.h"
 
 #include <assert.h>
@@ -133,7 +133,7 @@ bool index_memory_is_heavy(const struct index_memory *memory)
 static void retire_locked(struct index_memory *memory, struct memory_shard *shard, void *ptr)
 {
     struct memory_retired *retired = ptr;
-    check(retired->next == NULL && retired->epoch == 0); // retired once
+    check(retired->next == NULL && retired->epoch == 0); // an item is retired only once
     retired->epoch = atomic_fetch_add(&memory->epoch, 1);
     retired->next = shard->retired;
     shard->retired = retired;
@@ -219,8 +219,8 @@ static struct memory_entry entry_copy(const struct memory_entry *entry, struct h
     return copy;
 }
 
-// Publishes `changed` instead of the entry that `link` points to. Removes that entry if `changed`
-// says nothing.
+// Publishes `changed` in place of the entry to which `link` points. Removes that entry if `changed`
+// has neither a floor nor a version.
 static void entry_replace_locked(struct index_memory *memory, _Atomic(struct memory_entry *) *link,
                                  const struct memory_entry *changed)
 {
@@ -472,7 +472,7 @@ uint64_t index_memory_judge_rebuilt(struct index_memory *memory, const struct me
     pthread_mutex_lock(&shard->lock);
     struct memory_entry *entry = atomic_load(entry_link_locked(memory, found->hash));
     if (entry != NULL && entry->version != NULL) {
-        // The home knows better which version counts and what its generation is.
+        // The key's home has decided which version counts and what its generation is.
         generation = version_is_same(entry->version, found) ? entry->version->generation : 0;
     } else if (entry != NULL && generation < entry->floor) {
         generation = 0;
@@ -481,7 +481,7 @@ uint64_t index_memory_judge_rebuilt(struct index_memory *memory, const struct me
     return generation;
 }
 
-// Removes durable floors or, with `owed`, floors whose delete the disk refused.
+// Removes all durable floors of the shard. With `owed`, removes the owed floors instead.
 static void shard_let_floors_go(struct index_memory *memory, struct memory_shard *shard, bool owed)
 {
     pthread_mutex_lock(&shard->lock);

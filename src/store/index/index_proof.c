@@ -1,28 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-// A start does not read the whole index: index_verify.c reads what a start needs and a sample. So
-// LMDB could meet a page that nobody has verified since it was read from disk. LMDB trusts its
-// pages: a damaged one causes an abort, or moves bytes to a wrong position. So this file verifies
-// each page (index_page.c) before LMDB first reaches it, on the same path down the tree that LMDB
-// will take. A bitmap records it. Later paths check only the bit and the range of the page's keys.
-// So a page that two parents claim is found.
+// Verifies pages of the index before LMDB reads them. A start does not verify a large index
+// completely (index_verify.c). So LMDB could read a page that was never verified since it was
+// written to disk. LMDB trusts its pages: a damaged page causes an abort, or moves bytes to a wrong
+// position. So this file verifies each page (index_page.c) before LMDB first reads it, on the same
+// path down the tree that LMDB will take. A bitmap records which pages are verified. On later paths
+// only the bit and the range of the page's keys are checked. The range shows if two parents have
+// the same child.
 //
 // Pages that this process writes need no verification. So a reused page keeps its bit, and pages
-// after the end of the file at its opening have none. A page verified in one view is good in each
-// later view. When all pages are verified, nothing is checked any more. The child process does that
-// at the start if the index is small, else the first round of index_roll.c does.
+// beyond the end that the file had at its opening have no bit. A page verified in one view is good
+// in each later view. When all pages are verified, nothing is checked any more. The child process
+// verifies all pages at the start if the index is small. Otherwise the first round of index_roll.c
+// does.
 //
-// A change touches more than its path. When a delete leaves a page only a quarter full, LMDB moves
-// nodes from its neighbour under the same parent, or merges the two. So if a batch may cause that,
-// two neighbours on each side are verified as well. A neighbour that the batch does not touch stays
-// a quarter full, so a merged page needs at most one more. In branches LMDB also reads the lowest
-// key below both.
+// A change touches more pages than its path. When a delete leaves a page less than a quarter full,
+// LMDB moves nodes from a neighbour under the same parent, or merges the two pages. So if a batch
+// may cause that, two neighbours on each side are verified as well. Two are enough: a neighbour
+// that the batch does not touch stays a quarter full, so a merged page needs at most one more. In
+// branches LMDB also reads the lowest key below both pages.
 //
-// Two faults are not detected here. A page may be sound, but old or free, because the disk lost a
-// write. Records have checksums over their keys, and the runs they point at are verified. So the
-// effect is a miss or the key's previous content, as with any lost write. And a page may be damaged
-// between check and use. The next round finds that, unless LMDB has ended the process; then the
-// next start verifies again. index_verify.c verifies LMDB's own tables (free pages, tables) at the
-// start.
+// Two faults are not detected here:
+//
+// - A page may be sound, but old or free, because the disk lost a write. Records have checksums
+// over
+//   their keys, and readers verify the runs at their places. So the effect is a miss or the key's
+//   previous content, as with any lost write.
+// - A page may be damaged between check and use. The next round finds that. If LMDB has ended the
+//   process before, the next start verifies the index again.
+//
+// index_verify.c verifies LMDB's own tables (free pages, tables) at the start.
 #include "store/index/index_proof.h"
 
 #include <fcntl.h>
@@ -114,7 +120,7 @@ static bool page_is_good(const struct index_walk *w, const struct index_page_pla
     return true;
 }
 
-// Returns where child `i` of the branch at `level` is, and what it must be.
+// Returns the number of child `i` of the branch at `level`, and what the child must contain.
 static struct index_page_place child_place(const struct index_walk *w, unsigned level, unsigned i)
 {
     const char *page = w->step[level].page;
@@ -143,7 +149,7 @@ static bool step_to(struct index_walk *w, unsigned level, const struct index_pag
     return true;
 }
 
-// Walks from the page at `level` to the leaf of `key`; NULL: the first leaf.
+// Walks from the page at `level` down to the leaf of `key`, or to the first leaf if `key` is NULL.
 static enum index_walked walk_down(struct index_walk *w, unsigned level, const char *key)
 {
     check(level < w->tree.depth);
@@ -235,7 +241,7 @@ bool index_proof_object(struct index *index, struct index_env *env, MDB_txn *txn
     return walked != INDEX_WALK_BAD;
 }
 
-// Walks on to the first row of another generation, or `max` rows.
+// Walks from leaf to leaf until it has passed the rows of this generation, or more than `max` rows.
 static enum index_walked walk_rows(struct index_walk *w, uint64_t generation, uint64_t max)
 {
     enum index_walked walked = INDEX_WALKED;
@@ -283,7 +289,8 @@ struct counted {
     } step[INDEX_PAGE_DEPTH_MAX];
 };
 
-// Changes come in the order of keys, so a page that the path has left is not met again.
+// Counts a change for each page of the path. Changes are in the order of their keys, so the path
+// never returns to a page that it has left.
 static void count_touch(struct counted *counted, const struct index_walk *w)
 {
     for (unsigned level = 1; level < w->tree.depth; level++) {
@@ -305,8 +312,8 @@ static bool stays_full(const struct counted *counted, const struct index_walk *w
                : index_page_count(page) >= BRANCH_LEAST + touches;
 }
 
-// Verifies the neighbours with which a delete may merge the pages of the path. `counted`: NULL if
-// any number of rows may be deleted.
+// Verifies the neighbours with which LMDB may merge pages of the path after deletes. `counted`: the
+// changes of each page; NULL if any number of rows may be deleted.
 static bool neighbours_are_good(const struct index_walk *w, const struct counted *counted)
 {
     for (unsigned level = 1; level < w->tree.depth; level++) {
@@ -325,7 +332,8 @@ static bool neighbours_are_good(const struct index_walk *w, const struct counted
     return true;
 }
 
-// Verifies all rows of a generation, the positions for new rows, and the neighbours of both ends.
+// Verifies the pages of all rows of a generation, the pages for new rows, and the neighbours at
+// both ends.
 static bool generation_is_good(struct index_walk *w, uint64_t generation)
 {
     char key[INDEX_PLACE_KEY_LEN];
@@ -347,7 +355,7 @@ static bool touch_is_good(struct touching *t, const struct index_touch *touch)
 {
     char key[INDEX_OBJECT_KEY_LEN];
     index_object_key(touch->hash, key);
-    uint64_t held = 0; // the existing generation of the key whose places the change touches
+    uint64_t held = 0; // generation of the key's existing places that the change touches; 0: none
     if (t->has_objects) {
         if (index_proof_seek(&t->objects, key) != INDEX_WALKED) {
             return false;
@@ -371,7 +379,7 @@ static bool touch_is_good(struct touching *t, const struct index_touch *touch)
             (touch->generation == 0 || generation_is_good(&t->places, touch->generation)));
 }
 
-// Starts reads of the leaves where the keys are or would be, and waits for none.
+// Starts to read the leaves where the keys are or would be. Does not wait for these reads.
 static void leaves_ahead(struct index_walk *w, int fd, const struct index_touch *touches,
                          unsigned count)
 {
@@ -385,7 +393,7 @@ static void leaves_ahead(struct index_walk *w, int fd, const struct index_touch 
             w->step[level].at = index_page_child_of(w->step[level].page, key);
             struct index_page_place child = child_place(w, level, w->step[level].at);
             if (!step_to(w, level + 1, &child)) {
-                return; // a bad page: the walk that verifies this path reports it
+                return; // the page is bad, and the walk that verifies this path reports it
             }
         }
         unsigned at = index_page_child_of(w->step[level].page, key);

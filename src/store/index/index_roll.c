@@ -3,15 +3,15 @@
 // begins at the start, unless the child process has verified all of it. Later rounds begin a day
 // after the previous one, or when a segment has gone whose runs could not be listed.
 //
-// A slice opens a view and continues after the last key. It reads each page from the file first,
-// because an unreadable page is an error there but SIGBUS in the map. It verifies the page, and the
-// checksums of its records. Then it closes the view, because a view that stays open keeps LMDB from
-// reusing pages. It queues the removal of each place whose segment is gone. If more than a
-// hundredth of the records are bad, or one page is, the index is dropped and rebuilt from segments.
-// A start that finds this does the same.
+// A round is a sequence of slices. A slice opens a view and continues after the last key of the
+// previous slice. It reads each page from the file first, because an unreadable page causes an
+// error there but SIGBUS in the map. It verifies the page, and the checksums of its records. It
+// queues the removal of each place whose segment is gone. Then it closes the view, because an open
+// view keeps LMDB from reusing pages. If a page is bad, or more than a hundredth of the records,
+// the index is dropped and rebuilt from segments. index_verify.c uses the same limit at the start.
 //
 // A round that was completed in one environment has verified all pages that this process did not
-// write. The trees of two slices differ only in pages that were written between them.
+// write. Between two slices the trees change only in pages that this process writes.
 #include "store/index/index_roll.h"
 
 #include "base/clock.h"

@@ -5,8 +5,8 @@
 
 #include "store/index/index.h"
 
-// Limits of one slice, which is verified in one view: pages and time. With the pause between
-// slices, the rate is 10 MiB/s.
+// Limits of one slice, which is verified in one view. With the pause between slices, they limit the
+// rate to 10 MiB/s.
 #define INDEX_ROLL_PAGES 256u
 #define INDEX_ROLL_US 5000u
 #define INDEX_ROLL_PAUSE_MS 100u
@@ -17,9 +17,8 @@ struct index_roll {
     struct index_reader reader;
     uint64_t env_id; // the environment in which the round began; 0: no round
     enum index_table table;
-    // `key` is the key of the last row that was read in the table; false: no row was read yet.
-    bool begun;
-    char key[INDEX_PAGE_KEY_LEN];
+    bool begun;                    // a row of the table has been read in this round
+    char key[INDEX_PAGE_KEY_LEN];  // if `begun`: key of the last row that was read
     uint64_t records, bad_records; // of this round
 };
 

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// LMDB survives a crash but not damage: a flipped bit or a truncated file causes a wrong answer, an
-// abort or SIGBUS. So before Forebay serves, the meta pages and the pages of tables are verified
-// without LMDB. Then a child process reads the file. If the child dies, the index is bad.
+// Verifies the index at the start. LMDB survives a crash but not damage: a flipped bit or a
+// truncated file causes a wrong answer, an abort or SIGBUS. So before Forebay serves, this file
+// verifies the meta pages and the root pages of tables without LMDB. Then a child process reads the
+// file with LMDB. If the child dies, the index is bad.
 //
-// The child first verifies the list of free pages: in range, in order, no duplicates, sound leaves.
-// Then it verifies each page of our tables and every record: index_proof.c accepts the page, it is
-// not free, checksums hold, counts agree. A small index takes 25 ms and is verified completely. Of
-// a larger one the child verifies what it can in that time, or nothing. The other pages are
-// verified before they are used (index_proof.c), and in time by rounds (index_roll.c).
+// The child first verifies the list of free pages: they must be in range, in order and without
+// duplicates, and in sound leaves. Then it verifies each page and every record of Forebay's tables.
+// index_proof.c must accept the page, the page must not be free, checksums must be right, and
+// counts must agree. A small index takes at most 25 ms and is verified completely. Of a larger
+// index the child verifies as much as it can in that time. If the index is so large that it could
+// not finish, it verifies only the list of free pages. The other pages are verified before their
+// first use (index_proof.c), and by the rounds of index_roll.c.
 #include "store/index/index_verify.h"
 
 #include <errno.h>
@@ -26,7 +29,7 @@
 #include "store/index/index.h"
 
 #define WALK_FIRST_US 25000u
-// A page takes at least 2 us, so a larger index cannot be read in that time.
+// A page takes at least 2 us, so the child cannot read a larger index in WALK_FIRST_US.
 #define WALK_PAGES_MAX 16384u
 #define PAGE_BYTES 4096u
 #define PAGES_MAX (1ull << 28) // pages of an index of 1 TiB
@@ -46,7 +49,7 @@ struct walker {
 
 static void __attribute__((noreturn)) walker_end(const struct walker *w, char verdict)
 {
-    (void)!write(w->out_fd, &verdict, 1); // may fail: the parent sees the exit too
+    (void)!write(w->out_fd, &verdict, 1); // if this fails, the parent reads no verdict: bad
     _exit(verdict == 'B' ? EXIT_BAD : 0);
 }
 
@@ -57,7 +60,7 @@ static void on_assert(MDB_env *env, const char *text)
     _exit(EXIT_BAD);
 }
 
-// Returns how long the child tries to read the whole index. FOREBAY_INDEX_WALK_US is for tests: 0
+// Returns how long the child tries to read the whole index. Tests set FOREBAY_INDEX_WALK_US: 0
 // makes every index too large.
 static uint64_t walk_first_us(void)
 {
@@ -94,8 +97,8 @@ static bool free_row_is_sound(const struct walker *w, const MDB_val *key, const 
            (page == leaf || index_page_is_long(page, number, value->mv_size));
 }
 
-// Verifies LMDB's own table of free pages: table 0, whose keys are the transactions that freed
-// them. A value is a count and that many page numbers.
+// Verifies LMDB's own table of free pages, which is table 0. Its keys are the transactions that
+// freed the pages. A value is a count and that many page numbers.
 static bool walk_free_pages(struct walker *w)
 {
     w->free_pages = calloc(w->page_count / 8 + 1, 1);
@@ -146,8 +149,8 @@ static bool record_is_good(enum index_table table, const char *key, struct span 
     return index_place_decode(generation, first_block, value, &owner, &place);
 }
 
-// Verifies the records of the current leaf. Returns false if a page of the path is in the list of
-// free pages.
+// Verifies the records of the current leaf, and counts bad ones. Returns false if a page of the
+// path is in the list of free pages.
 static bool walk_leaf(struct walker *w, const struct index_walk *walk)
 {
     for (unsigned i = 0; i < walk->tree.depth; i++) {
@@ -166,7 +169,7 @@ static bool walk_leaf(struct walker *w, const struct index_walk *walk)
     return true;
 }
 
-// Verifies the leaves of a table. *ret_end: the walk reached its end.
+// Verifies the leaves of a table until `until_us`. Sets *ret_end if the walk reached the last leaf.
 static bool walk_table(struct walker *w, enum index_table table, uint64_t until_us, bool *ret_end)
 {
     static const char first[INDEX_PAGE_KEY_LEN];
@@ -198,7 +201,8 @@ static bool walker_open_tables(struct walker *w, const uint8_t *cache_id)
     return true;
 }
 
-// Takes the size of the file when the view was opened or later, because the parent may be writing.
+// Sets page_count to the pages that the file has now. The parent may be writing, so these may be
+// more than in the child's view.
 static bool walker_count_pages(struct walker *w)
 {
     MDB_envinfo info;
@@ -220,13 +224,13 @@ static bool walker_open(struct walker *w, const char *path, uint64_t map_bytes,
         !walker_open_tables(w, cache_id)) {
         return false;
     }
-    // LMDB keeps a table open for later transactions only if the one that opened it commits, even
-    // one that reads.
+    // LMDB keeps a table open for later transactions only if the transaction that opened it
+    // commits, even if that one only reads.
     return mdb_txn_commit(w->txn) == 0 &&
            mdb_txn_begin(w->env.env, NULL, MDB_RDONLY, &w->txn) == 0 && walker_count_pages(w);
 }
 
-// Verifies everything in one view while there is time. *ret_end: it was all verified.
+// Verifies all tables in one view while there is time. Sets *ret_end if all of them were verified.
 static bool walk_whole(struct walker *w, bool *ret_end)
 {
     *ret_end = false;
@@ -253,7 +257,7 @@ static bool walk_whole(struct walker *w, bool *ret_end)
 static void __attribute__((noreturn))
 child_main(int out_fd, const char *path, uint64_t map_bytes, const uint8_t *cache_id)
 {
-    // No descriptor of the parent may stay open here, above all its lock.
+    // Close all descriptors of the parent, above all the one of its lock.
     if (out_fd > 3) {
         (void)close_range(3, (unsigned)out_fd - 1, 0);
     }
@@ -277,14 +281,14 @@ child_main(int out_fd, const char *path, uint64_t map_bytes, const uint8_t *cach
 }
 
 // LMDB's meta page, in its 64-bit format 1. After a page header of 16 bytes: magic, version,
-// address, map size, two tables of 48 bytes, last page, transaction. The first table has the free
-// pages; its pad is the page size and its flags are those of the file. The second is the table of
-// tables.
+// address, map size, two records of tables of 48 bytes, last page, transaction. The first table has
+// the free pages. The pad of its record is the page size, and its flags are those of the file. The
+// second table is the table of tables.
 #define META_MAGIC 0xBEEFC0DEu
 #define META_MAGIC_AT 16u
 #define META_PAGE_SIZE_AT 40u
 #define META_FLAGS_AT 44u
-#define META_FLAGS 8u // flag: the keys of the table of free pages are numbers
+#define META_FLAGS 8u // MDB_INTEGERKEY: the keys of the table of free pages are numbers
 #define META_TABLES_AT 88u
 #define META_TABLES_LEN 48u
 #define META_LAST_PAGE_AT 136u
@@ -292,7 +296,8 @@ child_main(int out_fd, const char *path, uint64_t map_bytes, const uint8_t *cach
 static_assert(META_TABLES_AT + META_TABLES_LEN == META_LAST_PAGE_AT, "the tables come before it");
 static_assert(META_LAST_PAGE_AT + sizeof(uint64_t) == META_TXN_AT, "the transaction comes last");
 
-// Reads the newer meta page of a file that is as long as both say.
+// Reads the newer of the two meta pages. Returns false if one of them is damaged, or if the file is
+// shorter than the newer one states.
 static bool metas_read(int fd, char ret_meta[PAGE_BYTES])
 {
     char metas[2 * PAGE_BYTES];
@@ -320,7 +325,8 @@ static uint64_t meta_used_bytes(const char *meta)
     return (wire_get_u64(meta + META_LAST_PAGE_AT) + 1) * PAGE_BYTES;
 }
 
-// Reads the root of a table that fits into one page.
+// Reads the root page of a table. Returns false if the table has more than this page, or the page
+// is damaged.
 static bool root_read(int fd, const struct index_tree *tree, char ret_page[PAGE_BYTES])
 {
     return tree->depth == 1 && tree->root < PAGES_MAX &&
@@ -340,7 +346,8 @@ static bool tables_are_good(int fd)
            index_page_find_tree(tables, "meta", &tree) && root_read(fd, &tree, settings);
 }
 
-// No other thread has the file open yet, so closing it releases no lock of LMDB.
+// Opens data.mdb. The process has not opened it with LMDB yet, so closing this descriptor releases
+// no lock of LMDB.
 static int file_open(int index_fd, int flags)
 {
     return openat(index_fd, "data.mdb", flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
@@ -372,7 +379,7 @@ uint64_t index_file_cut(int index_fd)
     return index_file_bytes(index_fd);
 }
 
-// Returns INDEX_VERDICT_BAD if the child died.
+// Reads the child's verdict. Returns INDEX_VERDICT_BAD if the child died without one.
 static enum index_verdict verdict_read(int fd)
 {
     char verdict;
@@ -409,7 +416,7 @@ enum index_verdict index_verify(const char *path, uint64_t map_bytes,
     struct pollfd readable = {.fd = ends[0], .events = POLLIN};
     int ready = poll(&readable, 1, INDEX_VERIFY_WAIT_MS);
     enum index_verdict verdict = ready > 0 ? verdict_read(ends[0]) : INDEX_VERDICT_PARTLY;
-    (void)kill(pid, SIGKILL); // do not wait for a child on a slow disk
+    (void)kill(pid, SIGKILL); // the child may still wait for a slow disk
     while (waitpid(pid, NULL, 0) < 0 && errno == EINTR) {
     }
     (void)close(ends[0]); // a pipe

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Verifies the index in a child process, which damage may kill.
+// Verifies the index in a child process, because damage may kill the process that reads it.
 #ifndef FOREBAY_STORE_INDEX_VERIFY_H
 #define FOREBAY_STORE_INDEX_VERIFY_H
 
@@ -7,7 +7,7 @@
 
 #include "store/index/index_format.h"
 
-// The parent's longest wait for the verdict. The child gives it within about 25 ms of running.
+// The parent's longest wait for the verdict. The child needs about 25 ms of running time for it.
 #define INDEX_VERIFY_WAIT_MS 1000u
 
 enum index_verdict {
@@ -16,12 +16,12 @@ enum index_verdict {
     INDEX_VERDICT_BAD,
 };
 
-// Runs the child. Called before threads start.
+// Runs the child and returns its verdict. Called before threads start.
 enum index_verdict index_verify(const char *path, uint64_t map_bytes,
                                 const uint8_t cache_id[CACHE_ID_LEN]) MUST_USE;
-// Verifies three things without LMDB: the two meta pages, the length of the file that they give,
-// and the few pages with the roots of the tables. On damage there, LMDB could crash before the
-// child runs.
+// Verifies three things without LMDB: the two meta pages, the length of the file that they state,
+// and the few pages with the roots of the tables. If these were damaged, LMDB could crash before
+// the child runs.
 bool index_verify_tables(int index_fd);
 // Truncates the unused end of data.mdb. Returns its disk usage after that.
 uint64_t index_file_cut(int index_fd);
