@@ -104,8 +104,8 @@ static inline bool policy_clock_is_suspect(const struct policy_clock *clock, uin
     return age_ticks > clock->tick - clock->onset_tick;
 }
 
-// Returns true after a silence if clients read mostly older runs again, and hardly any run that
-// was first requested during the silence.
+// Returns true after a silence if clients read mostly older runs again, and hardly any run that was
+// first requested during the silence.
 static inline bool policy_clock_newcomers_suspect(const struct policy_clock *clock)
 {
     return clock->newcomer_share < 0.1 && !clock->is_silent;

@@ -44,7 +44,8 @@ bool write_backlog_is_quick(const struct write_backlog *backlog, uint64_t now_us
 void write_backlog_begins(struct write_backlog *backlog, uint64_t now_us); // a write begins
 void write_backlog_ends(struct write_backlog *backlog, uint64_t now_us, uint64_t took_us);
 
-// These functions move `bytes` from one counter of the backlog to the next.
+// --- moving bytes from one counter of the backlog to the next
+
 // A run has begun: adds to promised_bytes.
 void write_backlog_promise(struct write_backlog *backlog, uint64_t bytes);
 // The origin will not send these promised bytes: subtracts them.

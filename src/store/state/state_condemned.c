@@ -18,8 +18,8 @@
 //
 // At most STATE_CONDEMNED_MAX keys have a row. A further key replaces the row with the lowest
 // generation. From then on, no run in a segment below that generation is trusted, whatever its key.
-// This is permanent, and it is counted. By then the index has deleted the replaced key,
-// unless STATE_CONDEMNED_MAX keys were condemned while the index writer was stalled.
+// This is permanent, and it is counted. By then the index has deleted the replaced key, unless
+// STATE_CONDEMNED_MAX keys were condemned while the index writer was stalled.
 //
 // Earlier versions kept the keys in the file `condemned`, in lines of 64 bytes. A start reads that
 // file into the rows, and removes it once the rows are durable:

@@ -20,10 +20,10 @@
 // "Nothing else" means no other change of the bucket, and no write to a single key in it. Such a
 // write is called a hold. It invalidates its key under the epoch that it has read. If the epoch
 // changes during the write, it invalidates the key again before it answers its client
-// (fill/invalidate.c). Until then the key's old version may be cached under the new epoch, and
-// must not survive a crash either. So a hold reads the epoch, and an end takes its last step, under
-// one lock, and whichever is second sees the first. While `now` is below `start`, this process
-// serves the bucket as usual, but the next process finds no cached object of it.
+// (fill/invalidate.c). Until then the key's old version may be cached under the new epoch, and must
+// not survive a crash either. So a hold reads the epoch, and an end takes its last step, under one
+// lock, and whichever is second sees the first. While `now` is below `start`, this process serves
+// the bucket as usual, but the next process finds no cached object of it.
 //
 // At most STATE_EPOCHS_MAX buckets have an epoch of their own. All others share one epoch, so a
 // change of one of them makes the objects of all of them unreachable. The metrics count these
