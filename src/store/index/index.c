@@ -126,7 +126,7 @@ static void guard_mark_and_exit(void)
     int fd = openat(atomic_load(&guard.index_fd), INDEX_BAD_MARKER,
                     O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
     if (fd >= 0) {
-        (void)fsync(fd); // may fail: the process ends in any case
+        (void)fsync(fd); // may fail, but the process ends in any case
     }
     _exit(EXIT_INDEX_BAD);
 }
@@ -188,7 +188,7 @@ static void folder_clear(int fd, unsigned depth)
     DIR *folder = again >= 0 ? fdopendir(again) : NULL;
     if (folder == NULL) {
         if (again >= 0) {
-            (void)close(again); // nothing was written to it
+            (void)close(again); // nothing was written, so an error loses nothing
         }
         return;
     }
@@ -203,7 +203,7 @@ static void folder_clear(int fd, unsigned depth)
                 folder_clear(inner, depth + 1);
             }
             (void)close(inner);
-            // If it fails, the next opening fails and reports it.
+            // If this fails, the next attempt to open the index fails and reports it.
             (void)unlinkat(fd, e->d_name, AT_REMOVEDIR);
         }
     }
@@ -264,7 +264,7 @@ bool index_is_gone(const struct index *index)
 void index_own(struct index *index)
 {
     if (atomic_load(&index->current) != NULL) {
-        // If it fails, the next start rebuilds the index once.
+        // If this fails, the marker stays, and the next start rebuilds the index once.
         (void)unlinkat(index->disk->dir.index_fd, INDEX_BAD_MARKER, 0);
     }
 }

@@ -14,7 +14,7 @@
 #define RENEWALS_MAX 16384u // table size; at most three quarters are in use
 #define RENEWAL_PROBES 8u
 #define RENEWAL_SUMS (sizeof(struct store_sums) / sizeof(uint64_t))
-#define INDEX_READERS_MAX 65u // the workers, and the thread that verifies all of the index
+#define INDEX_READERS_MAX 65u // the workers, and the thread that verifies the whole index
 
 // An open LMDB environment. The index writer creates and closes it, or the main thread before the
 // writer starts. Workers read it.
@@ -31,8 +31,8 @@ struct index_env {
 // index_close() can wait for it.
 struct index_reader {
     _Alignas(64) atomic_bool busy;
-    // The environment of `txn`. Only the worker accesses it while `busy` is set, and only the index
-    // writer otherwise.
+    // The environment of `txn`. While `busy` is set, only the worker accesses it. At other times,
+    // only the index writer does.
     struct index_env *env;
     MDB_txn *txn;
     MDB_cursor *cursor; // for the table "places"
@@ -97,7 +97,7 @@ struct index {
     // The last growth of the file failed because cache.size had no room, not because the disk
     // failed. Index writer only.
     bool is_short;
-    _Atomic uint64_t full_until_us; // monotonic; until then index_is_full() returns true
+    _Atomic uint64_t full_until_us; // monotonic time until which index_is_full() returns true
     atomic_ulong objects, blocks;
     unsigned reader_count;
     struct index_reader *readers[INDEX_READERS_MAX];
@@ -111,7 +111,7 @@ struct index {
 };
 
 void index_init(struct index *index, const struct index_options *options);
-// Sets the reader that look-ups with this number use. Called before threads start.
+// Sets the reader of the thread with this number. Called before threads start.
 void index_set_reader(struct index *index, unsigned number, struct index_reader *reader);
 // Sets the number of power cuts that this directory has seen. Called before threads start.
 void index_set_cuts(struct index *index, uint8_t cuts);
@@ -159,7 +159,7 @@ void index_guard_remove(void);
 enum err index_disown(int index_fd, bool *ret_removed) MUST_USE;
 // Returns true if there is no data.mdb and a power cut cannot bring it back.
 bool index_is_gone(const struct index *index) MUST_USE;
-// Removes the marker, so that the next process trusts the file.
+// Removes the marker, so that the next process trusts data.mdb.
 void index_own(struct index *index);
 
 // Searches the memory side and LMDB for the key, and returns one answer in *ret_view, which must be

@@ -234,7 +234,7 @@ static uint64_t thread_cpu_us(void)
 }
 
 struct applying {
-    uint64_t until_us; // of the thread's CPU time
+    uint64_t until_us; // CPU time of the thread at which the transaction takes no more changes
     unsigned count, max;
     bool is_over;
 };

@@ -11,7 +11,7 @@
 struct index_change;
 struct index_forget;
 
-// The caller owns all lists, which stay unchanged.
+// One batch. The caller owns the lists to which it points, and does not change them meanwhile.
 struct index_batch {
     struct index_change **changes; // sorted
     // For each change that adds a run found in a segment: the generation that the memory side
@@ -20,7 +20,7 @@ struct index_batch {
     unsigned count;
     const struct renewal_copy *renewals;
     unsigned renewal_count;
-    const struct index_forget *forget; // the batch also forgets its slice of places; NULL: none
+    const struct index_forget *forget; // has the slice of places to forget; NULL: none
     struct index_progress {
         unsigned changes, renewals, removals;
     } in, at; // in: what is committed; at: what is committed or in the open transaction

@@ -21,7 +21,7 @@ struct index_forget {
         pthread_mutex_t lock; // held briefly; no lock is taken under it
         pthread_cond_t room;
         struct forget_list *first, **last;
-        bool hurries; // the store is closing, so index_forget_add() does not wait
+        bool hurries; // the store is closing, so index_forget_add() must not wait
         // A wait for room timed out, and no place has been forgotten since.
         bool is_stuck;
     } guarded;

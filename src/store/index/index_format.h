@@ -35,7 +35,7 @@ struct index_record {
     uint32_t opener;
     uint32_t block_size_bytes;
     uint16_t flags;
-    struct index_place place; // with INDEX_WHOLE
+    struct index_place place; // with INDEX_WHOLE: the place of the only run
     struct store_sums sums;   // checksums of this version
     // With INDEX_DESCRIBED: the bytes that index_described_encode() made. They belong to the page
     // or buffer from which the record was decoded.

@@ -187,7 +187,7 @@ static void view_add_durable(struct lookup *l, const struct index_place *place, 
     if (!view_add_pending(l, block)) {
         struct store_place found =
             index_place_to_store(place, l->view->generation, block, l->view->block_size_bytes);
-        (void)view_add(l, found, true); // a place that cannot be pinned is a miss
+        (void)view_add(l, found, true); // if the place cannot be pinned, its blocks are misses
     }
 }
 

@@ -51,7 +51,7 @@ void index_memory_init(struct index_memory *memory, unsigned reader_count)
     atomic_store(&memory->epoch, 1);
     memory->reader_count = reader_count;
     memory->pending_bytes_max = UINT64_MAX;
-    uint64_t budget = chunk_budget_max_bytes(); // 0: no budget is set
+    uint64_t budget = chunk_budget_max_bytes(); // 0: there is no limit
     uint64_t fit = budget > 0 ? budget / 8 * 3 / MEMORY_PENDING_BYTES : MEMORY_PENDING_MAX;
     memory->pending_max = (unsigned)min_u64(fit, MEMORY_PENDING_MAX);
     memory->readers = aligned_alloc(64, MEMORY_READERS_MAX * sizeof(*memory->readers));
@@ -146,7 +146,7 @@ static void retire_version_locked(struct index_memory *memory, struct memory_sha
         return;
     }
     struct memory_place *place = atomic_load(&version->first);
-    while (place != NULL) { // the version's places
+    while (place != NULL) {
         struct memory_place *next = atomic_load(&place->next);
         retire_locked(memory, shard, place);
         place = next;
@@ -488,7 +488,7 @@ static void shard_let_floors_go(struct index_memory *memory, struct memory_shard
     for (unsigned i = 0; i < MEMORY_BUCKETS; i++) {
         _Atomic(struct memory_entry *) *link = &shard->buckets[i];
         struct memory_entry *entry;
-        while ((entry = atomic_load(link)) != NULL) { // the entries of the bucket
+        while ((entry = atomic_load(link)) != NULL) {
             if (!(owed ? entry->owed : entry->floor_durable)) {
                 link = &entry->next;
                 continue;
@@ -529,7 +529,7 @@ void index_memory_done(struct index_memory *memory)
         pthread_mutex_lock(&shard->lock);
         for (unsigned j = 0; j < MEMORY_BUCKETS; j++) {
             struct memory_entry *entry;
-            while ((entry = atomic_load(&shard->buckets[j])) != NULL) { // the entries of the bucket
+            while ((entry = atomic_load(&shard->buckets[j])) != NULL) {
                 struct memory_entry empty = {.hash = entry->hash};
                 entry_replace_locked(memory, &shard->buckets[j], &empty);
             }

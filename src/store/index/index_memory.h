@@ -9,7 +9,7 @@
 #include "store/store.h"
 
 #define MEMORY_SHARDS 64u
-#define MEMORY_BUCKETS 128u // per shard
+#define MEMORY_BUCKETS 128u // buckets in each shard
 #define MEMORY_READERS_MAX 64u
 // Limit on pending changes: puts that are not durable yet, and deletes that the disk refused. At
 // the limit no run begins. If there are more refused deletes than this, the index is dropped. The
@@ -25,7 +25,7 @@
 // is revalidated before use.
 #define MEMORY_FLOORS_MAX 32768u
 
-// The head of an item that a reader may still use after its removal.
+// The first member of each item that a reader may still use after its removal.
 struct memory_retired {
     struct memory_retired *next;
     uint64_t epoch;

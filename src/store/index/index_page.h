@@ -13,7 +13,7 @@ enum index_table { INDEX_TABLE_OBJECTS, INDEX_TABLE_PLACES };
 
 // The tree of a table, from LMDB's record of the table.
 struct index_tree {
-    unsigned depth; // 0: empty
+    unsigned depth; // number of levels; 0: the tree is empty
     uint64_t root;
 };
 // Returns false if the record is impossible.

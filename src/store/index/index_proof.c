@@ -281,7 +281,7 @@ bool index_proof_rows(struct index *index, struct index_env *env, MDB_txn *txn, 
 
 // --- before a write
 
-// The number of a batch's changes that touch each page of the current path.
+// Counts how many changes of a batch touch each page of the current path.
 struct counted {
     struct {
         const char *page;
@@ -406,7 +406,7 @@ static void leaves_ahead(struct index_walk *w, int fd, const struct index_touch 
             continue;
         }
         asked = leaf;
-        // A hint; may fail.
+        // Only a hint, so it may fail.
         (void)posix_fadvise(fd, (off_t)(leaf * INDEX_PAGE_BYTES), INDEX_PAGE_BYTES,
                             POSIX_FADV_WILLNEED);
     }

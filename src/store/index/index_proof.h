@@ -11,7 +11,7 @@
 struct index;
 struct index_env;
 
-// Belongs to one open environment. Any thread.
+// Records the pages of an open environment that are verified. Any thread.
 struct index_proof {
     uint64_t page_count;     // pages at the opening; this process has written all later pages
     _Atomic uint64_t *pages; // a bit for each of these pages, set once it is verified

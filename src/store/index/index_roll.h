@@ -19,7 +19,7 @@ struct index_roll {
     enum index_table table;
     bool begun;                    // a row of the table has been read in this round
     char key[INDEX_PAGE_KEY_LEN];  // if `begun`: key of the last row that was read
-    uint64_t records, bad_records; // of this round
+    uint64_t records, bad_records; // records that this round has read, and how many were bad
 };
 
 // Verifies the next pages. Returns true if the round is complete or there is no index.

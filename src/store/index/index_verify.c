@@ -125,7 +125,7 @@ static bool walk_free_pages(struct walker *w)
             good = count <= value.mv_size / sizeof(size_t) - 1;
         }
         size_t before = w->page_count;
-        for (size_t i = 0; i < count && good; i++) { // in descending order
+        for (size_t i = 0; i < count && good; i++) { // the numbers must be in descending order
             size_t page;
             memcpy(&page, (const char *)value.mv_data + (i + 1) * sizeof(page), sizeof(page));
             good = page < before && page_mark_free(w, page);
@@ -359,7 +359,7 @@ bool index_verify_tables(int index_fd)
     int fd = file_open(index_fd, O_RDONLY);
     bool good = fd >= 0 && tables_are_good(fd);
     if (fd >= 0) {
-        (void)close(fd); // an error loses nothing: only read
+        (void)close(fd); // only read, so an error loses nothing
     }
     return good;
 }

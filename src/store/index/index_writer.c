@@ -51,7 +51,7 @@
 #include "store/segment/segment_log.h"
 
 #define RENEW_BATCH 1024u
-#define RENEW_EARLY (RENEWALS_MAX / 4) // with this many renewals, a batch is due at once
+#define RENEW_EARLY (RENEWALS_MAX / 4) // if this many renewals wait, a batch is due at once
 static_assert(RENEW_EARLY >= RENEW_BATCH, "a batch that is due early is full");
 
 struct index_waiter {
@@ -417,7 +417,7 @@ static bool batch_commit(struct index_writer *writer, struct index_change *batch
     int rc = 0;
     enum err err;
     bool is_all = false;
-    do { // each transaction takes some changes
+    do { // each transaction commits some of the changes
         err = batch_txn(writer, &changes, &is_all, &rc);
     } while (err == ERR_OK && !is_all);
     check(changes.in.changes <= count && changes.in.renewals <= renewal_count);
@@ -769,7 +769,7 @@ static void *writer_main(void *ctx)
         bool committed = batch_process(writer, batch, count);
         pthread_mutex_lock(&writer->guarded.lock);
         if (writer->stopping && count == 0 && !committed && ++failures_at_stop > 16) {
-            break; // renewals or forgotten places that cannot be written
+            break; // the rest is renewals and places to forget, which the disk refuses
         }
     }
     pthread_mutex_unlock(&writer->guarded.lock);

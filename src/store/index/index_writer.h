@@ -34,7 +34,7 @@ enum index_change_kind {
     INDEX_CONDEMN, // marks the runs of a key as bad in their segments; see index_condemn.c
     INDEX_DROP,    // drops the index because it is damaged
     INDEX_FIT,     // shrinks the file because the cache has become smaller
-    INDEX_NOTHING, // does nothing; a flush queues it and waits for it
+    INDEX_NOTHING, // changes nothing; index_writer_flush() queues it and waits until it is settled
 };
 
 struct index_waiter;
@@ -44,7 +44,7 @@ struct index_waiter;
 // longer at `from`.
 struct index_move {
     struct hash128 hash;
-    struct store_place from, to; // to: pinned, with a hold, until the change is settled
+    struct store_place from, to; // `to` is pinned and has a hold until the move is settled
     enum err err;
 };
 
@@ -71,7 +71,7 @@ struct index_change {
     bool is_bad;                                   // DELETE_AT: the run fails its checksum
     uint64_t validated_mono_ms, validated_wall_ms; // PUT
     struct store_sums sums;                        // PUT
-    struct store_place place;                      // PUT, MOVE: pinned, with a hold
+    struct store_place place;                      // PUT, MOVE: the place is pinned and has a hold
     struct index_move *move;                       // MOVE
     struct index_answer *answer;                   // the answer that a worker waits for, or NULL
     struct index_waiter *waiter;                   // the thread that waits, or NULL
@@ -105,7 +105,7 @@ struct index_writer {
     // not trust data.mdb.
     bool given_up;
     bool marked;            // a marker tells the next process not to trust the index
-    atomic_bool silent;     // the workers are gone: send no answers
+    atomic_bool silent;     // send no answers, because the workers have stopped
     atomic_uint condemning; // INDEX_CONDEMN changes in the queue
 };
 

@@ -15,7 +15,7 @@
 #define PERIOD_MAX_PART 2u
 #define PERIOD_SWEEPS 3u // keys of the monitor swept for each request of a period
 #define HALF_LIFE_CAPACITIES 2.0
-#define CREDIT_KEPT 0.85                       // part of the rewrite credit left after a period
+#define CREDIT_KEPT 0.85                       // part of the rewrite credit that a period leaves
 #define STAMP_SWEEP_TICKS (POLICY_AGE_MAX / 2) // a sweep visits every stamp in this time
 
 static_assert(sizeof(struct policy) < 1u << 20, "the fixed part stays small");
@@ -224,8 +224,8 @@ static void take_miss(struct policy *policy, const struct policy_event *event)
     }
 }
 
-// Handles a deleted or overwritten run. The ghost keeps its past, with an age that makes the next
-// request begin another use.
+// Handles a deleted or overwritten run. The ghost remembers the run's past, with an age at which
+// the next request begins another use.
 static void take_gone(struct policy *policy, const struct policy_event *event)
 {
     const struct policy_clock *clock = &policy->clock;

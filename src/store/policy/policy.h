@@ -43,11 +43,11 @@ enum policy_kind {
 
 struct policy_options {
     enum policy_kind kind;
-    uint64_t capacity_bytes; // of all segments together
+    uint64_t capacity_bytes; // capacity of all segments together
     uint32_t segment_max;    // limit on the number of segments in all states together
     uint32_t run_max;        // limit on ranked runs; further runs are stored but not ranked
     uint32_t former_max;     // about how many former runs are remembered; 0: run_max
-    uint64_t identity;       // of the cache; policy_load() refuses pieces of another cache
+    uint64_t identity;       // identifies the cache; policy_load() refuses pieces of another one
     // Set if only the first policy_region_least() bytes of the region are mapped initially. The
     // policy calls it when a run is added. It extends the mapped part to `bytes` bytes. If it
     // returns false, the policy does not rank the run that needs the memory.
@@ -110,7 +110,7 @@ struct policy_event {
     uint64_t key;
     uint32_t segment, start; // segment number, and the run's offset in it
     uint32_t len;            // POLICY_STORED: bytes of the run; else bytes requested
-    uint32_t stamp;          // from policy_admit()
+    uint32_t stamp;          // the stamp that policy_admit() returned
     uint32_t group;          // group of the rule that now applies to the run
     enum policy_event_kind kind;
     bool is_part;      // as passed to policy_admit()
@@ -174,8 +174,8 @@ void policy_segment_free(struct policy *policy, uint32_t number);
 // Settings for the runs of a group. A change also applies to runs that are already stored. A run
 // belongs to the group of its latest POLICY_STORED or POLICY_READ event.
 struct policy_group {
-    float factor;           // multiplies the worth of its runs
-    bool is_pinned;         // its runs are kept, within policy_pins_set_max()
+    float factor;           // multiplies the worth of the group's runs
+    bool is_pinned;         // pins the group's runs, up to the limit of policy_pins_set_max()
     unsigned share_percent; // part of the capacity beyond which worth falls steeply; 0: no limit
     // The group with the same priority but without pin and share. It receives the group's runs when
     // the rule is removed, and runs that cannot be pinned because pins have no room.
@@ -260,7 +260,7 @@ void policy_stats(const struct policy *policy, struct policy_stats *ret_stats);
 
 struct policy_explanation {
     bool is_stored;       // the run is stored and ranked
-    bool is_known;        // its past is known, because it is stored or remembered
+    bool is_known;        // the run's past is known, because it is stored or in the ghost
     bool is_pinned;       // a pin keeps the run
     bool is_on_probation; // the run's segment is on probation
     bool would_be_taken;  // a request now would store the run, and not on probation

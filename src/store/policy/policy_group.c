@@ -130,7 +130,7 @@ bool policy_groups_step(struct policy *policy, uint32_t runs_max)
 {
     struct policy_groups *groups = &policy->groups;
     struct policy_segments *segments = &policy->segments;
-    check(runs_max > 0); // else the steps would never end
+    check(runs_max > 0); // otherwise the steps would never end
     check(groups->step_at <= segments->table_size);
     if (vacating_bytes(policy) == 0 && !groups->counts_pins) {
         vacating_end(policy);
@@ -221,7 +221,7 @@ unsigned policy_group_take(const struct policy *policy, const struct policy_segm
 {
     check(group < POLICY_GROUPS);
     if ((policy->groups.vacating >> group & 1) != 0) {
-        return policy->groups.of[group].options.plain; // so that the group becomes empty
+        return policy->groups.of[group].options.plain; // the group must become empty
     }
     const struct policy_group *options = &policy->groups.of[group].options;
     if (!options->is_pinned) {

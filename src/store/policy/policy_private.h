@@ -150,7 +150,7 @@ unsigned policy_class_next(uint32_t age_ticks, unsigned before);
 struct policy_followed {
     uint32_t key, tick;
     uint32_t due;                // tick at which the key's age exceeds its bucket
-    uint8_t reuse_class, bucket; // bucket: of the key's age at the last sweep
+    uint8_t reuse_class, bucket; // bucket: bucket of the key's age at the last sweep
     uint8_t waits_again; // not 0: the present use began with a miss and has had no second request
 };
 
@@ -167,17 +167,17 @@ struct policy_monitor {
     float exposures[POLICY_CLASSES][POLICY_BUCKETS + 1];
     bool has_news[POLICY_CLASSES]; // the class has evidence that its ranks do not include yet
     struct policy_followed followed[POLICY_MONITOR_MAX];
-    uint16_t slots[POLICY_MONITOR_SLOTS]; // hash table: index in `followed` + 1; 0: free
+    uint16_t slots[POLICY_MONITOR_SLOTS]; // hash table of indices in `followed`, plus 1; 0: free
 };
 
 void policy_monitor_init(struct policy_monitor *monitor); // *monitor must be zeroed
-// Notes a request that begins a use of `key`. The key is of this class from now on. is_known: the
-// run is stored or a ghost. is_missed: the whole run was requested and was not stored.
+// Records a request that begins a use of `key`, which has this class from now on. is_known: the run
+// is stored or in the ghost. is_missed: the whole run was requested and was not stored.
 void policy_monitor_touch(struct policy_monitor *monitor, struct policy_clock *clock, uint64_t key,
                           unsigned reuse_class, bool is_known, bool is_missed);
-// Notes another request for `key` within the present use.
+// Records another request for `key` within the present use.
 void policy_monitor_again(struct policy_monitor *monitor, uint64_t key);
-// Adds a key that a former process followed.
+// Adds a key that an earlier process followed.
 void policy_monitor_put(struct policy_monitor *monitor, const struct policy_followed *one);
 // Updates the buckets of the next `count` followed keys from their ages.
 void policy_monitor_sweep(struct policy_monitor *monitor, uint32_t tick, uint32_t count);
@@ -202,7 +202,8 @@ void policy_ranks_init(struct policy_ranks *ranks); // *ranks must be zeroed
 void policy_ranks_renew(struct policy_ranks *ranks, struct policy_monitor *monitor);
 // Computes the ranks of one class, from its hazard in each bucket.
 void policy_rank_of_hazard(const double *hazard, float *ret_rank);
-// Returns the number of levels by which this factor raises a rank; negative below 1.
+// Returns the number of levels by which this factor raises a rank. Negative if the factor is below
+// 1.
 int policy_rank_levels(float factor);
 
 #define POLICY_LEVEL_PINNED 255u // level of a run that its pin keeps; above every rank
@@ -219,12 +220,12 @@ static inline unsigned policy_level_shift(unsigned level, int shift)
 #define POLICY_GHOST_WAYS 4u
 
 struct policy_ghost_set {
-    _Atomic uint16_t print[POLICY_GHOST_WAYS]; // 16 bits of the key; 0: the way is free
+    _Atomic uint16_t print[POLICY_GHOST_WAYS]; // 16 bits of the key; 0: the entry is free
     _Atomic uint32_t stamp[POLICY_GHOST_WAYS];
 };
 
 struct policy_ghost {
-    struct policy_ghost_set *sets; // in the region
+    struct policy_ghost_set *sets; // an array in the region
     uint32_t set_count;
 };
 
@@ -234,7 +235,7 @@ void policy_ghost_forget(struct policy_ghost *ghost, uint64_t key);
 // Restores one set from its saved bytes. `groups` maps each saved group to its present group.
 void policy_ghost_restore(struct policy_ghost *ghost, uint32_t set, const char *saved,
                           const uint8_t *groups);
-// Frees the ways of one set whose stamps are older than POLICY_AGE_MAX, before they wrap.
+// Frees the entries of one set whose stamps are older than POLICY_AGE_MAX, before their ticks wrap.
 void policy_ghost_sweep(struct policy_ghost *ghost, uint32_t set, uint32_t now_tick);
 
 // --- policy_segments.c ---------------------------------------------------------------------------
@@ -254,20 +255,20 @@ union policy_page {
 
 enum policy_segment_state {
     POLICY_SEGMENT_NONE,
-    POLICY_SEGMENT_LOADED, // loaded from a saved piece; the store has not named it yet
+    POLICY_SEGMENT_LOADED, // loaded from a saved piece; the store has not begun or sealed it yet
     POLICY_SEGMENT_OPEN,
     POLICY_SEGMENT_SEALED,
-    POLICY_SEGMENT_VICTIM, // its survivors are being rewritten
+    POLICY_SEGMENT_VICTIM, // chosen for eviction; survivors may be rewritten now
 };
 
 struct policy_segment {
     uint32_t number, run_count;
     uint32_t end;                      // offset after the last run
-    uint32_t sealed_at;                // index in the array `sealed`, if sealed
+    uint32_t sealed_at;                // if sealed: index in the array `sealed`
     uint32_t pages[POLICY_PAGE_ROOTS]; // page numbers of the roots; 0: none
     uint32_t pinned_count : 25;        // number of runs in pinned groups
     uint32_t state : 3;                // enum policy_segment_state
-    uint32_t height : 3;               // of the trees below `pages`
+    uint32_t height : 3;               // height of the trees below `pages`
     uint32_t is_probation : 1;         // all of its runs are on probation; none is pinned
 };
 
@@ -400,7 +401,7 @@ struct policy_published {
     _Atomic uint32_t tick, same_use, first_class;
     _Atomic float bar;                   // below 0: everything is admitted
     _Atomic float worth[POLICY_CLASSES]; // rank at age 0, divided by the margin of the class
-    _Atomic float factor[POLICY_GROUPS]; // of priority and share; or POLICY_FACTOR_PINNED
+    _Atomic float factor[POLICY_GROUPS]; // factor of priority and share, or POLICY_FACTOR_PINNED
     atomic_bool again_soon;              // the monitor's again_share exceeds AGAIN_SHARE
 };
 
@@ -419,7 +420,7 @@ struct policy {
     struct policy_segments segments;
     uint64_t period_began;                 // asked_bytes when the present period began
     uint32_t period_requests, period_tick; // requests in this period; tick when it began
-    uint32_t swept_segment, swept_set;     // table entry and ghost set that were swept last
+    uint32_t swept_segment, swept_set;     // the table entry and the ghost set swept last
     struct policy_groups groups;
     struct policy_stats stats;
     struct policy_ranks ranks;

@@ -21,7 +21,7 @@ void policy_publish(struct policy *policy)
     struct policy_published *published = &policy->published;
     const struct policy_clock *clock = &policy->clock;
     const struct policy_reclaim *reclaim = &policy->reclaim;
-    check(reclaim->bar >= 0); // below 0 it would mean that everything is admitted
+    check(reclaim->bar >= 0); // workers read a negative bar as "admit everything"
     // Any new run may replace a suspect run.
     bool everything = !reclaim->is_full || policy->kind == POLICY_LRU ||
                       (reclaim->bar <= 0 && clock->has_suspects);
@@ -94,7 +94,7 @@ enum policy_verdict policy_admit(const struct policy *policy, uint64_t key, unsi
     float bar = atomic_load_explicit(&published->bar, memory_order_relaxed);
     float worth = policy_worth(policy, reuse_class, group);
     if (atomic_load_explicit(&published->factor[group], memory_order_relaxed) < 0) {
-        return POLICY_STORE; // pinned: never on probation
+        return POLICY_STORE; // a pinned run is never stored on probation
     }
     // A request for a part says little about the worth of a new object, because requests for its
     // other parts follow soon.

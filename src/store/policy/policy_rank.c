@@ -63,7 +63,7 @@ void policy_rank_of_hazard(const double *hazard, float *ret_rank)
         double survival = 1 - hazard[b];
         reach[b + 1] = reach[b] * (survival > SURVIVAL_MIN ? survival : SURVIVAL_MIN);
     }
-    struct step steps[POLICY_BUCKETS]; // the last one is the nearest and the steepest
+    struct step steps[POLICY_BUCKETS]; // the last step is the next in time, and the steepest
     unsigned count = 0;
     for (unsigned b = end; b-- > 0;) {
         double width = policy_bucket_width(b);
@@ -144,7 +144,7 @@ static void evidence_add(struct evidence *to, const struct evidence *from)
 static void hazard_of(const struct evidence *evidence, float prior, const double *wider,
                       double *ret_hazard)
 {
-    check(prior > 0); // else a class without evidence would divide by 0
+    check(prior > 0); // otherwise a class without evidence would divide by 0
     for (unsigned b = 0; b < POLICY_BUCKETS; b++) {
         ret_hazard[b] = (evidence->events[b] + prior * (wider != NULL ? wider[b] : 0)) /
                         (evidence->events[b] + evidence->lived[b] + prior);

@@ -14,7 +14,7 @@
 #define LOOKS_MAX 16u        // round-robin looks after one batch of events, at most
 #define LOOKS_BEFORE 16u     // round-robin looks before a victim is chosen
 #define LOOKS_FOR_VICTIM 4u  // looks at the cheapest segments to choose the victim, at most
-#define SAMPLE_MAX 64u       // runs of a segment that one look samples
+#define SAMPLE_MAX 64u       // runs of a segment that one look samples, at most
 #define CUT_SAMPLE_MAX 1024u // runs of the victim sampled to find its survivors
 #define LOOSE_PARTS 8u       // pins keep a segment if less than 1/LOOSE_PARTS of its runs may go
 #define ADMITTED_SHARE 0.02f // weight of the latest run in the mean rank of admitted runs
@@ -26,7 +26,7 @@
 // Level of a run whose past says nothing. It is above level 0 of runs that are gone or suspect.
 #define LEVEL_UNKNOWN 1u
 
-// The state of the clock that a run's present worth depends on.
+// The values of the clock on which the present worth of runs depends.
 struct moment {
     const struct policy *policy;
     uint32_t tick, suspect_age; // runs older than suspect_age are suspect

@@ -255,7 +255,7 @@ static bool load_clock(struct policy *policy, uint64_t argument, const char *bod
     clock->known_share = saved.known_share;
     clock->mean_bytes = saved.mean_bytes;
     clock->newcomer_share = saved.newcomer_share;
-    clock->asked_bytes = 1; // not 0, so that the loaded mean_bytes is kept
+    clock->asked_bytes = 1; // with 0, policy_clock_advance() would replace mean_bytes
     policy->monitor.key_max = saved.key_max;
     policy->reclaim.admitted_rank = saved.admitted_rank;
     policy->reclaim.bar = saved.bar;

@@ -8,7 +8,7 @@
 // "no page". Free pages form a list. The pages are last, so that the region can grow with the runs.
 #include "store/policy/policy_private.h"
 
-#define GROW_PARTS 64u // one step maps 1/GROW_PARTS of page_max
+#define GROW_PARTS 64u // each step of growth maps 1/GROW_PARTS of page_max
 #define GROW_PAGES_MIN 256u
 #define HEIGHT_MAX 4u // 64 * 32^4 runs: more than 2^25
 
@@ -106,7 +106,7 @@ static uint32_t root_runs(unsigned height)
 struct policy_run *policy_segments_run(const struct policy_segments *segments,
                                        const struct policy_segment *segment, uint32_t index)
 {
-    check(index <= segment->run_count); // run_count: the run that is being appended
+    check(index <= segment->run_count); // index run_count is the run that is being appended
     uint32_t page = segment->pages[index >> (4 + 5 * segment->height)];
     for (unsigned height = segment->height; height-- > 0;) {
         page = segments->pages[page].children[index >> (4 + 5 * height) & 31];

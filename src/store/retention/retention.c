@@ -53,7 +53,7 @@ void retention_open(struct retention *r, const struct retention_options *o)
     uint64_t capacity = o->disk->capacity_bytes;
     check(o->worker_count > 0);
     check(o->host.drop != NULL);
-    check((log->table_mask & (log->table_mask + 1)) == 0); // numbers are taken modulo its size
+    check((log->table_mask & (log->table_mask + 1)) == 0); // the table's size is a power of two
     check(log->segment_size_bytes >= RUN_BYTES_MIN);
     r->disk = o->disk;
     r->log = o->log;
@@ -416,7 +416,7 @@ static void rank_segment(struct retention *r, struct segment *segment, uint32_t 
     known->lost_runs_then = atomic_load(&r->lost_runs);
     pthread_mutex_unlock(&r->lock);
     if (lists && segment_list(segment, on_row_ranked, &ranking, &salt) != ERR_OK) {
-        stats_add(COUNTER_retention_segments_unlisted, 1); // its runs are not ranked
+        stats_add(COUNTER_retention_segments_unlisted, 1); // the segment's runs are not ranked
     }
     if (ranking.has_added &&
         retention_pins_any(r)) { // a review must find out which of these runs are pinned

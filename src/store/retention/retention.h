@@ -88,7 +88,7 @@ struct retention {
     enum retention_phase phase; // written by retention_enter()
     struct retention_pins pins;
     struct retention_history {
-        uint32_t tick;            // of the policy's clock
+        uint32_t tick;            // tick of the policy's clock
         uint64_t us;              // real time of that tick
     } history[RETENTION_HISTORY]; // ring buffer of the times of past ticks
     unsigned history_count;       // entries written so far

@@ -75,7 +75,7 @@ bool retention_region_open(struct retention_region *region, struct store_disk *d
     }
     region->is_refused = !is_small;
     if (region->fd >= 0) {
-        (void)close(region->fd); // nothing was written to it
+        (void)close(region->fd); // nothing was written, so an error loses nothing
         region->fd = -1;
     }
     disk_space_give(disk, atomic_exchange(&region->counted_bytes, 0));

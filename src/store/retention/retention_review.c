@@ -111,7 +111,7 @@ static void segment_begin(struct retention *r, struct segment *segment, uint32_t
     struct retention_review *review = r->review;
     struct retention_segment *known = retention_segment_of(r, segment);
     check(number != 0);
-    check(review->segment == NULL); // one segment at a time
+    check(review->segment == NULL); // only one segment is reviewed at a time
     review->takes_all = known->wants_review;
     known->wants_review = false;
     review->number = number;

@@ -39,7 +39,7 @@
 
 #define PIECE_BYTES (4 * STORE_CHECKSUM_UNIT) // bytes per read or write
 #define SYNC_BYTES (4u << 20)
-#define MOVES_AT_ONCE 512u // moves reported to the policy while its lock is held once
+#define MOVES_AT_ONCE 512u // moves reported to the policy before the lock is released
 
 static_assert(PIECE_BYTES % STORE_CHECKSUM_UNIT == 0, "a piece is verified by itself");
 
@@ -261,7 +261,7 @@ static void reservation_return(const struct segment_reservation *to)
 static enum err run_copy(struct rewriting *rw, const struct segment_row *row)
 {
     struct retention *r = rw->retention;
-    check(rw->move_count < rw->job->count); // each run has room for its move
+    check(rw->move_count < rw->job->count); // `moves` has room for each run
     struct store_place from = segment_row_place(row, rw->job->number, rw->salt);
     from.segment = rw->segment;
     if (row->is_bad || segment_is_bad(rw->segment, row->header_offset) ||
@@ -350,7 +350,7 @@ static bool copy_one(struct rewriting *rw, uint32_t at)
     return err == ERR_OK || err == ERR_CORRUPT || err == ERR_IO || err == ERR_CANCELLED;
 }
 
-// Copies pinned runs first, as long as there is any room.
+// Copies all runs: first the pinned ones, as long as there is any room, then the others.
 static void copy_all(struct rewriting *rw)
 {
     bool well = true;
@@ -373,7 +373,7 @@ static void moves_tell(struct rewriting *rw)
 {
     struct retention *r = rw->retention;
     uint64_t bytes = 0;
-    check(rw->unsent == rw->move_count); // each move has its result
+    check(rw->unsent == rw->move_count); // all moves are sent, so each has its result
     check(rw->move_count <= rw->row_count);
     for (uint32_t i = 0; i < rw->move_count; i += MOVES_AT_ONCE) {
         pthread_mutex_lock(&r->lock);
@@ -451,7 +451,7 @@ void retention_rewrite(struct retention *r, const struct retention_job *job)
         segment_borrow_wait(rw.segment, &rw.fd) == ERR_OK) {
         copy_all(&rw);
         segment_return(rw.segment);
-        (void)index_writer_flush(r->writer); // each move has its own result
+        (void)index_writer_flush(r->writer); // the result is in `err` of each move
         moves_tell(&rw);
     }
     if (!retention_stopping(r) && !stays_for_pins(&rw)) {

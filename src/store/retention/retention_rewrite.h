@@ -10,7 +10,7 @@
 struct retention_job {
     uint32_t number, count;
     uint32_t *starts; // offsets of the survivors, ascending
-    bool *pinned;     // whether each survivor is pinned; NULL: none is
+    bool *pinned;     // whether each survivor is pinned; NULL: none is pinned
 };
 
 // Rewrites the survivors and starts to free the segment. The segment may stay if its pinned runs

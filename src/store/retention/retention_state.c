@@ -98,7 +98,7 @@ void retention_state_load(struct retention *r)
         is_whole = file_load(r, fd);
     }
     if (fd >= 0) {
-        (void)close(fd); // only read
+        (void)close(fd); // only read, so an error loses nothing
     }
     pthread_mutex_lock(&r->lock);
     if (is_whole) {
@@ -178,7 +178,7 @@ void retention_state_save(struct retention *r)
         r->state_bytes = reserved;
         return;
     }
-    (void)unlinkat(folder, STATE_FILE_NEW, 0); // if this fails, the next process counts it
+    (void)unlinkat(folder, STATE_FILE_NEW, 0); // if this fails, the next process counts the file
     disk_space_give(r->disk, reserved);
     stats_add(COUNTER_retention_saves_failed, 1);
 }

@@ -19,7 +19,7 @@ static void range_drop(struct segment_log *log, const struct page_range *range)
 {
     struct segment *segment = segment_log_entry(log, range->segment_number);
     if (!segment_pin(segment, range->segment_number)) {
-        return; // the file is gone, and its pages with it
+        return; // the segment's file is gone, and so are its pages
     }
     int fd = segment_borrow(segment);
     if (fd >= 0) {

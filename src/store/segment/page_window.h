@@ -22,7 +22,7 @@ struct page_window {
 };
 
 // Adds the payload of the run at that place, which has just been synced. Older ranges leave the
-// window; their pages are dropped only while memory is short.
+// window. Their pages are dropped only while memory is short.
 void page_window_add(struct page_window *window, struct segment_log *log,
                      const struct store_place *place);
 

@@ -10,7 +10,7 @@ void run_cache_init(struct run_cache *cache, unsigned workers)
 {
     check(workers > 0);
     memset(cache, 0, sizeof(*cache));
-    uint64_t budget = chunk_budget_max_bytes(); // 0: no budget is set
+    uint64_t budget = chunk_budget_max_bytes(); // 0: there is no limit
     cache->bytes_max =
         budget > 0 ? min_u64(budget / 8 / workers, RUN_CACHE_BYTES_MAX) : RUN_CACHE_BYTES_MAX;
 }

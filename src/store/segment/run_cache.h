@@ -13,7 +13,7 @@
 #define RUN_CACHE_BYTES_MAX (4u << 20)
 
 struct run_info {
-    unsigned refs; // held by this worker only, so not atomic
+    unsigned refs; // only this worker has references, so the counter is not atomic
     uint32_t segment_number, header_offset;
     uint64_t salt, etag_hash;
     struct store_object *object;

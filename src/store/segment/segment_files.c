@@ -46,7 +46,7 @@ static void segment_files_each(int segments_fd,
     DIR *folder = fd >= 0 ? fdopendir(fd) : NULL;
     if (folder == NULL) {
         if (fd >= 0) {
-            (void)close(fd); // nothing was written to it
+            (void)close(fd); // nothing was written, so an error loses nothing
         }
         return;
     }
@@ -61,7 +61,7 @@ static void segment_files_each(int segments_fd,
             fn(ctx, e->d_name, number);
         }
     }
-    (void)closedir(folder); // only read
+    (void)closedir(folder); // only read, so an error loses nothing
 }
 
 static void on_file_counted(void *ctx, const char *name, uint32_t number)
@@ -115,7 +115,7 @@ bool segment_file_is_empty(int segments_fd, uint32_t number)
     }
     bool full = pread(fd, sector, sizeof(sector), SEGMENT_DATA_OFFSET) == (ssize_t)sizeof(sector) &&
                 memcmp(sector, nothing, sizeof(sector)) != 0;
-    (void)close(fd); // only read
+    (void)close(fd); // only read, so an error loses nothing
     return !full;
 }
 
@@ -183,7 +183,7 @@ static uint32_t file_given_bytes(const struct store_dir *dir, uint32_t number)
                      segment_header_decode(head, &header) == ERR_OK && header.number == number &&
                      segment_seal_decode(head + SEGMENT_SEAL_OFFSET, &seal) == ERR_OK &&
                      seal.number == number && seal.salt == header.salt;
-    (void)close(fd); // only read
+    (void)close(fd); // only read, so an error loses nothing
     return is_sealed ? (uint32_t)min_u64(seal.given_bytes, segment_file_missing(&st, size)) : 0;
 }
 

@@ -23,7 +23,7 @@ struct segment_file *segment_files_list(const struct store_dir *dir, size_t *ret
 void segment_files_wipe(int segments_fd);
 // Returns true if no file holds a run. Also returns false if there are too many files to check.
 bool segment_files_are_empty(int segments_fd);
-// Returns true if the file has no run at its beginning, or cannot be read.
+// Returns true if the file has no run at its beginning, or if it cannot be read.
 bool segment_file_is_empty(int segments_fd, uint32_t number);
 // Returns how many bytes of the file are not allocated; 0 if its size is not `size_bytes`.
 uint32_t segment_file_missing(const struct stat *st, uint32_t size_bytes);

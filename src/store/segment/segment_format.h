@@ -164,7 +164,7 @@ static inline struct store_place run_header_place(const struct run_header *heade
     };
 }
 
-// Decodes a header and compares it with the place. ERR_CORRUPT if it differs.
+// Decodes a header and compares it with the place. Returns ERR_CORRUPT if it is damaged or differs.
 enum err segment_run_accept(struct span bytes, const struct store_place *place,
                             struct run_header *ret_header) MUST_USE;
 // Returns a counted object with copies of a decoded header's strings; NULL if one exceeds a limit.

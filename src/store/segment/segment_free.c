@@ -142,7 +142,7 @@ static void segment_closed(struct segment *segment)
     check(atomic_load(&segment->holds) == 0); // a thread with a hold has a pin, and no pin is left
     check(log->guarded.dying_count > log->guarded.doomed_count);
     check(segment->given_bytes < log->segment_cost_bytes);
-    segment_free_marks(segment); // the last pin is gone
+    segment_free_marks(segment); // no thread can use them, because the last pin is gone
     atomic_store(&segment->number, 0);
     segment_enter_state(segment, SEGMENT_FREE);
     uint64_t cost = log->segment_cost_bytes - segment->given_bytes;

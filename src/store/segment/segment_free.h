@@ -16,7 +16,7 @@ void segment_free_doom_locked(struct segment_log *log, struct segment *segment,
 void segment_free_doom_full(struct segment_log *log, struct segment *segment);
 // Queues an unlinked segment for closing, because its last pin is gone. Any thread.
 void segment_free_close(struct segment *segment);
-// Seals full segments without holds. On the thread, or after it has stopped.
+// Seals full segments without holds. Called on the freeing thread, or after it has stopped.
 void segment_free_seal_all(struct segment_log *log);
 
 #endif

@@ -20,7 +20,7 @@ enum err segment_list_scan(struct segment *segment, uint64_t salt,
                            bool (*on_row)(void *ctx, const struct segment_row *row), void *ctx,
                            struct segment_scan_result *ret_result) MUST_USE;
 
-// Writes table and seal of a segment without holds, and frees its rows.
+// Writes the table and the seal of a full segment without holds, and frees its rows.
 void segment_list_seal(struct segment *segment);
 // Writes and syncs the table of a segment that the next process will continue to write. After an
 // error the table is not surely on disk.

@@ -45,7 +45,7 @@
 #define NUMBERS_AHEAD_AT_START 64u
 #define TABLE_MIN 256u
 #define VERIFIED_BITS 64u
-#define SPARE_EMPTY_MAX 4u // the most empty segments that are kept at the start
+#define SPARE_EMPTY_MAX 4u                      // empty segments kept at the start, at most
 #define SPARE_FOUND_MAX (SEGMENT_SPARE_MAX - 1) // one less: the supply thread may be creating one
 
 uint64_t segment_cost_bytes(uint32_t segment_size_bytes)
@@ -589,7 +589,7 @@ bool segment_log_shorten(const struct segment_reservation *reservation, uint32_t
     const struct run_layout *layout = &reservation->layout;
     check(end_offset >= layout->start && end_offset <= layout->end_offset);
     check(end_offset % RUN_ALIGN == 0);
-    check((atomic_load(&segment->pins) & SEGMENT_PIN_COUNT) > 0); // so the entry is not reused
+    check((atomic_load(&segment->pins) & SEGMENT_PIN_COUNT) > 0); // a pinned entry is not reused
     pthread_mutex_lock(&slot->guarded.lock);
     bool last = slot->guarded.current == segment && segment->append_offset == layout->end_offset;
     if (last) {

@@ -48,7 +48,7 @@ struct segment {
     atomic_uint holds;
     _Atomic uint64_t file; // the descriptor and the number of its users: segment_pool.c
     _Atomic(_Atomic uint64_t *) verified; // a bit per checksum unit; allocated on first use
-    // Header offsets of runs that failed verification; 0: empty. Allocated on first use.
+    // Header offsets of bad runs; 0: the entry is free. Allocated on first use.
     _Atomic(atomic_uint *) bad;
     atomic_uint bad_count;
     atomic_uint last_used_s;
@@ -69,7 +69,7 @@ struct segment {
     struct segment *next;               // the next entry of the list `doomed` or `closable`
     // Rows of the complete runs, guarded by rows_guard. NULL: they are on disk, or unknown.
     struct segment_rows *rows;
-    unsigned pool_at; // index in the pool's array of open segments; under the pool's lock
+    unsigned pool_at; // index in the pool's array of open segments, guarded by the pool's lock
 };
 
 // Slots for runs that are kept apart from the runs that workers store.
@@ -135,7 +135,7 @@ struct segment_host {
     // they are known.
     void (*dies)(void *ctx, struct segment *segment, const struct segment_removal *removals,
                  unsigned count);
-    // Freeing thread: the index must forget these runs. The host takes ownership of the malloc'd
+    // Freeing thread: has the index forget these runs. The host takes ownership of the malloc'd
     // array. May block.
     void (*forget)(void *ctx, struct segment_removal *removals, unsigned count);
     // Freeing thread: the index still has entries of a segment that is gone, and they cannot be
@@ -153,10 +153,10 @@ struct segment_log_options {
 struct segment_log {
     struct store_disk *disk;
     struct segment_host host;
-    uint32_t segment_size_bytes; // of each file
+    uint32_t segment_size_bytes; // size of each segment's file
     uint32_t unit_max;
     uint64_t segment_cost_bytes; // disk space of a file with the file system's overhead
-    atomic_uint segments_max;    // segments that fit into the limit
+    atomic_uint segments_max;    // number of segments that fit into cache.size
     uint32_t table_mask;
     struct segment *table;
     unsigned slot_max;
@@ -179,7 +179,7 @@ struct segment_log {
     atomic_bool no_room; // there is no spare segment, and none could be evicted
     struct {
         pthread_mutex_t lock;
-        pthread_cond_t wake, free_wake; // wake the supply thread; the freeing thread
+        pthread_cond_t wake, free_wake; // wake: for the supply thread; free_wake: the freeing one
         struct segment *spare[SEGMENT_SPARE_MAX];
         unsigned spare_count;
         struct segment *doomed;   // list of DYING segments that are not unlinked yet
@@ -241,7 +241,7 @@ struct segment_want {
     bool is_long; // a long run (store_long.c): if it does not fit, the current segment stays open
 };
 struct segment_reservation {
-    struct segment *segment; // pinned, with a hold
+    struct segment *segment; // the caller has a pin and a hold
     struct segment_slot *slot;
     struct run_layout layout;
     uint32_t number, first_unit;
@@ -285,8 +285,8 @@ void segment_log_set_examined(struct segment_log *log);
 uint32_t segment_log_promise(struct segment_log *log);
 // Returns true if the segment is full and none of its runs is still being written. Any thread.
 bool segment_is_full(struct segment *segment);
-// Counts blocks and bytes that were rewritten from a segment that is being evicted. Retention
-// thread.
+// Counts blocks and bytes that were rewritten from a segment that is being evicted. Called on the
+// retention thread.
 void segment_note_moved(struct segment *segment, uint64_t blocks, uint64_t bytes);
 // Returns true if the file existed at the start and segment_log_adopt() has not taken it over yet.
 bool segment_log_is_recovered(struct segment *segment);

@@ -41,7 +41,8 @@
 // closes a segment without the bit. In the third it may also close a segment that is unlinked or
 // was used lately.
 #define ROUNDS 3u
-#define OPEN_TRIES_MAX 64u // each try closes one of our descriptors when the process has none left
+// Attempts to open a file if the process has no descriptor left. Each first closes another segment.
+#define OPEN_TRIES_MAX 64u
 
 struct segment_opening {
     struct message message;
@@ -165,10 +166,10 @@ static int file_open(const struct segment_pool *pool, uint32_t number)
     }
     struct stat st;
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
-        (void)close(fd); // nothing was written to it
+        (void)close(fd); // nothing was written, so an error loses nothing
         return -ENOENT;
     }
-    (void)posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM); // a hint
+    (void)posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM); // only a hint, so it may fail
     return fd;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pool of descriptors of segment files. It opens them on demand, and closes unused ones at its
-// limit.
+// Pool of descriptors of segment files. It opens files on demand, and closes unused ones when it
+// has reached its limit.
 #ifndef FOREBAY_STORE_SEGMENT_POOL_H
 #define FOREBAY_STORE_SEGMENT_POOL_H
 
@@ -46,7 +46,7 @@ void segment_pool_stop(struct segment_pool *pool);
 // Closes all descriptors, even those in use, because no thread uses them any more.
 void segment_pool_done(struct segment_pool *pool);
 // Closes an unused descriptor, because the process has reached its limit of descriptors. Returns
-// false if all are in use. Not on a worker.
+// false if all are in use. Must not be called on a worker.
 bool segment_pool_yield(struct segment_pool *pool);
 // The segment must be pinned for the functions below.
 

@@ -126,7 +126,7 @@ static int segment_make_file(const struct segment_log *log, uint32_t number, uin
         (void)unlinkat(folder, name, 0);
         return failed;
     }
-    (void)posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM); // a hint; may fail
+    (void)posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM); // only a hint, so it may fail
     *ret_fd = fd;
     return 0;
 }
@@ -488,7 +488,7 @@ void segment_supply_start(struct segment_log *log)
             (i > 0 && !supply_is_ample(log))) {
             continue;
         }
-        (void)supply_make(log); // if it fails, the thread tries again
+        (void)supply_make(log); // if this fails, the supply thread tries again
     }
     disk_thread_start(&log->guarded.supply, supply_main, log);
 }
@@ -526,7 +526,7 @@ void segment_log_close(struct segment_log *log)
     struct store_format *format = &log->disk->dir.format;
     format->append_count = 0;
     if (log->disk->attached) {
-        // The index writer has stopped and released the last holds.
+        // No segment has a hold any more, because the index writer has released them and stopped.
         segment_free_seal_all(log);
     }
     for (uint32_t i = 0; log->table != NULL && i <= log->table_mask; i++) {

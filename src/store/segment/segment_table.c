@@ -216,7 +216,7 @@ void segment_rows_add(struct segment_rows *rows, const struct segment_row *row)
 {
     check(rows->count <= rows->page_count * TABLE_PAGE_ROWS);
     if (rows->count == rows->page_count * TABLE_PAGE_ROWS) {
-        (void)rows_page_new(rows); // rows_at() finds the page by its index
+        (void)rows_page_new(rows); // rows_at() finds the new page by its index
     }
     row_encode(row, rows_at(rows, rows->count));
     rows->count++;

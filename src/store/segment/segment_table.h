@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The table of a segment's runs: rows in memory while the segment fills, sectors on disk once it is
-// sealed. Pure; the caller locks.
+// sealed. Pure; the caller holds the necessary locks.
 #ifndef FOREBAY_STORE_SEGMENT_TABLE_H
 #define FOREBAY_STORE_SEGMENT_TABLE_H
 

@@ -21,9 +21,9 @@
 #define WRITE_BACKLOG_QUEUE_MIN (1u << 20)
 
 struct write_backlog {
-    _Atomic uint64_t promised_bytes; // bytes of runs that have begun, not received yet
-    _Atomic uint64_t queued_bytes;   // bytes in chunks, received but not written yet
-    _Atomic uint64_t dirty_bytes;    // bytes written to the page cache, not on the device yet
+    _Atomic uint64_t promised_bytes; // bytes of begun runs that were not received yet
+    _Atomic uint64_t queued_bytes;   // bytes in chunks that were received but not written yet
+    _Atomic uint64_t dirty_bytes;    // bytes in the page cache that are not on the device yet
     atomic_bool stalled;             // a run was cancelled, and no write has ended since
     // The device counts as slow until this time, because of a slow write.
     _Atomic uint64_t slow_until_us;

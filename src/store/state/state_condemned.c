@@ -72,7 +72,7 @@ static enum err old_file_take(int dir_fd, struct state_table *table)
     }
     ssize_t len = pread(fd, bytes, sizeof(bytes), 0);
     enum err err = len < 0 ? error_from_errno(errno) : ERR_OK;
-    (void)close(fd); // an error loses nothing: only read
+    (void)close(fd); // only read, so an error loses nothing
     for (ssize_t at = 0; at + (ssize_t)OLD_LINE_LEN <= len; at += OLD_LINE_LEN) {
         old_line_take(table, bytes + at);
     }

@@ -169,7 +169,7 @@ void state_doubts_settle(struct store_doubts *doubts)
 {
     rows_from_slots(doubts);
     if (stats_sum(COUNTER_writes_inflight) > 0) {
-        return; // these writes did not end in time, so the notes stay
+        return; // some writes have not ended, so the notes must stay
     }
     row_of(doubts, &doubts->others)->flag = false;
     for (unsigned i = 0; i < doubts->disk->dir.format.state.count[STATE_DOUBTS]; i++) {
@@ -237,7 +237,7 @@ static unsigned notes_set(struct store_doubts *doubts, bool noted, const bool *w
                           bool *ret_which)
 {
     unsigned changed = 0;
-    check(which == NULL || ret_which == NULL); // one array is read, or one is filled
+    check(which == NULL || ret_which == NULL); // no caller needs both arrays
     for (unsigned i = 0; i <= STATE_DOUBTS_MAX; i++) {
         struct store_doubt_slot *slot = i < STATE_DOUBTS_MAX ? &doubts->slots[i] : &doubts->others;
         if (which == NULL || which[i]) {
@@ -283,7 +283,7 @@ void state_doubts_tick(struct store_doubts *doubts)
 {
     uint64_t now_ms = clock_monotonic_ms();
     uint64_t since_ms = atomic_load(&doubts->idle_since_ms);
-    check(since_ms <= now_ms); // only this thread sets it
+    check(since_ms <= now_ms); // only this thread sets idle_since_ms
     if (since_ms == 0 || writes_are_open()) {
         atomic_store(&doubts->idle_since_ms, now_ms);
     } else if (now_ms - since_ms > STORE_DOUBT_MS) {

@@ -100,7 +100,8 @@ static struct store_epoch_slot *epoch_add(struct store_epochs *epochs, const str
             break;
         }
     }
-    check(!atomic_load(&slot->is_used)); // half of the table stays free
+    check(
+        !atomic_load(&slot->is_used)); // there is a free slot, because half of the table stays free
     check(line < STATE_EPOCHS_MAX);
     slot->bucket = row->key;
     slot->line = line;

@@ -23,7 +23,7 @@ struct store_epoch_slot {
 struct store_epochs {
     struct store_disk *disk;
     enum err (*disown)(struct store_disk *disk);
-    atomic_bool any;                                 // false: no epoch was ever raised
+    atomic_bool any;                                 // false: the epochs of all buckets are 0
     struct store_epoch_slot others;                  // shared by all buckets without a slot
     struct store_epoch_slot table[EPOCH_TABLE_SIZE]; // open addressing; slots are never freed
     struct {
@@ -38,7 +38,8 @@ struct store_epochs {
 void state_epochs_init(struct store_epochs *epochs, struct store_disk *disk,
                        enum err (*disown)(struct store_disk *disk));
 void state_epochs_done(struct store_epochs *epochs);
-void state_epochs_load(struct store_epochs *epochs); // from `format`, before any other call
+// Loads the epochs from `format`. Called before any other call.
+void state_epochs_load(struct store_epochs *epochs);
 // These functions implement store_epoch(), store_epoch_begin() and so on; see store.h.
 uint64_t state_epoch(const struct store_epochs *epochs, struct span origin, struct span bucket);
 void state_epoch_begin(struct worker *w, struct store_epochs *epochs, struct span origin,

@@ -38,7 +38,8 @@ void state_pins_init(struct store_pins *pins, struct store_disk *disk)
 
 void state_pins_set_unread(struct store_pins *pins)
 {
-    // This process has not loaded the pins in the file, so a new list must not replace them.
+    // If there is a file, this process has not loaded its pins, so a new list must not replace
+    // them.
     atomic_store(&pins->is_unread, atomic_load(&pins->bytes_then) > 0);
 }
 
@@ -96,7 +97,7 @@ static int file_read(struct store_pins *pins, struct buf *ret_file)
         buf_append_span(ret_file, (struct span){bytes, got > 0 ? (size_t)got : 0});
     }
     failed = got < 0 ? errno : failed == 0 && ret_file->len == 0 ? EINVAL : failed;
-    (void)close(fd); // an error loses nothing: only read
+    (void)close(fd); // only read, so an error loses nothing
     return failed;
 }
 
@@ -172,7 +173,7 @@ static int file_replace(struct store_pins *pins, struct span file, bool *ret_is_
         failed = errno;
     }
     if (failed != 0) {
-        (void)unlinkat(folder, PINS_FILE_NEW, 0); // if this fails, the next process counts it
+        (void)unlinkat(folder, PINS_FILE_NEW, 0); // if this fails, the next process counts the file
         return failed;
     }
     *ret_is_there = true;
