@@ -11,7 +11,7 @@
 #include "store/index/index_memory.h"
 #include "store/index/index_proof.h"
 
-#define RENEWALS_MAX 16384u // table size; at most three quarters are in use
+#define RENEWALS_MAX 16384u // size of the table of renewals
 #define RENEWAL_PROBES 8u
 #define RENEWAL_SUMS (sizeof(struct store_sums) / sizeof(uint64_t))
 #define INDEX_READERS_MAX 65u // the workers, and the thread that verifies the whole index

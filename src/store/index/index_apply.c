@@ -437,7 +437,7 @@ static enum err object_add_place(struct index_txn *t, const struct index_change 
         if (was_whole) {
             t->blocks -= record->place.block_count;
         } else if (!is_new && !places_remove(t, record->generation)) { // it replaces all places
-            record_put(t, c->hash, record); // because the caller may have changed its generation
+            record_put(t, c->hash, record); // the caller may have changed the record's generation
             return ERR_AGAIN;
         }
         record->flags |= INDEX_WHOLE;

@@ -682,7 +682,7 @@ static bool writer_wait_locked(struct index_writer *writer)
         }
         if (writer->guarded.count == 0 && forget > 0) {
             batch_due_us = max_u64(batch_due_us, writer->forget_due_us);
-        } else if (writer->guarded.count > 0) { // not only places to forget wait
+        } else if (writer->guarded.count > 0) { // changes wait, and not only places to forget
             batch_due_us = min_u64(batch_due_us, now_us + INDEX_LINGER_MS * 1000);
         }
         if (renewals > 0 && renew_due_us == 0) {

@@ -95,7 +95,7 @@ struct index_writer {
     // Used by the thread only.
     bool stopping;          // the thread has seen the order to stop
     uint64_t forget_due_us; // real monotonic time before which no places are forgotten
-    uint64_t renewed_us;    // time at which renewals were last written
+    uint64_t renewed_us;    // time of the last successful commit
     // The last wait for room timed out. No batch waits again until a transaction has found room.
     bool waited_in_vain;
     struct index_change *owed; // deletes that the disk refused

@@ -16,7 +16,7 @@
 #define SEGMENT_BAD_MAX 32u
 #define SEGMENT_SPARE_MAX 96u
 #define SEGMENT_TABLE_MAX (1u << 22)
-#define SEGMENT_COUNT_MIN 3u // smaller caches do not work
+#define SEGMENT_COUNT_MIN 3u // a cache needs at least this many segments
 
 // segment_phases.def explains the states. They change only under the log's lock.
 enum segment_state {
