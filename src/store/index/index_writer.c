@@ -2,16 +2,13 @@
 // The only thread that writes the index. All changes pass through one queue, so each worker's
 // changes are applied in order. The writer takes a batch when one of these is true:
 //
-// - The oldest change is 100 ms old.
-// - There are 1,024 changes.
-// - One change is urgent.
+// - The oldest change is 100 ms old, one change is urgent, or there are 1,024 changes.
 // - The runs of queued puts hold a 16th of the cache. A segment can be evicted only when all its
 //   runs are durable. If the segments written last cannot be evicted, more valuable ones are.
 //
 // The writer syncs the batch's segments and commits the batch in one or more transactions
-// (index_batch.c). Then it removes the changes from the memory side and sends the answers. Sync and
-// commit included, a crash loses at most the fills of 200 ms. Even of these, complete runs are
-// found again in their segments.
+// (index_batch.c). Then it removes the changes from the memory side and sends the answers. A crash
+// loses at most the fills of 200 ms. Even of these, complete runs are found again in segments.
 //
 // If cache.size has no room for a batch, the batch waits until a segment is evicted (index_room.c).
 // If no segment can be evicted, the puts are removed from the memory side and counted. The disk has
@@ -26,8 +23,8 @@
 // after a second, then after twice that time, and so on up to 64 s. It also retries them as soon as
 // another commit succeeds. If a client's write waits for the delete, the delete still succeeds if
 // the writer can make sure that the next process does not trust the index. For this it writes the
-// marker, or else removes data.mdb. It removes the marker when no delete is owed any more. If the
-// index is not trusted, the next process rebuilds it, and revalidates all runs that it finds in
+// marker, or else removes data.mdb. It removes the marker when no delete is owed any more. A
+// process that does not trust the index rebuilds it, and revalidates all runs that it finds in
 // segments.
 //
 // Limits of the queue. MEMORY_PENDING_MAX limits puts when runs begin. The number of client writes
@@ -332,8 +329,7 @@ static void writer_commit_failed(struct index_writer *writer, int rc)
     stats_add(COUNTER_index_commit_failures, 1);
     log_error("index_commit_failed", "lmdb=%s", log_quote(span_from_cstr(mdb_strerror(rc))));
     if (rc_means_broken(rc)) {
-        // Order the rebuild first, so that the memory side keeps deletes for the new index from now
-        // on.
+        // Order the rebuild first, so that the memory side keeps later deletes for the new index.
         index->host.want_rebuild(index->host.ctx);
         writer_drop_index(writer);
         return;
@@ -472,8 +468,7 @@ static void owed_drop(struct index_writer *writer, struct index_change **list)
 }
 
 // Drops the index, because the disk refused deletes of more keys than the writer can remember.
-// Recovery then rebuilds it. The runs that recovery finds in segments are revalidated before their
-// first use.
+// Recovery rebuilds it. The runs that it finds in segments are revalidated before their first use.
 static void writer_give_up_index(struct index_writer *writer)
 {
     if (!writer->given_up) {
@@ -791,8 +786,7 @@ void index_writer_silence(struct index_writer *writer)
 void index_writer_stop(struct index_writer *writer)
 {
     disk_thread_stop(&writer->guarded.thread, &writer->guarded.lock, &writer->guarded.wake);
-    // Changes may be left: the thread may have found damage in its last batch and then queued a
-    // drop of the index.
+    // The thread may have found damage in its last batch and then queued a drop of the index.
     for (struct index_change *c = writer->guarded.first, *next; c != NULL; c = next) {
         next = c->next;
         change_finish(writer, c);
