@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The keys with which Forebay signs its own requests: their sources and their renewal.
+// The credentials with which Forebay signs its requests: where they come from, and how they are
+// renewed.
 //
-// A credential set is immutable and reference-counted; a request uses one set from signing to
-// reply. credentials_chain_load() finds a set and may block: it runs before the loop, and later on
-// the threads for blocking calls. The renewer holds the current set for every worker. It renews the
-// set ahead of its expiry, when its files change, and when a caller reports that the origin refused
-// it. Secrets are never logged, and memory that held one is wiped.
+// A credential set is immutable and reference-counted. A request uses one set from signing to
+// reply. credentials_chain_load() finds a set and may block. It runs before the loop, and later on
+// the threads for blocking calls.
+//
+// The renewer keeps the current set for every worker. It renews the set ahead of its expiry, when
+// its files change, and when a caller reports that the origin refused it. Secrets are never logged,
+// and memory that had one is wiped.
 #ifndef FOREBAY_ORIGIN_CREDENTIALS_CHAIN_H
 #define FOREBAY_ORIGIN_CREDENTIALS_CHAIN_H
 
@@ -17,8 +20,8 @@
 struct credentials_set {
     atomic_uint refs;
     bool is_anonymous;
-    bool is_from_files; // may change without expiring
-    bool is_extendable; // usable past its expiry while its source fails
+    bool is_from_files; // the files may change at any time
+    bool is_extendable; // stays usable after its expiry, until a renewal succeeds
     struct sigv4_credentials keys;
     int64_t expires_at_s; // wall clock; 0: never
     const char *source;   // static text: "environment", "profile", ...
@@ -27,8 +30,8 @@ struct credentials_set {
     size_t memory_len;
 };
 
-// Copies the spans; refs is 1. Any span may be empty, except the access key of a set that is not
-// anonymous.
+// Creates a set with one reference, and copies the spans. Any span may be empty. Without an access
+// key the set is anonymous.
 struct credentials_set *credentials_set_new(const char *source, struct span access_key,
                                             struct span secret_key, struct span session_token,
                                             int64_t expires_at_s);
@@ -42,31 +45,30 @@ struct credentials_options {
     const char *access_key_file, *secret_key_file, *session_token_file;
     const char *region; // for STS; NULL: us-east-1
     const char *ca_file;
-    // The renewer writes the expiry of the current set here. NULL: nowhere.
+    // The renewer stores the expiry of the current set here; may be NULL.
     atomic_llong *expires_at_s;
 };
 
-// Loads a set from the named source, or with AUTO from the first that is configured.
-// ERR_ORIGIN_CREDENTIALS, ERR_PERMISSION: ret_why has one line.
+// Loads a set from the source in `options`, or with AUTO from the first source that is configured.
+// On ERR_ORIGIN_CREDENTIALS and ERR_PERMISSION, ret_why has one line.
 enum err credentials_chain_load(const struct credentials_options *options,
                                 struct credentials_set **ret_set, struct buf *ret_why) MUST_USE;
 
 // --- credentials_renewer.c -----------------------------------------------------------------------
 
 struct credentials_renewer;
-// Takes ownership of `first`. Called before loop_start(). The options' texts must outlive the
-// renewer.
+// Takes ownership of `first`. Call it before any worker uses the renewer. The options' texts must
+// outlive the renewer.
 struct credentials_renewer *credentials_renewer_new(struct loop *loop,
                                                     const struct credentials_options *options,
                                                     struct credentials_set **first);
 void credentials_renewer_free(struct credentials_renewer *renewer); // after loop_stop()
-// Returns the current set on this worker, borrowed: the caller takes a reference to keep it over a
-// turn.
+// Returns the current set on this worker. A caller that keeps it beyond the turn takes a reference.
 struct credentials_set *credentials_renewer_get(struct credentials_renewer *renewer,
                                                 struct worker *w);
 
-// Loads a set for new options; errors are those of credentials_chain_load(). Copies the texts,
-// except for the region, which must outlive the renewer. May block; not on a worker.
+// Loads a set by new options, with the errors of credentials_chain_load(). Copies the texts, except
+// for the region, which must outlive the renewer. May block; not on a worker.
 struct credentials_update;
 enum err credentials_update_new(struct credentials_renewer *renewer,
                                 const struct credentials_options *options,
@@ -78,12 +80,13 @@ void credentials_update_free(struct credentials_update *update); // accepts NULL
 
 struct credentials_waiter {
     struct list_node node;
-    // Called on the worker that asked. ERR_OK: the current set differs from `used`.
+    // Called on the worker that asked. ERR_OK: the current set is newer than `used`, or was loaded
+    // less than RENEW_AGAIN_MS ago.
     void (*done)(struct credentials_waiter *waiter, enum err err);
     enum err err;
 };
-// Renews the set because `used` was refused or has expired; for all callers together at most once
-// in RENEW_AGAIN_MS. done() runs once, never inside this call.
+// Asks for a newer set, because `used` was refused or has expired. However many callers ask, the
+// source is asked at most once in RENEW_AGAIN_MS. done() runs once, never inside this call.
 void credentials_renewer_ask(struct credentials_renewer *renewer, struct worker *w,
                              const struct credentials_set *used, struct credentials_waiter *waiter);
 void credentials_waiter_init(struct credentials_waiter *waiter,
@@ -92,8 +95,8 @@ void credentials_waiter_cancel(struct credentials_waiter *waiter); // done() doe
 
 // --- The sources; each may block -----------------------------------------------------------------
 
-// ERR_NOT_FOUND: this source is not configured, and the chain continues. Other errors end it with
-// ret_why.
+// Each returns ERR_NOT_FOUND if its source is not configured; the chain then tries the next source.
+// Any other error ends the chain, with one line in ret_why.
 enum err credentials_from_key_files(const struct credentials_options *options,
                                     struct credentials_set **ret_set, struct buf *ret_why) MUST_USE;
 enum err credentials_from_profile(const struct credentials_options *options,
@@ -104,7 +107,7 @@ enum err credentials_from_web_identity(const struct credentials_options *options
                                        struct buf *ret_why) MUST_USE;
 enum err credentials_from_container(struct credentials_set **ret_set, struct buf *ret_why) MUST_USE;
 enum err credentials_from_instance(struct credentials_set **ret_set, struct buf *ret_why) MUST_USE;
-// Runs a command line, split like a shell does, but without a shell.
+// Runs a command line without a shell; see credentials_split_command().
 enum err credentials_from_process(const char *command, struct credentials_set **ret_set,
                                   struct buf *ret_why) MUST_USE;
 
@@ -119,24 +122,24 @@ static inline bool credentials_text_is_set(const char *text)
 // Removes blanks and line ends at both ends.
 struct span credentials_trim_lines(struct span s);
 
-// Reads a whole file; ERR_NOT_FOUND, ERR_PERMISSION, ERR_LIMIT.
+// Reads a whole file. Errors: ERR_NOT_FOUND, ERR_PERMISSION, ERR_LIMIT and others.
 enum err credentials_read_file(const char *path, struct buf *ret_text) MUST_USE;
 // Wipes the bytes and frees the buffer.
 void credentials_buf_done(struct buf *b);
-// Returns the value of `name` in a section of an INI text; false if there is none.
+// Finds the value of `name` in a section of an INI text. Returns false if there is none.
 bool credentials_profile_value(struct span text, struct span section, const char *name,
                                struct span *ret_value);
 bool credentials_profile_has_section(struct span text, struct span section);
-// Splits a command line into words. Quotes and backslashes work as in a shell, nothing else is
-// special. Returns false if a quote is left open or there are more than `max` words. Words are
-// NUL-terminated in `ret_storage`, which is as long as the text + 1.
+// Splits a command line into words. Quotes and backslashes work as in a shell; nothing else is
+// special. The words are NUL-terminated in `ret_storage`, which needs one byte more than the text.
+// Returns false if a quote is left open, or if there are more than `max` words.
 bool credentials_split_command(const char *text, char *ret_storage, char **ret_words, unsigned max,
                                unsigned *ret_count);
-// Parses the JSON that credential_process, container endpoints and IMDS share;
-// ERR_ORIGIN_CREDENTIALS.
+// Makes a set from the JSON format that credential_process, container endpoints and IMDS share.
+// Returns ERR_ORIGIN_CREDENTIALS if the JSON has no usable keys.
 enum err credentials_parse_json(const char *source, struct span json, bool needs_version,
                                 struct credentials_set **ret_set, struct buf *ret_why) MUST_USE;
-// Parses "2026-01-02T03:04:05[.frac]Z", or with +hh:mm.
+// Parses "2026-01-02T03:04:05[.frac]", followed by "Z" or an offset such as "+01:00".
 bool credentials_parse_time(struct span text, int64_t *ret_s);
 // Returns true if credentials may be fetched from this URL: https, or http to loopback and the
 // fixed link-local addresses.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One call to an S3 origin, for the files that make it. origin_s3_call.c runs it,
-// origin_s3_call_build.c builds and signs each attempt, and origin_s3_call_answer.c handles answers
-// that are no success.
+// One call to an S3 origin: declarations for the files that carry it out. origin_s3_call.c runs the
+// call, origin_s3_call_build.c builds and signs each attempt, and origin_s3_call_answer.c handles
+// failures and answers that are no success.
 #ifndef FOREBAY_ORIGIN_S3_CALL_PRIVATE_H
 #define FOREBAY_ORIGIN_S3_CALL_PRIVATE_H
 
@@ -15,14 +15,15 @@ enum origin_s3_phase {
     S3_PHASE_COUNT_
 };
 
-// How the HEAD of a fetch is sent; origin_s3_odd.c.
+// How the HEAD of a fetch is sent; see origin_s3_odd.c.
 enum origin_s3_form {
     S3_FORM_ASKED,   // as a HEAD
     S3_FORM_BY_BYTE, // as a GET of the first byte
-    S3_FORM_BY_WHOLE // as a GET of the object, which is empty and has no first byte
+    S3_FORM_BY_WHOLE // as a GET of the whole object: it is empty, so it has no first byte
 };
 
-// The corrections of a call: each is made once, or as often as its constant says.
+// Corrections that the call has already made. The three flags stand for corrections that are made
+// once; the two counters have a limit.
 struct origin_s3_mended {
     bool looked, clock, credentials;
     unsigned regions, redirects;
@@ -33,26 +34,28 @@ struct origin_s3_call {
     enum origin_s3_phase phase;
     enum origin_s3_form form;
     struct origin_s3_mended mended;
-    bool is_paused; // by the caller
+    bool is_paused; // the caller has paused the call
     bool upload_has_left;
-    bool wants_fresh;    // from here on each attempt has a connection of its own
-    bool omits_if_match; // we compare the ETag of the answer instead; origin_s3_odd.c
-    bool is_presigned;   // this attempt uses a URL with its own signature
-    // Status of the HEAD that a GET has replaced: a refusal, or a success that describes nothing.
-    // Status of the attempt whose If-Match was refused. 0: there is none.
+    bool wants_fresh;    // each further attempt uses a new connection
+    bool omits_if_match; // If-Match is not sent; see origin_s3_odd.c
+    bool is_presigned;   // this attempt's URL has its own signature
+    // replaced_head: the status of the HEAD that a GET has replaced, because it was refused or did
+    // not describe the object. refused_if_match: the status of the attempt whose If-Match was
+    // refused. 0: none.
     unsigned replaced_head, refused_if_match;
-    unsigned replicas_asked; // further replicas, because one denied the requested version
+    unsigned replicas_asked; // repetitions because a replica denied the version
     unsigned attempts;
-    enum err pending_err; // S3_PHASE_ENDING
+    enum err pending_err; // for S3_PHASE_ENDING
 
     struct transfer *transfer;
     struct origin_s3_pool *pool;
-    struct credentials_set *set; // of this attempt; NULL with the caller's own credentials
-    struct span region;          // the region for which this attempt was signed
-    int64_t signed_skew_s;       // the clock skew with which this attempt was signed
-    struct span host;            // the host of this attempt
-    char *redirect_url;          // the URL of the next attempt; NULL: the endpoint
-    // Reach of the host that sent the redirect; until then that of the current answer.
+    struct credentials_set *set; // for this attempt; NULL: the caller has its own
+    struct span region;          // this attempt was signed for this region
+    int64_t signed_skew_s;       // this attempt was signed with this clock skew
+    struct span host;            // this attempt was sent to this host
+    char *redirect_url;          // URL of the next attempt; NULL: the endpoint's
+    // How private the address of the host is that sent the redirect. The next attempt may not
+    // connect to a more private one.
     enum transfer_reach redirect_reach;
     struct response_head response_head;
     struct buf collected;
@@ -98,7 +101,7 @@ origin_s3_call_own_keys(const struct origin_s3_call *c)
     return c->call.r != NULL ? c->call.r->credentials : c->call.f->credentials;
 }
 
-// Returns true if the host name contains the bucket.
+// Returns true if the call's requests have the bucket in the host name.
 static inline bool origin_s3_call_is_virtual(const struct origin_s3_call *c)
 {
     return origin_s3_endpoint_is_virtual(&origin_s3_state_of(c->call.ow)->endpoint,
@@ -106,7 +109,7 @@ static inline bool origin_s3_call_is_virtual(const struct origin_s3_call *c)
                                          origin_s3_call_bucket(c));
 }
 
-// Returns true if this attempt carries a signature of ours.
+// Returns true if Forebay signs this attempt.
 static inline bool origin_s3_call_is_signed(const struct origin_s3_call *c)
 {
     bool is_anonymous = c->set != NULL && c->set->is_anonymous;
@@ -114,28 +117,32 @@ static inline bool origin_s3_call_is_signed(const struct origin_s3_call *c)
            (c->phase == S3_PHASE_LOOK || c->call.r == NULL || !c->call.r->is_unsigned);
 }
 
-// Returns true if the final head of this attempt has come.
+// Returns true if this attempt has received its final response head.
 static inline bool origin_s3_call_has_head(const struct origin_s3_call *c)
 {
     return c->response_head.state == RESPONSE_DONE;
 }
 
-// The only writer of the phase. Aborts unless origin_s3_phases.def allows it.
+// Changes the phase; nothing else may. Aborts if origin_s3_phases.def does not allow the change.
 void origin_s3_call_enter(struct origin_s3_call *c, enum origin_s3_phase phase);
 
 // --- origin_s3_odd.c -----------------------------------------------------------------------------
 
-// Called before each attempt: decides whether to avoid HEAD or If-Match with this origin.
+// Called before each attempt. Decides whether the attempt avoids HEAD or If-Match, because this
+// origin mishandles them.
 void origin_s3_odd_prepare(struct origin_s3_call *c);
-// Returns true if the call must ask again in another form. The store may refuse HEAD or If-Match,
-// as some stores always do. Or its answer to a HEAD does not describe the object. Or another
-// replica must be asked, see origin_s3_odd_ask_replica().
+// Returns true if the call must ask again in another form, for one of these reasons:
+//
+// - The store may refuse HEAD or If-Match always, as some stores do.
+// - The answer to a HEAD does not describe the object.
+// - Another replica must be asked, see origin_s3_odd_ask_replica().
 bool origin_s3_odd_ask_otherwise(struct origin_s3_call *c);
-// Called when the answer denies the requested version. Returns true if a client has bytes of that
-// version and the call must ask again, on a connection of its own, which another replica may
-// answer.
+// Called when the answer denies the requested version. Returns true if the call must ask again,
+// because a client already has bytes of that version. The call then uses a new connection, which
+// may lead to another replica.
 bool origin_s3_odd_ask_replica(struct origin_s3_call *c);
-// Called when an attempt of a fetch was answered as requested.
+// Called when a fetch was answered as requested. Records oddities of the store that the attempts
+// have shown.
 void origin_s3_odd_learn(struct origin_s3_call *c);
 
 // --- origin_s3_call_build.c ----------------------------------------------------------------------
@@ -150,8 +157,8 @@ enum err origin_s3_call_build(struct origin_s3_call *c, struct origin_s3_url *re
 enum origin_s3_next {
     S3_NEXT_ASK,   // make the next attempt at once
     S3_NEXT_WAIT,  // make the next attempt after wait_ms
-    S3_NEXT_RENEW, // make the next attempt when there are new credentials
-    S3_NEXT_HOLD,  // give the collected answer to the relay's caller
+    S3_NEXT_RENEW, // make the next attempt with new credentials
+    S3_NEXT_HOLD,  // pass the collected answer to the relay's caller
     S3_NEXT_END    // end the call with `err`
 };
 struct origin_s3_verdict {
@@ -159,10 +166,11 @@ struct origin_s3_verdict {
     enum err err;
     uint64_t wait_ms;
 };
-// Judges a transfer that broke off before a final head; `detail` is curl's text.
+// Decides what follows a transfer that failed before its answer was complete; `detail` is curl's
+// text.
 struct origin_s3_verdict origin_s3_call_failed(struct origin_s3_call *c, enum err err,
                                                const char *detail);
-// Judges an answer that may not be final, and whose body was collected.
+// Decides what follows a collected answer, which may lead to another attempt.
 struct origin_s3_verdict origin_s3_call_answered(struct origin_s3_call *c);
 
 #endif

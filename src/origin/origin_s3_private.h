@@ -9,77 +9,79 @@
 #include "origin/origin_private.h"
 
 #define ORIGIN_S3_REGIONS_MAX 256u     // the most buckets whose region is remembered
-#define ORIGIN_S3_REGION_NAMES_MAX 64u // different region names
-#define ORIGIN_S3_REGION_MAX 63u       // bytes of a name
+#define ORIGIN_S3_REGION_NAMES_MAX 64u // the most region names
+#define ORIGIN_S3_REGION_MAX 63u       // the most bytes of a region name
 #define ORIGIN_S3_REDIRECTS_MAX 4u     // the most redirects that one call follows
 #define ORIGIN_S3_LOCATION_MAX 8192u   // the longest Location that is followed
 #define ORIGIN_S3_HEADS_REFUSED 256u   // the most keys with a refused HEAD that an origin remembers
-#define ORIGIN_S3_POOLS_MAX 16u        // sets of credentials with their own connections, per worker
+#define ORIGIN_S3_POOLS_MAX 16u        // pools of connections, per worker
 
 // --- origin_s3_endpoint.c: pure ------------------------------------------------------------------
 
-// The address of an origin. `host` may contain "{region}".
+// The parsed endpoint of an origin. `host` may contain "{region}".
 struct origin_s3_endpoint {
     bool is_https, is_aws;
     char *host;           // with the port, as in the Host header; lower case
     char *base_path;      // "" or "/prefix", already percent-encoded
     char *default_region; // the region in the endpoint's name; NULL: none
 };
-// ERR_INVALID: ret_why has one line.
+// Parses an endpoint. On ERR_INVALID, ret_why has one line.
 enum err origin_s3_endpoint_parse(const char *text, struct origin_s3_endpoint *ret_endpoint,
                                   struct buf *ret_why) MUST_USE;
 void origin_s3_endpoint_done(struct origin_s3_endpoint *endpoint);
-// Appends the canonical form of the endpoint, with this region in a template: scheme, host without
-// a final dot, port unless it is the default, path. Hosts that differ only in a label that looks
-// like a region are equal, and so are all of Amazon's S3 hosts. If two origins are wrongly taken
-// for the same, that costs hits. If the same origin were taken for two, clients could read stale
-// objects.
+// Appends the canonical form of the endpoint for origin_place(), with `region` in place of
+// "{region}". It consists of the scheme, the host without a final dot, the port unless it is the
+// default, and the path. Hosts that differ only in a label that looks like a region get the same
+// form, and so do all of Amazon's S3 hosts. If two different origins get the same form, that only
+// costs hits. If one origin got two forms, clients could read stale objects.
 void origin_s3_endpoint_place(const struct origin_s3_endpoint *endpoint, const char *region,
                               struct buf *out);
-// Appends the endpoint for people, with this region in a template.
+// Appends the endpoint as people read it, with `region` in place of "{region}".
 void origin_s3_endpoint_show(const struct origin_s3_endpoint *endpoint, struct span region,
                              struct buf *out);
 // Returns true if the host contains "{region}".
 bool origin_s3_endpoint_has_region(const struct origin_s3_endpoint *endpoint);
-// Returns true if requests put the bucket into the host name. That needs a bucket name that is safe
-// in a host name and, under https, has no dot.
+// Returns true if requests for this bucket have it in the host name. This needs a bucket name that
+// is safe in a host name and that, under https, has no dot.
 bool origin_s3_endpoint_is_virtual(const struct origin_s3_endpoint *endpoint,
                                    enum origin_addressing addressing, struct span bucket);
 
-// A request's URL, in `arena`. `path` and `query` are canonical, so the bytes that are signed are
-// the bytes that are sent.
+// A request's URL. `path` and `query` are canonical, so that the signed bytes are exactly the sent
+// bytes.
 struct origin_s3_url {
     const char *url;
     struct span host, path, query;
 };
-// `key` is decoded bytes; `query` is canonical or empty.
+// Builds the URL in `arena`. `key` is decoded bytes; `query` is canonical or empty.
 enum err origin_s3_url_build(struct arena *arena, const struct origin_s3_endpoint *endpoint,
                              enum origin_addressing addressing, struct span region,
                              struct span bucket, struct span key, struct span query,
                              struct origin_s3_url *ret_url) MUST_USE;
 
-// Accepts a name, an IPv4 address or an [IPv6 address], with an optional port. `may_be_template`: a
-// name may contain "{region}".
+// Returns true for a name, an IPv4 address or an [IPv6 address], with or without a port.
+// may_be_template: a name may contain "{region}".
 bool origin_s3_host_is_valid(struct span host, bool may_be_template);
 
 // --- origin_s3_redirect.c: pure ------------------------------------------------------------------
 
-// Builds the URL of a redirect from its `location` and the `host` that sent it, with the endpoint's
-// scheme. Path and query are canonical, or exactly as sent if they carry a signature
-// (*ret_is_presigned). ERR_INVALID: the redirect may not be followed. ERR_NO_MEMORY.
+// Builds the URL of a redirect from its `location`, the `host` that sent it, and the endpoint's
+// scheme. Path and query become canonical, unless they carry a signature (*ret_is_presigned); then
+// they stay exactly as sent. Returns ERR_INVALID if the redirect may not be followed, or
+// ERR_NO_MEMORY.
 enum err origin_s3_redirect_build(struct arena *arena, bool is_https, struct span host,
                                   struct span location, struct origin_s3_url *ret_url,
                                   bool *ret_is_presigned) MUST_USE;
-// Returns true if the URL names this object (an empty key: this bucket), in path or virtual-hosted
-// style.
+// Returns true if the URL names this object, in path or virtual-hosted style. An empty key stands
+// for the bucket.
 bool origin_s3_redirect_is_to(const struct origin_s3_url *url, struct span bucket, struct span key);
-// Returns true if the host is a name, or an address that is no more private than `reach`.
+// Returns true unless the host is a literal address that is more private than `reach`.
 bool origin_s3_host_is_within(struct span host, enum transfer_reach reach);
 
 // --- origin_s3_headers.c: pure -------------------------------------------------------------------
 
-// Adds the client's headers that a relayed request keeps, by S3's rules for signing again, to
-// `ret_headers`. ERR_INVALID: a value must not be sent. `framed`: the body stays aws-chunked.
+// Adds to `ret_headers` the client's headers that a relayed request keeps, by S3's rules for
+// requests that are signed again. framed: the body stays aws-chunked. Returns ERR_INVALID if a
+// header has a value that must not be sent.
 enum err origin_s3_headers_forward(struct arena *arena, const struct headers *client, bool framed,
                                    struct headers *ret_headers) MUST_USE;
 // Returns the canonical query without the parameters of a presigned URL.
@@ -89,16 +91,17 @@ enum err origin_s3_query_forward(struct arena *arena, const struct s3_request *r
 enum err origin_s3_headers_answered(struct arena *arena, const struct headers *origin,
                                     struct headers *ret_headers) MUST_USE;
 
-// Adds the headers of an error's answer that belong to the error, not to its document or to one
-// hop.
+// Adds the headers of an error answer that a client gets with our error document: those that
+// describe the error, but not the origin's document or the connection.
 enum err origin_s3_headers_of_error(struct arena *arena, const struct headers *origin,
                                     struct headers *ret_headers) MUST_USE;
 
 // --- origin_s3_status.c: pure --------------------------------------------------------------------
 
-// Returns true for answers to a relay whose body is examined before any of it is passed on.
+// Returns true if an answer to a relay with this status must be collected, because Forebay examines
+// its body before it passes any of it on.
 bool origin_s3_status_must_collect(unsigned status);
-// Returns true for answers that a client never sees: it gets a 503 of our own.
+// Returns true if clients never see an answer with this status. They get a 503 of Forebay instead.
 bool origin_s3_status_is_hidden(unsigned status);
 // Returns true for a status that neither S3 nor a gateway in front of it sends. If it arrives on a
 // reused connection, it does not answer our request.
@@ -106,37 +109,39 @@ bool origin_s3_status_is_foreign(unsigned status);
 bool origin_s3_status_is_token_error(struct span code);
 // Returns the error for 408, 429 and 5xx.
 enum err origin_s3_status_failure(unsigned status);
-// Returns the error with which a fetch ends after an answer that is neither 200 nor 206.
+// Returns the error with which a fetch ends if its answer is neither 200 nor 206.
 enum err origin_s3_status_error(const struct origin_fetch *f, unsigned status, struct span code);
 
 // --- The driver's state --------------------------------------------------------------------------
 
 struct origin_s3_state {
     struct origin_s3_endpoint endpoint;
-    char *region; // configured or found at the start; NULL: us-east-1 until it is learnt
+    char *region; // configured, or chosen when the origin was opened
     bool region_is_fixed;
     struct credentials_renewer *renewer;
-    atomic_long clock_skew_s; // the origin's clock minus ours; 0 until it refuses our time
-    atomic_bool unpacks;      // see origin_s3_unpacks()
+    // the origin's clock minus ours; 0 until it refuses a request for its time
+    atomic_long clock_skew_s;
+    atomic_bool unpacks; // see origin_s3_unpacks()
     // Used by origin_s3_odd.c.
     atomic_ulong head_answered_until_us, if_match_answered_until_us; // monotonic
     // Keys whose HEAD was refused: each entry has the key's hash and a time. 0: a free entry.
     atomic_ulong heads_refused[ORIGIN_S3_HEADS_REFUSED];
     atomic_bool is_stopping;
 
-    // The regions of buckets, which all workers read and write without a lock. A row of
-    // bucket_regions is the bucket's hash, whose last byte is replaced by the index of the region's
-    // name, counted from 1. Names are never freed while the origin exists.
+    // The regions of buckets, which all workers read and write without a lock. An entry of
+    // bucket_regions is the hash of the bucket. Its last byte is replaced by a number that names
+    // the region: the index in region_names plus 1. Region names are never freed while the origin
+    // exists.
     _Atomic(char *) region_names[ORIGIN_S3_REGION_NAMES_MAX];
     atomic_uint_least64_t bucket_regions[ORIGIN_S3_REGIONS_MAX]; // 0: free
-    atomic_uint region_next; // the row of bucket_regions that is replaced next
+    atomic_uint region_next; // the entry of bucket_regions to replace next
 };
 
 struct origin_s3_pool {
     char access_key[129]; // "": the origin's own credentials
     struct transfer_pool *pool;
-    unsigned use_count; // running calls
-    unsigned number;    // the value of origin.live.number when the pool was made
+    unsigned use_count; // number of running calls
+    unsigned number;    // value of origin.live.number when the options were set
     uint64_t used_at_us;
 };
 
@@ -152,32 +157,33 @@ static inline struct origin_s3_state *origin_s3_state_of(const struct origin_wor
     return ow->origin->driver_state;
 }
 
-// Returns the region for which a bucket's requests are signed. *ret_known: false if it is only
-// assumed.
+// Returns the region for signing a bucket's requests. Sets *ret_known to false if the region is
+// only a guess.
 struct span origin_s3_region_of(const struct origin_worker *ow, struct span bucket,
                                 bool *ret_known);
 bool origin_s3_region_is_valid(struct span region);
 void origin_s3_region_learn(struct origin_worker *ow, struct span bucket, struct span region);
-// Returns a pool of connections for these credentials; NULL: the origin's own. Returns NULL if too
-// many sets are in use. The caller returns the pool with origin_s3_pool_leave().
+// Returns a pool of connections for these credentials (NULL: the origin's own). Returns NULL if too
+// many sets of credentials are in use. The caller returns the pool with origin_s3_pool_leave().
 struct origin_s3_pool *origin_s3_pool_enter(struct origin_worker *ow,
                                             const struct sigv4_credentials *credentials);
 void origin_s3_pool_leave(struct origin_worker *ow, struct origin_s3_pool *pool);
 void origin_s3_rest(struct origin_worker *ow); // frees the worker's unused pools
-void origin_s3_stop(struct origin *origin);    // ends all transfers; their calls stay
+void origin_s3_stop(struct origin *origin);    // ends all transfers, but not their calls
 
-// Google's store and Cloudflare's R2 decompress an object stored with Content-Encoding: gzip,
-// unless the request has Accept-Encoding: gzip. The decompressed answer has no length and no
-// ranges, but the ETag of the compressed bytes. So fetches ask such a store for gzip. The cache
-// then holds the bytes that the store holds, to which ETag and size belong. Fetches ask every other
-// origin for identity, because a proxy in front of it might compress the answer. A proxied read
-// keeps its client's own Accept-Encoding.
+// Returns true if the store may decompress objects. Google's store and Cloudflare's R2 decompress
+// an object stored with Content-Encoding: gzip, unless the request has Accept-Encoding: gzip. The
+// decompressed answer has no length and no ranges, but the ETag of the compressed bytes.
+//
+// So fetches ask such a store for gzip. The cache then has the bytes that the store has, to which
+// ETag and size belong. Fetches ask every other origin for identity, because a proxy in front of it
+// might compress the answer. A proxied read keeps its client's own Accept-Encoding.
 static inline bool origin_s3_unpacks(const struct origin_worker *ow)
 {
     return atomic_load_explicit(&origin_s3_state_of(ow)->unpacks, memory_order_relaxed);
 }
-// Learns from the headers of an answer that the store decompresses, if the endpoint's name does not
-// show it.
+// Learns from the headers of an answer that the store decompresses. Needed where the endpoint's
+// name does not show it.
 void origin_s3_unpacks_learn(struct origin_worker *ow, const struct headers *answer);
 
 // --- origin_s3_call.c ----------------------------------------------------------------------------
