@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Detects requests that loop. Each request to an origin names this process in its Via header (RFC
-// 9110, 7.6.3), after the proxies that the client's request names. A request that arrives with our
-// own name is in a loop: through another Forebay, a load balancer, or a host name that leads back
-// here. A request that names more Forebays than anybody chains is in a loop too, because a load
-// balancer may send each round to another of its members.
+// Detects requests that loop. Each request to an origin has a Via header (RFC 9110, 7.6.3) that
+// names this process, after the proxies that the client's request named.
 //
-// A loop is detected only if each member passes on the whole path so far. A fill cannot, because
-// its readers came by many paths. Two Forebays whose fills wait for each other never finish. So
-// a request from another Forebay joins no fill before the origin has given an answer other than a
-// timeout or 508 (origin_has_answered()). Pure except for the name; any thread.
+// So a request that arrives with our own name has come back: through another Forebay, a load
+// balancer, or a host name that leads here. A load balancer may send each round to another of its
+// members. So a request that names more Forebays than anybody chains counts as a loop too.
+//
+// This works only if each member passes on the whole path so far. A fill cannot, because its
+// readers came by many paths. Two Forebays whose fills wait for each other would never finish. So a
+// request from another Forebay joins no fill before the origin has given an answer other than a
+// timeout or 508 (origin_has_answered()).
+//
+// Pure except for the name; any thread.
 #include <stdatomic.h>
 #include <stdio.h>
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opens an origin with the driver for its endpoint, changes its settings, and frees it.
+// Opens an origin with the driver that its endpoint needs, changes its settings, and frees it.
 //
-// Threads: origin_new() runs before any worker knows the origin, origin_free() when none runs any
-// more. Calls run on the worker that started them; shared state is atomic.
+// Threads: origin_new() runs before any worker knows the origin, and origin_free() after all
+// workers have stopped. Calls run on the worker that started them. Shared state is atomic.
 #include "origin/origin.h"
 
 #include <stdio.h>
@@ -62,7 +62,7 @@ static void workers_init(struct origin *origin, bool is_directory)
     unsigned connections =
         origin->options.connections > 0 ? origin->options.connections : ORIGIN_SLOTS_FIRST;
     unsigned first =
-        // More calls at once make no directory faster.
+        // A directory gets all its slots at once, because more calls make it no faster.
         is_directory ? connections : ORIGIN_SLOTS_FIRST;
     origin->worker_count = count;
     origin->workers = calloc(count, sizeof(origin->workers[0]));
@@ -124,7 +124,7 @@ enum err origin_new(const struct origin_options *options, struct loop *loop,
 
 struct origin_update {
     struct origin *origin;
-    struct origin_options options;          // numbers and ca_file; a copy
+    struct origin_options options; // only the numbers and ca_file are valid; ca_file is a copy
     struct credentials_update *credentials; // NULL: unchanged
     bool has_key_files;
 };
@@ -174,7 +174,7 @@ void origin_update_free(struct origin_update *update)
 struct order {
     struct message message;
     struct origin *origin;
-    bool rests; // of origin_rest()
+    bool rests; // the argument of origin_rest()
 };
 
 static void order_all(struct origin *origin, bool rests,

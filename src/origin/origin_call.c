@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The start and the end of a call, which are the same for every driver, and the retry budget. Runs
-// on the worker of the call; the budget is atomic and shared by all workers.
+// on the worker of the call. All workers share the budget, which is atomic.
 //
-// Retry budget: a token bucket in thousandths of a retry. Each request adds its percentage, each
-// retry takes 1000. One retry per second is allowed even if the bucket is empty, so that the first
-// failures of an origin with few requests are retried.
+// The retry budget is a token bucket, in thousandths of a retry. Each request adds its percentage,
+// and each retry takes 1000. One retry per second is allowed even if the bucket is empty, so that
+// an origin with few requests gets retries too.
 #include "base/clock.h"
 #include "base/random.h"
 #include "origin/origin_private.h"
@@ -85,7 +85,7 @@ void origin_budget_request(struct origin *origin)
 {
     long share = (long)origin->live.retry_budget_percent * 10;
     if (atomic_fetch_add(&origin->retry_tokens, share) + share > RETRY_TOKENS_MAX) {
-        atomic_fetch_sub(&origin->retry_tokens, share); // full
+        atomic_fetch_sub(&origin->retry_tokens, share); // the bucket is full
     }
 }
 
@@ -166,7 +166,7 @@ void origin_relay_start(struct worker *w, struct origin *origin, struct origin_r
 }
 
 // --- Calls that run ------------------------------------------------------------------------------
-// `driver` is NULL when the call has ended: then nothing is done.
+// `driver` is NULL once the call has ended. Then these functions do nothing.
 
 static void call_pause(void *driver)
 {

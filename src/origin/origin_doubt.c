@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Learns about stores from their answers: the Server header, and two deviations from S3. Any
+// Learns from a store's answers: its Server header, and two ways in which it differs from S3. Any
 // worker.
 //
 //   HEAD and GET describe an object differently (a gateway's own type, length, ETag; no metadata)
@@ -109,7 +109,7 @@ void origin_server_header_learn(struct origin *origin, struct span value)
             if (atomic_compare_exchange_strong(&origin->server_headers[i], &held, copy)) {
                 held = copy;
             } else {
-                free(copy); // `held` is the copy of another thread
+                free(copy); // another thread was first; `held` is its copy
             }
         }
         if (span_equal_cstr(value, held)) {

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Asks an S3 origin whether it answers and accepts our credentials: once at the start, and later
-// only while something is wrong (origin_trouble.c). So the end of a trouble is noticed even without
-// requests. The probe sends ListBuckets for one bucket. An S3 server answers it even if it does not
-// allow it, and either answer is good. Runs on worker 0.
+// Asks an S3 origin whether it answers and accepts our credentials. It asks once at the start, and
+// later only while something is wrong (origin_trouble.c), so that the end of a trouble is noticed
+// even without requests. The probe sends ListBuckets for one bucket. An S3 server answers this
+// request even if it does not allow it, and either answer shows that all is well. Runs on worker 0.
 //
-//   idle      nothing is wrong, or the start has not asked yet
-//   running   a relay of one attempt is in flight
-//   waiting   the timer runs; each failure doubles its time, up to PROBE_WAIT_MAX_MS
+//   idle      nothing is wrong, or the probe of the start has not been sent yet
+//   running   a request of one attempt is in flight
+//   waiting   the timer runs until the next request; each failure doubles the wait, up to
+//             PROBE_WAIT_MAX_MS
 #include <stdlib.h>
 
 #include "base/clock.h"
@@ -25,7 +26,7 @@ struct origin_probe {
     bool is_running, is_closed;
     unsigned failures;
     uint64_t asked_us;
-    sem_t *told; // from origin_probe_start(), until it is posted; or NULL
+    sem_t *told; // from origin_probe_start(); NULL once it is posted
 };
 
 struct probe_order {
@@ -37,7 +38,7 @@ struct probe_order {
 static void probe_told(struct origin_probe *probe)
 {
     if (probe->told != NULL) {
-        (void)sem_post(probe->told); // fails only at its maximum
+        (void)sem_post(probe->told); // fails only if the semaphore is at its maximum
         probe->told = NULL;
     }
 }
@@ -45,7 +46,7 @@ static void probe_told(struct origin_probe *probe)
 static enum err on_head(struct origin_relay *relay)
 {
     (void)relay;
-    return ERR_OK; // its call has noted what it says about the origin
+    return ERR_OK; // the S3 driver has already recorded what the answer shows
 }
 
 static enum err on_body(struct origin_relay *relay, struct span data)
@@ -62,7 +63,7 @@ static void on_end(struct origin_relay *relay, enum err err)
     struct origin_trouble_text text;
     probe->is_running = false;
     bool is_failing = err == ERR_ORIGIN_5XX || (relay->status >= 500 && relay->status != 501);
-    if (is_failing) { // the probe's Via names this process alone, so 508 means a loop
+    if (is_failing) { // 508: the probe came back to this process, as its Via names no other
         origin_trouble_met(origin,
                            relay->status == 508 ? ORIGIN_TROUBLE_LOOP : ORIGIN_TROUBLE_FAILING,
                            probe->asked_us, "");
@@ -153,7 +154,7 @@ static void probe_order(struct origin *origin, sem_t *told, bool from_worker)
 void origin_probe_start(struct origin *origin, sem_t *told)
 {
     if (origin->probe == NULL) {
-        (void)sem_post(told); // nothing to wait for
+        (void)sem_post(told); // this origin is not probed
         return;
     }
     probe_order(origin, told, false);

@@ -50,8 +50,8 @@ static bool name_unpacks(const struct origin_s3_endpoint *endpoint)
            span_ends_with(host, SPAN(".r2.cloudflarestorage.com"));
 }
 
-// Returns the region from the first of these that has one: configuration, endpoint, environment,
-// credentials. Else the default.
+// Returns the region. It comes from the first of these that has a valid one: configuration,
+// endpoint, environment, credentials. Otherwise it is the default.
 static const char *choose_region(const struct origin *origin, const struct origin_s3_state *state,
                                  const struct credentials_set *set)
 {
@@ -84,8 +84,8 @@ static void find_place(struct origin *origin, const struct origin_s3_state *stat
     origin->place = text_take(&text);
 }
 
-// Sets the origin's name for people: the region replaces "{region}". The rest of the name
-// distinguishes origins.
+// Sets the name for messages to people: the region replaces "{region}". The rest of the name stays,
+// because it distinguishes origins.
 static void show(struct origin *origin, const struct origin_s3_state *state)
 {
     static const char mark[] = "{region}";

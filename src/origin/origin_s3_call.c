@@ -1,22 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// One request to an S3 origin with its attempts: a fetch of an object, or a relay of any other
-// request. Runs on the worker that started it.
+// One call to an S3 origin, with all its attempts. A call is a fetch of an object, or a relay of
+// any other request. It runs on the worker that started it.
 //
 // origin_s3_phases.def has the phases of a call. When a transfer has ended, origin_s3_call_answer.c
 // decides the next step of the call, and call_go() carries it out.
 //
-// Each attempt is built and signed again in the call's arena, which is emptied before.
+// Each attempt is built and signed again. Its memory is the call's arena, which is emptied first.
 //
-// Retries. A request refused for its region, clock or token is corrected and repeated once for each
-// (for up to three regions). A redirected request is repeated (origin_s3_redirect.c). Both hold
-// only as long as no byte of an upload was sent. A safe request that failed is repeated `retries`
-// times with back-off, and each retry takes one from the origin's budget.
+// Retries. A request that is refused for its region, clock or token is corrected and repeated: for
+// up to three regions, and once each for clock and token. A redirect is followed by the rules of
+// origin_s3_redirect.c. Both happen only as long as no byte of an upload was sent. A safe request
+// that failed is repeated up to `retries` times, with back-off. Each of these retries takes one
+// from the origin's budget.
 //
-// If the origin refuses a request with SlowDown while it answers others, the request came too
-// early. It is retried for ORIGIN_SLOWDOWN_WAIT_US, bounded by the number of slots. Bodies are
-// never sent twice. A status that no S3 store sends, on a reused connection, is not an answer to
-// this request: if the request may be repeated, it is sent again on a new connection, outside these
-// limits.
+// If the origin refuses a request with SlowDown while it answers others, the request only came too
+// early. It is retried for ORIGIN_SLOWDOWN_WAIT_US without the budget; the slots bound these
+// retries. Bodies are never sent twice.
+//
+// If a reused connection delivers a status that no S3 store sends, this is not an answer to our
+// request. A request that may be repeated is then sent again on a new connection, which does not
+// count as a retry.
 #include <assert.h>
 #include <stdlib.h>
 
@@ -26,8 +29,8 @@
 #include "origin/origin_s3_call_private.h"
 #include "stats/stats.h"
 
-#define COLLECT_IDLES 3u       // longest COLLECT, in idle timeouts
-#define SLOW_ANSWER_MS 600000u // silence allowed for operations that answer only when they are done
+#define COLLECT_IDLES 3u       // longest time in COLLECT, in idle timeouts
+#define SLOW_ANSWER_MS 600000u // wait for operations that answer only at their end
 
 #define TO(name) (1u << S3_PHASE_##name)
 static const uint16_t SUCCESSORS[] = {
@@ -159,7 +162,7 @@ static bool must_look(const struct origin_s3_call *c)
     return !known;
 }
 
-// Starts the next attempt at once. Never calls back.
+// Starts the next attempt at once. Never runs a callback of the caller.
 static void call_attempt(struct origin_s3_call *c)
 {
     struct origin_worker *ow = c->call.ow;
@@ -202,7 +205,8 @@ static void call_attempt(struct origin_s3_call *c)
 
 // --- A final head --------------------------------------------------------------------------------
 
-// Records the time to the first byte, and applies a pause that the caller asked for before.
+// Begins the delivery of the body. Records the time to the first byte, and pauses the transfer if
+// the caller has already paused the call.
 static void body_begin(struct origin_s3_call *c)
 {
     stats_observe_us(HISTOGRAM_origin_first_byte, clock_monotonic_us() - c->started_us);
@@ -263,8 +267,8 @@ static enum err relay_prepare(struct origin_s3_call *c)
     bool bodiless = c->response_head.status == 204 || c->response_head.status == 304;
     r->has_length = c->response_head.has_length || bodiless;
     r->length = c->response_head.has_length && !bodiless ? c->response_head.length : 0;
-    // If the client's Accept-Encoding made the origin compress the answer, a fetch must not
-    // continue it: its own Accept-Encoding differs, so it would get other bytes.
+    // A fetch sends another Accept-Encoding than this client. So if the origin compressed the
+    // answer for the client, a fetch would get other bytes and must not continue the body.
     bool is_packed = headers_count(&c->response_head.headers, SPAN("Content-Encoding")) > 0 &&
                      headers_count(r->headers, SPAN("Accept-Encoding")) > 0;
     if (r->request->operation != S3_GetObject || is_packed ||
@@ -282,7 +286,7 @@ static enum err relay_head(struct origin_s3_call *c)
         return err;
     }
     if (c->response_head.status < 500) {
-        // The duration of an upload says nothing about the origin.
+        // An upload's duration depends on its client, so it tells nothing about the origin.
         origin_slot_success(c->call.ow, 0);
     }
     origin_s3_call_enter(c, S3_PHASE_BODY);
@@ -290,8 +294,9 @@ static enum err relay_head(struct origin_s3_call *c)
     return c->call.r->on_head(c->call.r);
 }
 
-// Handles an answer on a reused connection that cannot be meant for this request. The call asks
-// again if it may be repeated; otherwise it fails with the returned error.
+// Handles an answer on a reused connection that cannot belong to this request. If the request may
+// be repeated, the call asks again on a new connection. Otherwise the call fails with the returned
+// error.
 static enum err dead_answer(struct origin_s3_call *c)
 {
     bool is_unsent = c->call.r != NULL && c->call.r->body != ORIGIN_BODY_NONE &&
@@ -308,7 +313,8 @@ static bool is_doubtful(const struct origin_s3_call *c)
     return c->phase == S3_PHASE_ASK && transfer_reused_connection(c->transfer);
 }
 
-// A refused signature gives 400, 401 or 403; the document of a 403 has the exact reason.
+// Records that the origin answers. A 400, 401 or 403 may mean that it refused the signature. Only
+// the document of the answer tells, so refuses_credentials() looks at that.
 static void note_answer(struct origin_s3_call *c)
 {
     unsigned status = c->response_head.status;
@@ -320,7 +326,8 @@ static void note_answer(struct origin_s3_call *c)
     }
 }
 
-// Writes the shared memory only if the value has changed, because all workers read it.
+// Records the origin's clock. Writes the atomics only when the value changes, because all workers
+// read them.
 static void note_date(struct origin_s3_call *c)
 {
     struct origin *origin = c->call.ow->origin;
@@ -360,7 +367,8 @@ static enum err on_head_complete(struct origin_s3_call *c)
     }
     note_answer(c);
     if (c->call.r != NULL) {
-        // Gateways do not know the outcome either; some send 408 when they have waited long enough.
+        // With these statuses a gateway may answer although it does not know the outcome. Some
+        // gateways send 408 when their own wait has timed out.
         c->call.r->is_unsure = status == 408 || (status >= 500 && status != 501);
     }
     if (c->call.f != NULL && (status == 200 || status == 206)) {
@@ -394,14 +402,14 @@ static enum err on_header_line(void *ctx, struct span line)
     return err;
 }
 
-// Returns true if the body of the answer is not needed.
+// Returns true if the call needs only the status of the answer, not its body.
 static bool status_is_enough(const struct origin_s3_call *c)
 {
     return c->call.r == NULL || origin_s3_status_is_hidden(c->response_head.status);
 }
 
-// Passes on an answer unchanged, because it is too long to be a document that we act on. `rest` is
-// the data that follows the collected part.
+// Passes the answer on unchanged, because it is too long for an error document. `rest` is the data
+// after the collected part.
 static enum err relay_collected(struct origin_s3_call *c, struct span rest)
 {
     timer_stop(&c->timer);
@@ -420,7 +428,7 @@ static enum err collect(struct origin_s3_call *c, struct span data)
         return ERR_OK;
     }
     if (status_is_enough(c)) {
-        timer_stop(&c->timer); // it may be due in this very turn
+        timer_stop(&c->timer); // otherwise it could fire in this very turn
         origin_s3_call_enter(c, S3_PHASE_CUT);
         return ERR_ORIGIN_RESET;
     }
@@ -436,7 +444,7 @@ static enum err on_body(void *ctx, struct span data)
     case S3_PHASE_COLLECT:
         return collect(c, data);
     case S3_PHASE_DESCRIBED:
-        return c->received > 1 ? ERR_CANCELLED : ERR_OK; // nobody wants the rest
+        return c->received > 1 ? ERR_CANCELLED : ERR_OK; // the caller needs only the head
     case S3_PHASE_BODY:
         if (c->call.f == NULL) {
             return c->call.r->on_body(c->call.r, data);
@@ -444,8 +452,7 @@ static enum err on_body(void *ctx, struct span data)
         return c->received > c->call.f->body_len ? ERR_ORIGIN_PROTOCOL
                                                  : c->call.f->on_body(c->call.f, data);
     default:
-        return ERR_ORIGIN_PROTOCOL; // the answer to a HEAD has no body, and none comes before a
-                                    // head
+        return ERR_ORIGIN_PROTOCOL; // no body is allowed here: for a HEAD, or before the head
     }
 }
 
@@ -462,7 +469,7 @@ static enum err on_upload(void *ctx, char *buf, size_t max, size_t *ret_len)
 
 // --- Ends of waits and transfers -----------------------------------------------------------------
 
-// Passes the collected body to the caller, unless it pauses, and then ends the call.
+// Passes the collected body to the caller and ends the call, unless the caller has paused it.
 static void held_body(struct origin_s3_call *c)
 {
     if (c->is_paused) {

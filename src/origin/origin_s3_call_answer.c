@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decides what a call does after an answer that is no success, or after no answer at all: to repeat
-// the request in the right region, with the right clock or with new credentials; to wait and retry;
-// or to accept the answer as final. origin_s3_call.c carries the decision out.
+// Decides what a call does after an answer that is no success, or after no answer at all. It may
+// repeat the request in the right region, with the right clock or with new credentials. It may wait
+// and retry, or accept the answer as final. origin_s3_call.c carries the decision out.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,8 +13,9 @@
 #include "stats/stats.h"
 
 #define REGION_HOPS_MAX 3u
-#define SLOWDOWN_BACKOFFS 2u // with longer back-offs its slot would be missed
-#define SKEW_SEEN_S 600      // a HEAD's 403 has no code: with this much skew the clock is to blame
+// caps the back-off after SlowDown, because the call keeps its slot meanwhile
+#define SLOWDOWN_BACKOFFS 2u
+#define SKEW_SEEN_S 600 // from this skew on, a 403 without a code counts as a clock error
 
 static const struct origin_s3_verdict ask = {.next = S3_NEXT_ASK};
 
@@ -23,7 +24,7 @@ static struct origin_s3_verdict end_with(enum err err)
     return (struct origin_s3_verdict){.next = S3_NEXT_END, .err = err};
 }
 
-// Later attempts go to the endpoint again.
+// Later attempts are sent to the endpoint again.
 static void leave_redirect(struct origin_s3_call *c)
 {
     free(c->redirect_url);
@@ -31,8 +32,8 @@ static void leave_redirect(struct origin_s3_call *c)
 }
 
 // Returns true if the request must wait and be sent again, because the origin refused it with
-// SlowDown but answers other requests. A revalidation waits for a shorter time, because the cached
-// version may be used instead.
+// SlowDown but answers other requests. A revalidation gets only the ordinary number of retries,
+// because the cached version may be used instead.
 static bool came_too_early(const struct origin_s3_call *c)
 {
     const struct origin *origin = c->call.ow->origin;
@@ -44,7 +45,7 @@ static bool came_too_early(const struct origin_s3_call *c)
            clock_monotonic_us() - c->first_asked_us < ORIGIN_SLOWDOWN_WAIT_US;
 }
 
-// Returns false if no retry is allowed any more.
+// Returns true and sets *ret_verdict if the call may be retried.
 static bool may_retry(struct origin_s3_call *c, enum err err, struct origin_s3_verdict *ret_verdict)
 {
     struct origin *origin = c->call.ow->origin;
@@ -92,7 +93,8 @@ struct origin_s3_verdict origin_s3_call_failed(struct origin_s3_call *c, enum er
         c->call.r->is_unsure = false;
     }
     if (err == ERR_PERMISSION && c->redirect_url != NULL) {
-        // The redirect leads to a more private address than allowed: use the endpoint's answer.
+        // The redirect leads to an address that is more private than allowed. Ask the endpoint once
+        // more, and use its answer.
         leave_redirect(c);
         c->mended.redirects = ORIGIN_S3_REDIRECTS_MAX;
         return ask;
@@ -114,7 +116,7 @@ struct origin_s3_verdict origin_s3_call_failed(struct origin_s3_call *c, enum er
     return end_with(err);
 }
 
-// Keeps the origin's own error for the caller; no S3 error is longer than the limit.
+// Keeps the origin's own error answer for the caller. No error of S3 is longer than the limit.
 static void keep_answer(struct origin_s3_call *c)
 {
     struct s3_error_answer answer = {.status = c->response_head.status,
@@ -130,7 +132,7 @@ static void keep_answer(struct origin_s3_call *c)
     buf_done(&packed);
 }
 
-// Keeps the headers that a 304 may carry to a client: RFC 9110, section 15.4.5.
+// Keeps the headers that a client may get with a 304: RFC 9110, section 15.4.5.
 static void keep_validators(struct origin_s3_call *c)
 {
     static const char *const names[] = {"ETag", "Last-Modified", "Cache-Control", "Expires",
@@ -139,7 +141,7 @@ static void keep_validators(struct origin_s3_call *c)
         struct span name = span_from_cstr(names[i]), value;
         if (headers_get(&c->response_head.headers, name, &value)) {
             (void)!headers_add(&c->call.f->headers, c->call.arena, name,
-                               value); // five: there is room
+                               value); // five headers always fit
         }
     }
 }
@@ -162,8 +164,9 @@ static struct origin_s3_verdict answer_is_final(struct origin_s3_call *c, enum e
     return end_with(fetch_err);
 }
 
-// Each of the following functions returns true if the answer refuses the request because of its
-// region, clock or token, and a corrected request may succeed.
+// Each of the functions mend_region(), mend_clock() and mend_credentials() returns true if the
+// answer refuses the request for its region, clock or token. *ret_verdict then tells whether a
+// corrected request follows, or how the call ends.
 static bool mend_region(struct origin_s3_call *c, const struct s3_error_body *body,
                         struct origin_s3_verdict *ret_verdict)
 {
@@ -181,13 +184,14 @@ static bool mend_region(struct origin_s3_call *c, const struct s3_error_body *bo
     c->mended.regions++;
     leave_redirect(c);
     origin_s3_region_learn(c->call.ow, origin_s3_call_bucket(c), hint);
-    // The client sends its body again, to the right region.
+    // After a part of its upload was sent, only the client can repeat the request. Its next request
+    // will use the right region.
     *ret_verdict = c->upload_has_left ? end_with(ERR_ORIGIN_RESET) : ask;
     return true;
 }
 
-// Returns true if the client sends an encryption key of its own (SSE-C), which is meant for one
-// store only.
+// Returns true if the client sends an encryption key of its own (SSE-C). Such a key must not be
+// sent to another host.
 static bool carries_customer_key(const struct origin_s3_call *c)
 {
     bool carries = false;
@@ -209,8 +213,8 @@ static bool may_follow(const struct origin_s3_call *c)
            c->mended.redirects < ORIGIN_S3_REDIRECTS_MAX && !carries_customer_key(c);
 }
 
-// Returns true if the redirect names the bucket and key of this call. A request without our
-// signature may go anywhere.
+// Returns true if the redirect names the bucket and key of this call, or if the request has no
+// signature of ours: then it may be sent anywhere.
 static bool asks_for_the_same(const struct origin_s3_call *c, const struct origin_s3_url *url)
 {
     bool is_anonymous =
@@ -219,7 +223,8 @@ static bool asks_for_the_same(const struct origin_s3_call *c, const struct origi
            origin_s3_redirect_is_to(url, origin_s3_call_bucket(c), origin_s3_call_key(c));
 }
 
-// Follows a redirect by the rules at the head of origin_s3_redirect.c.
+// Returns true if the next attempt follows the redirect of this answer, by the rules at the head of
+// origin_s3_redirect.c.
 static bool follow_redirect(struct origin_s3_call *c)
 {
     struct origin_s3_url url;
@@ -247,8 +252,8 @@ static bool follow_redirect(struct origin_s3_call *c)
     return true;
 }
 
-// Returns the origin's clock minus ours: from the answer's Date, or else the value that other calls
-// have learnt.
+// Returns the origin's clock minus ours, from the answer's Date. Without a Date, returns the value
+// that other calls have learnt.
 static int64_t skew_by_answer(const struct origin_s3_call *c)
 {
     struct span date;
@@ -260,9 +265,9 @@ static int64_t skew_by_answer(const struct origin_s3_call *c)
     return atomic_load(&origin_s3_state_of(c->call.ow)->clock_skew_s);
 }
 
-// Compares the origin's clock with the skew that this attempt was signed with, not the current
-// skew. Another call may have learnt a better skew since, and all attempts signed before it fail.
-// The answer to a HEAD has no code, so the difference decides.
+// Compares the origin's clock with the skew that this attempt was signed with. The current skew may
+// differ: another call may have learnt it since, while this attempt was in flight. The answer to a
+// HEAD has no error code, so for a HEAD a large difference decides.
 static bool mend_clock(struct origin_s3_call *c, const struct s3_error_body *body,
                        struct origin_s3_verdict *ret_verdict)
 {
@@ -307,8 +312,8 @@ static bool mend_credentials(struct origin_s3_call *c, const struct s3_error_bod
     return false;
 }
 
-// Returns true if the origin refuses the credentials of this request. If they are the origin's own,
-// this concerns all requests.
+// Returns true if the origin refuses the credentials of this request. If these are the configured
+// ones, all requests are affected, so this is a trouble of the origin.
 static bool refuses_credentials(struct origin_s3_call *c, const struct s3_error_body *body)
 {
     bool is_own = c->set != NULL;
@@ -317,7 +322,7 @@ static bool refuses_credentials(struct origin_s3_call *c, const struct s3_error_
     if (!origin_s3_call_is_signed(c)) {
         return false;
     }
-    if (trouble == ORIGIN_TROUBLE_NONE || body->region.len > 0) { // mend_region() handles those
+    if (trouble == ORIGIN_TROUBLE_NONE || body->region.len > 0) { // mend_region() handles a region
         if (is_own && body->code.len > 0) {
             origin_trouble_answered(c->call.ow->origin, true, origin_s3_call_is_virtual(c));
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Builds one attempt of a call to an S3 origin: its URL, the forwarded headers, the signature.
+// Builds one attempt of a call to an S3 origin: its URL, its headers and its signature.
 #include "base/clock.h"
 #include "origin/origin_s3_call_private.h"
 
@@ -93,7 +93,7 @@ static enum err sign(struct origin_s3_call *c, const struct origin_s3_url *url,
     struct span hash = payload_hash_of(c);
     bool is_anonymous = c->is_presigned || (keys == NULL && c->set->is_anonymous) ||
                         (c->phase != S3_PHASE_LOOK && c->call.r != NULL && c->call.r->is_unsigned);
-    // Unsigned requests state the framing of the body only if it is not the plain one.
+    // An unsigned request has x-amz-content-sha256 only to announce a body that is aws-chunked.
     bool ok = true;
     if (!is_anonymous || (c->phase != S3_PHASE_LOOK && c->call.r != NULL &&
                           c->call.r->body == ORIGIN_BODY_UNSIGNED_TRAILER)) {
@@ -113,7 +113,7 @@ static enum err sign(struct origin_s3_call *c, const struct origin_s3_url *url,
                       url->path, url->query, headers, hash, NULL);
 }
 
-// Builds the URL of this attempt, and notes its region and host.
+// Builds the URL of this attempt, and stores its region and host in the call.
 static enum err build_url(struct origin_s3_call *c, struct origin_s3_url *ret_url)
 {
     struct origin_worker *ow = c->call.ow;
@@ -168,7 +168,7 @@ enum err origin_s3_call_build(struct origin_s3_call *c, struct origin_s3_url *re
     if (err != ERR_OK) {
         return err;
     }
-    // After the signature, because proxies may add to it.
+    // Via is added after signing, because proxies may append to it.
     return origin_hops_add(c->call.arena, r != NULL ? r->headers : NULL, headers) ? ERR_OK
                                                                                   : ERR_NO_MEMORY;
 }

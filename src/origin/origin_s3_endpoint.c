@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The address of an S3 origin: its configured endpoint, and the URL of a bucket or key there.
+// Parses the configured endpoint of an S3 origin, and builds the URL of a bucket or key there.
 // Forebay sends requests only to hosts from here and from redirects (origin_s3_redirect.c), never
-// to one named by a client. Pure; any thread.
+// to a host that a client names. Pure; any thread.
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,7 +68,8 @@ static bool path_is_valid(struct span path)
     return true;
 }
 
-// Recognises names like "us-east-1": letters, a dash, letters, a dash, a final digit.
+// Returns true for labels like "us-east-1": two letters first, at least two dashes, and a final
+// digit.
 static bool label_is_region(struct span label)
 {
     unsigned dashes = 0;
@@ -82,8 +83,8 @@ static bool label_is_region(struct span label)
            isalpha((unsigned char)label.ptr[0]) && isalpha((unsigned char)label.ptr[1]);
 }
 
-// Replaces the region in one of Amazon's own hosts with "{region}", so that buckets in other
-// regions can be reached.
+// Replaces the region in a host name of Amazon with "{region}", so that buckets in other regions
+// can be reached.
 static void make_template(struct origin_s3_endpoint *endpoint)
 {
     struct span host = span_from_cstr(endpoint->host), rest = host, label;
@@ -173,7 +174,7 @@ static void append_host(struct buf *out, const char *host, struct span region)
     buf_append_cstr(out, at + strlen(REGION_TEMPLATE));
 }
 
-// Recognises Amazon's own host names for S3: regional, global, dual-stack, FIPS, accelerated, by
+// Returns true for Amazon's own host names for S3: regional, global, dual-stack, FIPS, accelerated,
 // private link.
 static bool name_is_aws_s3(struct span name)
 {
@@ -278,7 +279,7 @@ bool origin_s3_endpoint_is_virtual(const struct origin_s3_endpoint *endpoint,
         !bucket_fits_host(bucket, &dotted)) {
         return false;
     }
-    return !dotted || !endpoint->is_https; // a wildcard certificate covers one label
+    return !dotted || !endpoint->is_https; // a wildcard certificate covers only one label
 }
 
 void origin_s3_endpoint_show(const struct origin_s3_endpoint *endpoint, struct span region,

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Selects headers by lists of allowed names: which headers of a client's request are forwarded to
-// the origin, and which headers of its answer are returned. Removes the client's signature,
-// and keeps every other x-amz-* header so that it is signed again. A client's Connection header
-// removes nothing: the room http refuses a request in which it names a header meant for the origin.
-// Pure; any thread.
+// Selects headers by name: those of a client's request that are forwarded to the origin, and those
+// of the origin's answer that the client gets. Removes the client's signature. Keeps all other
+// x-amz-* headers, so that they are signed again.
+//
+// Headers that the client's Connection header names are not removed here, because the room http
+// refuses a request whose Connection header names one that is meant for the origin. Pure; any
+// thread.
 #include <string.h>
 
 #include "origin/origin_s3_private.h"
 
-// Headers that are added to a request; the list grows if there are more.
+// Room for headers that are added to the client's. The list grows if there are more.
 #define ADDED_MAX 16u
 
 static bool is_one_of(struct span name, const char *const *names, size_t count)
@@ -21,9 +23,9 @@ static bool is_one_of(struct span name, const char *const *names, size_t count)
     return false;
 }
 
-// Returns true for headers that S3 defines, for those of HTTP that S3 accepts, and for those that
-// join traces. All other headers concern only the client and its proxies. At the origin they could
-// only change something that Forebay has not checked.
+// Returns true for headers that are forwarded: those that S3 defines, those of HTTP that S3
+// accepts, and those that join traces. All other headers concern only the client and its proxies.
+// At the origin they could only change something that Forebay has not checked.
 static bool is_sent_on(struct span name, bool framed)
 {
     static const char *const known[] = {"Access-Control-Request-Headers",
@@ -46,7 +48,7 @@ static bool is_sent_on(struct span name, bool framed)
                                         "traceparent",
                                         "tracestate",
                                         "x-request-id"};
-    // Parts of the client's signature; the origin gets ours.
+    // Parts of the client's signature. The origin gets ours instead.
     static const char *const signature[] = {"X-Amz-Date", "X-Amz-Security-Token",
                                             "x-amz-content-sha256", "x-amz-s3session-token"};
     static const char *const framing[] = {"x-amz-decoded-content-length", "x-amz-trailer"};
@@ -169,8 +171,8 @@ enum err origin_s3_headers_of_error(struct arena *arena, const struct headers *o
                                         "WWW-Authenticate"};
     for (unsigned i = 0; i < origin->count; i++) {
         struct span name = origin->items[i].name;
-        bool ids = span_starts_with_nocase(
-            name, SPAN("x-amz-id-2")); // x-amz-request-id goes only to the log
+        bool ids =
+            span_starts_with_nocase(name, SPAN("x-amz-id-2")); // x-amz-request-id is only logged
         if ((span_starts_with_nocase(name, SPAN("x-amz-")) ||
              is_one_of(name, names, ARRAY_LEN(names))) &&
             !ids && !is_named_by_connection(origin, name) &&

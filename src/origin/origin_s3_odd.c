@@ -1,48 +1,52 @@
 // SPDX-License-Identifier: Apache-2.0
-// Handles stores that refuse requests that S3 promises to answer: learns of them, and chooses the
-// requests that replace the refused ones. Runs on the call's worker. All workers share the facts
-// learnt about an origin, and the facts expire.
+// Handles stores that refuse requests which S3 answers. Learns which requests a store refuses, and
+// chooses the requests that replace them. Runs on the call's worker. All workers share the facts
+// learnt about an origin, and each fact expires after some minutes.
 //
 //   HEAD refused (405, 501; 400 and 403 unless the origin has answered a HEAD lately)
-//       Sends a GET of one byte. It describes the object as HEAD would, except for its checksums.
-//       An empty object has no first byte (416), so the whole object is requested. A caller who
-//       wants checksums alone gets the refusal; other callers get the GET's answer. A GET that
-//       succeeds proves that the store refuses HEAD as such, because a key without rights is
+//       Sends a GET of one byte, which describes the object as HEAD would, except for its
+//       checksums. An empty object has no first byte (416), so the whole object is requested.
+//       A caller who wants only checksums gets the refusal; other callers get the GET's answer.
+//       If the GET succeeds, the store refuses HEAD as such, because a key without rights would be
 //       refused both.
 //   HEAD of one key refused (400, 403, although the origin answers other HEADs)
-//       Sends the GET of one byte if the caller holds bytes or wants them (get_decides). A policy
-//       may refuse HEAD and grant GET. Forebay remembers only the key, whatever the GET's answer
-//       is, so that the next check costs one request. A client's own HEAD gets the refusal.
+//       Sends the GET of one byte if the caller has bytes of the object or wants them
+//       (get_decides), because a policy may refuse HEAD and grant GET. Forebay remembers the key,
+//       whatever the GET's answer is, so that the next check costs one request. A client's own HEAD
+//       gets the refusal.
 //   HEAD does not describe the object (no length, or another 2xx than 200)
-//       Sends the GET of one byte. If that describes the object, the origin's HEADs are doubted
-//       from then on.
+//       Sends the GET of one byte. If that describes the object, all HEADs to this origin are
+//       replaced for some minutes.
 //   HEAD differs from GET (origin_doubt.c)
 //       Sends the GET of one byte.
-//   If-Match fails (412, 400, 501), although the store has not accepted one lately
-//       Sends the same GET without it. response_answer_judge() compares the answer's ETag with the
-//       expected one, so no other version is ever accepted. If the ETag is right, the store fails
-//       its own ETag.
-//   Another version answers, or none, although clients have bytes of the requested one (is_bound)
-//       Sends the same GET again. Each uses a new connection, so another replica may answer it.
-//       If the requested version comes, the replicas differ, because a replaced version does not
-//       come back. The answer must then not be stored (ORIGIN_FORBIDS_VERSIONS), and reads of the
-//       key pass through for a while.
+//   If-Match fails (412, 400, 501)
+//       Sends the same GET without If-Match. response_answer_judge() compares the answer's ETag
+//       with the expected one, so no other version is ever accepted. If the ETag is the expected
+//       one, the store fails If-Match for its own ETag, or its replicas differ: it has accepted an
+//       If-Match lately.
+//   The store has another version or none, although clients have bytes of the requested one
+//   (is_bound)
+//       Sends the same GET again, on a new connection, so that another replica may answer.
+//       If one has the requested version, the replicas differ, because a version that was replaced
+//       does not come back. The answer must then not be stored (ORIGIN_FORBIDS_VERSIONS), and reads
+//       of the key pass through for a while.
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "origin/origin_s3_call_private.h"
 #include "stats/stats.h"
 
-// Attempts of one call after another version answered. It is low because most changes of objects
-// are real.
+// How often one call asks again after the requested version was denied. The number is low, because
+// most such answers are right: the object has changed.
 #define REPLICAS_MAX 2u
-#define REPLICAS_MAX_OF_ODD 8u // for a store whose replicas have differed
-#define ODD_US 600000000u      // how long a lesson holds
-// The lowest bits of a key's entry are its time, in these units.
+#define REPLICAS_MAX_OF_ODD 8u // the same, if the store's replicas have differed lately
+#define ODD_US 600000000u      // how long a learnt fact counts
+// The lowest bits of a key's entry are the time of the refusal, in these units.
 #define KEY_TIME_US 10000000u
 #define KEY_TIME_MASK 0xffffull
 
-// Extends the time, which all workers read, only when half of it has passed.
+// Records a fact that counts for ODD_US from now on. Returns true if it is new. Writes the time,
+// which all workers read, only if half of it has passed.
 static bool note(atomic_ulong *until_us)
 {
     uint64_t now_us = clock_monotonic_us();
@@ -53,8 +57,8 @@ static bool note(atomic_ulong *until_us)
     return have_us < now_us;
 }
 
-// Returns the key's entry in the table, and its name without the time. Keys that share an entry
-// replace each other.
+// Returns the key's entry in the table, and sets *ret_name to the part of it that identifies the
+// key. Keys that share an entry replace each other.
 static atomic_ulong *key_slot(const struct origin_s3_call *c, uint64_t *ret_name)
 {
     struct origin_s3_state *state = origin_s3_state_of(c->call.ow);

@@ -91,8 +91,8 @@ enum err origin_s3_query_forward(struct arena *arena, const struct s3_request *r
 enum err origin_s3_headers_answered(struct arena *arena, const struct headers *origin,
                                     struct headers *ret_headers) MUST_USE;
 
-// Adds the headers of an error answer that a client gets with our error document: those that
-// describe the error, but not the origin's document or the connection.
+// Adds the headers of an error answer that describe the error itself, such as Allow and
+// Retry-After. Leaves out those that describe its document or belong to one connection.
 enum err origin_s3_headers_of_error(struct arena *arena, const struct headers *origin,
                                     struct headers *ret_headers) MUST_USE;
 

@@ -1,25 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 // Redirects to another host or URL. Stores that spread objects over nodes (AIStore, Ozone, Ceph)
-// answer 307 with the node's address. The call follows such an answer itself, so that neither fills
-// nor clients see it.
+// answer 307 with the address of a node. The call follows such a redirect itself, so that neither
+// fills nor clients see it.
 //
-// It follows a redirect only if all of these hold. Otherwise the client gets the answer unchanged.
-//   - The method is GET or HEAD. Other methods follow 307 and 308 only, and only before any byte of
-//     a body was sent.
+// It follows a redirect only if all of these conditions are met. Otherwise the client gets the
+// redirect unchanged.
+//   - The method is GET or HEAD, or the status is 307 or 308. No byte of a body has been sent.
 //   - The scheme stays the same, and the call has followed fewer than ORIGIN_S3_REDIRECTS_MAX
 //     redirects.
-//   - An endpoint may have the address (no metadata service), and it is not more private than the
-//     node that sent the redirect: the internet may not point into a private network, nor either of
-//     them to this machine. A literal address is judged here, a name when the transfer connects to
-//     its addresses (transfer_connection.c).
-//   - The request carries no encryption key of a customer (SSE-C), which is meant for one store.
-//   - A request with our signature stays at the bucket and key of the call, in path or
-//     virtual-hosted style. Otherwise a user who may set an object's redirect could read or delete
-//     what only Forebay's keys may.
+//   - The address is none at which clouds hand out credentials, and is not more private than the
+//     address of the host that sent the redirect. So a redirect cannot lead from the internet into
+//     a private network, nor from either to this machine. A literal address is judged here. A name
+//     is judged when the transfer connects to its addresses (transfer_connection.c).
+//   - The request has no encryption key of the client (SSE-C), because the key is meant for one
+//     store.
+//   - The request is unsigned, or the new URL names the bucket and key of the call, in path or
+//     virtual-hosted style. Otherwise a user who may set an object's redirect could use Forebay's
+//     rights to read or delete another object.
 //
-// The call signs the request again for the new host, so that a signature is of no use elsewhere. A
-// URL that carries its own signature (presigned) is sent without ours. Retries after a failure
-// begin at the endpoint again. Pure; any thread.
+// The call signs the request again for the new host, so that the signature is of no use at any
+// other. A URL that carries its own signature (presigned) is sent without ours. Retries after a
+// failure begin at the endpoint again. Pure; any thread.
 #include <arpa/inet.h>
 #include <string.h>
 
@@ -47,7 +48,7 @@ bool origin_s3_host_is_within(struct span host, enum transfer_reach reach)
                              : (struct span){host.ptr, span_find(host, ':')};
     char text[INET6_ADDRSTRLEN];
     if (name.len >= sizeof(text)) {
-        return true; // longer than any address, so a name
+        return true; // longer than any address, so it is a name
     }
     memcpy(text, name.ptr, name.len);
     text[name.len] = '\0';
@@ -89,7 +90,7 @@ static bool location_is_clean(struct span location)
     return location.len > 0 && location.len <= ORIGIN_S3_LOCATION_MAX;
 }
 
-// Splits "scheme://host/path?query", or a path on `host`, without changing a byte.
+// Splits a location "scheme://host/path?query", or "/path?query" on `host`. Changes no byte.
 static bool split(struct span location, bool is_https, struct span host, struct span *ret_host,
                   struct span *ret_path, struct span *ret_query)
 {
@@ -114,7 +115,7 @@ static bool split(struct span location, bool is_https, struct span host, struct 
     return true;
 }
 
-// Decodes path and query and encodes them again by S3's rules, as they are signed.
+// Makes path and query canonical: decodes them and encodes them again by S3's rules for signing.
 static enum err canonical(struct arena *arena, struct span *path, struct span *query)
 {
     char *decoded = arena_alloc(arena, path->len + 1);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // State that the calls of the `s3://` driver share: the regions of buckets, and each worker's pools
-// of connections. Each set of credentials has its own pool, because libcurl would share a pooled
-// connection between requests of different Authorization.
+// of connections. Each set of credentials has a pool of its own. In one pool, libcurl would reuse a
+// connection for requests with different Authorization.
 #include <stdlib.h>
 #include <string.h>
 
@@ -45,8 +45,8 @@ bool origin_s3_region_is_valid(struct span region)
     return region.len > 0 && region.len <= ORIGIN_S3_REGION_MAX;
 }
 
-// Returns the number of the region's name, from 1; 0 if the origin names more regions than there is
-// room for.
+// Returns the index of the region in region_names plus 1, and adds a new region. Returns 0 if the
+// table is full.
 static unsigned region_number(struct origin_s3_state *state, struct span region)
 {
     char *copy = strndup(region.ptr, region.len);
@@ -98,11 +98,12 @@ void origin_s3_unpacks_learn(struct origin_worker *ow, const struct headers *ans
 
 // --- Connections ---------------------------------------------------------------------------------
 
-// Creates the pool if there is none, and again if the origin's settings have changed.
+// Creates the pool if there is none. Gives it the origin's new settings if these have changed.
 static void pool_refresh(struct origin_worker *ow, struct origin_s3_pool *pool)
 {
     struct origin *origin = ow->origin;
-    unsigned number = atomic_load(&origin->live.number); // a later change increments it again
+    // read first: settings that change later have another number
+    unsigned number = atomic_load(&origin->live.number);
     if (pool->pool != NULL && pool->number == number) {
         return;
     }
@@ -139,7 +140,7 @@ struct origin_s3_pool *origin_s3_pool_enter(struct origin_worker *ow,
     if (key.len >= sizeof(part->pools[0].access_key)) {
         return NULL;
     }
-    // The first entry is for the origin's own credentials; the others are reused.
+    // Only the first entry is for the origin's own credentials. The others serve changing sets.
     for (unsigned i = 0; i < ORIGIN_S3_POOLS_MAX && found == NULL; i++) {
         struct origin_s3_pool *pool = &part->pools[i];
         if (pool->pool != NULL

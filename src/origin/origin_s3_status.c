@@ -3,14 +3,15 @@
 // thread.
 #include "origin/origin_s3_private.h"
 
-// Returns true for answers whose body is examined before any of it is passed on.
+// 3xx may be redirects. The other statuses may have an error document that leads to another
+// attempt.
 bool origin_s3_status_must_collect(unsigned status)
 {
     return (status >= 300 && status < 400 && status != 304) || status == 400 || status == 403 ||
            status == 408 || status == 429 || status >= 500;
 }
 
-// Clients handle 500 and 503. They treat these others as fatal, so they never get one.
+// Clients retry after 500 and 503. They take these statuses for fatal, so they never get them.
 bool origin_s3_status_is_hidden(unsigned status)
 {
     return status == 408 || status == 429 || status == 502 || status == 504;
@@ -86,7 +87,7 @@ enum err origin_s3_status_error(const struct origin_fetch *f, unsigned status, s
     case 501:
         return ERR_NOT_IMPLEMENTED;
     default:
-        // Below 400: another success, or a redirect that is not followed.
+        // A status below 400 is another success, or a redirect that is not followed.
         return status < 400 ? ERR_ORIGIN_UNFIT : status < 500 ? ERR_INVALID : ERR_ORIGIN_PROTOCOL;
     }
 }

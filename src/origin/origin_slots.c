@@ -1,37 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
-// Slots of an origin: how many calls of a worker run at once. Runs on the worker.
+// Slots of an origin, which limit how many calls of a worker run at once. Runs on the worker.
 //
-// Each worker has its share of the origin's slots. Calls without a slot wait in line, for a bounded
-// time. Relays leave some slots to fetches, so that slow clients of pass-through requests do not
-// delay misses. Otherwise the two kinds take turns, and so do the clients of each kind
-// (struct origin_lines). Calls for read-ahead come last, and leave a quarter of the slots to the
-// others. When a client comes to wait for such a call, it becomes an ordinary fetch.
+// Each worker has its share of the origin's slots. A call without a slot waits in line, for a
+// bounded time. Relays leave some slots to fetches, so that slow clients of pass-through requests
+// do not delay misses. Apart from that, fetches and relays take turns, and so do the clients of
+// each kind (struct origin_lines).
 //
-// The number of slots follows demand, up to `connections`. It begins small; with small objects and
-// a distant origin, all slots are soon in use. While calls wait, each answer adds one slot, so the
-// number doubles in a round trip, as long as first bytes do not come later for it. The first
-// SlowDown or timeout halves the number and ends this phase. From then on, one more slot takes as
-// many answers as there are slots, and each refusal takes half a slot. So a round trip in which all
-// calls are refused halves the number again, and one hot key among many takes little from the
-// others.
+// Calls for read-ahead come last, and leave a quarter of the slots to the others. When a client
+// begins to wait for the bytes of such a call, the call becomes an ordinary fetch.
 //
-// A refused call keeps its slot while it backs off. If there are fewer slots now, it returns it and
-// is then first in line. So however many calls wait, an origin that refuses gets at most as many
-// calls as there are slots.
+// The number of slots follows demand, up to `connections`. It begins small, but with small objects
+// and a distant origin more slots are needed at once. So while calls wait, each answer adds one
+// slot, which doubles the number in one round trip. The number does not grow while first bytes take
+// longer than before.
+//
+// The first SlowDown or timeout halves the number and ends this phase. From then on, a slot is
+// added only after as many answers as there are slots, and each refusal takes half a slot. So the
+// number is halved again if all calls of a round trip are refused. If the origin refuses only one
+// hot key, other keys lose little.
+//
+// A refused call keeps its slot while it backs off. If there are fewer slots by then, the call
+// returns its slot and is first in line. So an origin that refuses gets no more calls than there
+// are slots, however many calls wait.
 #include "base/clock.h"
 #include "origin/origin_private.h"
 #include "stats/stats.h"
 
-// 1/4 of the slots, at least one, is not for read-ahead. Where there is one slot, it is for all.
+// Read-ahead leaves 1/4 of the slots, at least one, to other calls. If there is only one slot, all
+// calls share it.
 #define SPARED_SHARE 4u
-// First bytes are late if they usually take more than twice the best time plus this time.
+// First bytes count as late if they usually take more than twice the best time, plus this time.
 #define LATE_SLACK_US 20000u
 #define BEST_KEPT_US 10000000u
 
 // --- Lines of waiting calls ----------------------------------------------------------------------
-// A line is the queue of one client's waiting calls. The lines take turns, so that no client delays
-// the others by having many calls. A client has a line of its own while one of its calls waits. If
-// all ORIGIN_LINES are taken, it shares a line.
+// A line is the queue of one client's waiting calls. The lines take turns, so that a client with
+// many calls does not delay the others. A client has a line while one of its calls waits. If all
+// ORIGIN_LINES are taken, clients share lines.
 
 static void lines_init(struct origin_lines *lines)
 {
@@ -153,8 +158,7 @@ static void slot_give(struct origin_call *call)
     call->ow->relay_count -= call->kind == ORIGIN_CALL_RELAY;
 }
 
-// Returns the waiting call that gets the next slot. Returns NULL if no call of a waiting kind may
-// run.
+// Returns the waiting call that gets the next slot. Returns NULL if no waiting call may run now.
 static struct origin_call *next_waiter(struct origin_worker *ow)
 {
     for (unsigned i = 0; i < ORIGIN_CALL_AHEAD; i++) {
@@ -287,8 +291,8 @@ void origin_slot_slow_down(struct origin_worker *ow)
     }
 }
 
-// The best time is taken from the last ten to twenty seconds only, because the round trip to an
-// origin may become longer.
+// Updates the usual and the best time to the first byte. The best time covers only the last ten to
+// twenty seconds, because the round trip to an origin may become longer.
 static void learn_first_byte(struct origin_worker *ow, uint64_t first_byte_us)
 {
     uint64_t now_us = worker_now_us(ow->w);

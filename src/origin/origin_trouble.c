@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tracks whether an origin as a whole is in trouble: it cannot be reached, or it refuses our
-// credentials. One atomic holds the present trouble. The calls of all workers update it, and so
-// does the probe (origin_probe.c), because there may be no calls. A failure counts only if no call
-// has been answered since the failed call was sent. forebay_degraded shows changes. If there is no
-// trouble, an answer costs one load. Any thread.
+// credentials. One atomic has the present trouble. The calls of all workers update it. The probe
+// (origin_probe.c) updates it too, because there may be no calls. forebay_degraded shows changes.
+// Any thread.
 //
-// The log reports a trouble once, and at most once a minute if it starts and ends repeatedly. The
-// last line in the log is correct in the end: a trouble that was not logged at first is logged when
-// a later call meets it, and the end of a logged trouble is always logged.
+// A failure is ignored if any call was answered after the failed call was sent. While there is no
+// trouble, an answer costs one atomic load.
+//
+// The log reports a trouble once, or at most once a minute if it starts and ends repeatedly. But
+// the last line in the log is always right in the end: a trouble that was not logged at first is
+// logged when a later call meets it, and the end of a logged trouble is always logged.
 #include <string.h>
 
 #include "base/clock.h"
@@ -30,7 +32,7 @@ static const struct trouble_row {
 #undef TROUBLE
 };
 
-static atomic_uint degraded[COMPONENT_COUNT_]; // numbers of origins
+static atomic_uint degraded[COMPONENT_COUNT_]; // how many origins have a trouble of each component
 
 static void gauge_move(enum origin_trouble trouble, bool up)
 {
@@ -51,7 +53,7 @@ static bool change(struct origin *origin, enum origin_trouble from, enum origin_
 {
     unsigned was = from;
     if (!atomic_compare_exchange_strong(&origin->trouble, &was, to)) {
-        return false; // another thread has, and handles the consequences
+        return false; // another thread has changed it, and does the rest
     }
     gauge_move(to, true);
     gauge_move(from, false);
@@ -63,7 +65,8 @@ enum origin_trouble origin_trouble_of(enum err err, bool is_https, const char *d
     switch (err) {
     case ERR_ORIGIN_DNS:
         return ORIGIN_TROUBLE_DNS;
-    case ERR_ORIGIN_CONNECT: // a server without TLS may wait for the rest of a supposed request
+    // a server without TLS may take our TLS hello for a part of a request, and wait for the rest
+    case ERR_ORIGIN_CONNECT:
         return strstr(detail, "SSL connection timeout") != NULL ? ORIGIN_TROUBLE_PLAIN
                                                                 : ORIGIN_TROUBLE_CONNECT;
     case ERR_ORIGIN_TIMEOUT:
@@ -74,10 +77,10 @@ enum origin_trouble origin_trouble_of(enum err err, bool is_https, const char *d
         return ORIGIN_TROUBLE_FAILING;
     case ERR_ORIGIN_CREDENTIALS:
         return ORIGIN_TROUBLE_KEYS_NONE;
-    case ERR_ORIGIN_PROTOCOL: // a TLS alert is no HTTP
+    case ERR_ORIGIN_PROTOCOL: // a TLS server answers plain HTTP with an alert
         return is_https ? ORIGIN_TROUBLE_PROTOCOL : ORIGIN_TROUBLE_HTTPS;
     case ERR_ORIGIN_TLS:
-        // The texts are OpenSSL's, passed on by curl.
+        // `detail` is OpenSSL's text, which curl passes on.
         return strstr(detail, "wrong version number") != NULL ||
                        strstr(detail, "packet length too long") != NULL
                    ? ORIGIN_TROUBLE_PLAIN
@@ -117,8 +120,9 @@ enum origin_trouble origin_trouble_of_code(struct span code)
     return ORIGIN_TROUBLE_NONE;
 }
 
-// Reads `trouble_told` after `trouble`. The thread that logs a trouble accesses them in the
-// opposite order, so one of the two threads sees what the other did.
+// Logs the end of a logged trouble. The thread that ends a trouble first changes `trouble` and then
+// reads `trouble_told`. The thread that logs a trouble first writes `trouble_told` and then reads
+// `trouble`. So at least one of them sees the other's change.
 static void tell_end(struct origin *origin)
 {
     if (atomic_load(&origin->trouble) == ORIGIN_TROUBLE_NONE &&
@@ -147,7 +151,7 @@ void origin_trouble_met(struct origin *origin, enum origin_trouble trouble, uint
     enum origin_trouble was = atomic_load(&origin->trouble);
     if (trouble == ORIGIN_TROUBLE_ANY_DNS) {
         atomic_store(&origin->bucket_dns_at_us, clock_monotonic_us());
-        // A result for the endpoint's own name takes precedence.
+        // Keep a result that a look-up of the endpoint's own name has given.
         trouble = was == ORIGIN_TROUBLE_DNS || was == ORIGIN_TROUBLE_BUCKET_DNS ? was : trouble;
     }
     bool is_of_way = rows[trouble].component == COMPONENT_ORIGIN;
@@ -164,7 +168,8 @@ void origin_trouble_met(struct origin *origin, enum origin_trouble trouble, uint
     if (!change(origin, was, trouble)) {
         return;
     }
-    // If the origin began to rest just now, one of the two threads clears the trouble.
+    // The origin may have begun to rest since the check above. Then this thread or the resting one
+    // clears the trouble.
     if (atomic_load(&origin->rests)) {
         origin_trouble_forget(origin);
         return;
@@ -187,8 +192,9 @@ static void over(struct origin *origin, bool takes_keys)
     }
 }
 
-// Returns true if the trouble is about host names with a bucket. An answer from the endpoint's own
-// name does not disprove that. It is forgotten when no such name was looked up for a while.
+// Returns true if the trouble is that host names with a bucket are not resolved. An answer from the
+// endpoint's own name does not end this trouble. It ends when no such name has failed for
+// BUCKET_DNS_US.
 static bool is_of_bucket_names(struct origin *origin)
 {
     enum origin_trouble was = atomic_load(&origin->trouble);

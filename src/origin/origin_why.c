@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The words in logs for an origin's failures, which are also the `reason` of
+// Words for logs: for the failures of an origin, where they are also the label `reason` of
 // forebay_origin_errors_total, and for the reasons not to store an answer.
 #include "base/check.h"
 #include "origin/origin_private.h"
@@ -37,8 +37,8 @@ const struct origin_forbids_text *origin_forbids_text(enum origin_forbids forbid
 
 struct failure {
     enum err err;
-    const char *why;      // NULL: the failure is the answer to one request
-    enum counter counter; // COUNTER_COUNT_: it is counted elsewhere
+    const char *why;      // NULL: an answer to one request, no failure of the origin
+    enum counter counter; // COUNTER_COUNT_: counted elsewhere
 };
 
 static const struct failure *failure_of(enum err err)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads an origin's answer, its headers and its range, and judges whether it answers the request.
+// Reads the headers and the range of an origin's answer, and checks that it answers the request.
 #include "origin/response_answer.h"
 
 #include <string.h>
@@ -56,8 +56,8 @@ struct content_range {
     uint64_t first, last, total;
 };
 
-// Parses RFC 9110, 14.4: "bytes first-last/total", "bytes first-last/*", "bytes */total". The unit
-// may be in any case and followed by blanks; numbers only.
+// Parses a Content-Range (RFC 9110, 14.4): "bytes first-last/total", "bytes first-last/*" or "bytes
+// */total". "bytes" may be in any case, and several blanks may follow.
 static bool parse_content_range(struct span value, struct content_range *ret_range)
 {
     struct content_range range = {0};
@@ -94,14 +94,14 @@ bool response_answer_unsatisfied_size(const struct response_head *h, uint64_t *r
     return true;
 }
 
-// Returns true for a strong entity tag: quoted, with no other quotes.
+// Returns true for a strong ETag: at least one character in quotes, and no other quotes.
 static bool is_strong_etag(struct span etag)
 {
     return etag.len >= 3 && etag.ptr[0] == '"' && etag.ptr[etag.len - 1] == '"' &&
            memchr(etag.ptr + 1, '"', etag.len - 2) == NULL;
 }
 
-// Vary may name the headers that Forebay always sends with the same value.
+// Returns true if Vary names only headers that all fetches send with the same value, or not at all.
 static bool vary_is_harmless(struct span value)
 {
     static const char *const fixed[] = {"Origin", "Accept-Encoding",
@@ -120,7 +120,8 @@ static bool vary_is_harmless(struct span value)
     return true;
 }
 
-// Stores mark each answer as S3; a web server or the error page of a balancer does not.
+// Returns true if the headers show that an S3 store answered. A web server, or a load balancer with
+// an error page, has no such headers.
 static bool speaks_s3(const struct response_head *h)
 {
     bool speaks = false;
@@ -131,9 +132,9 @@ static bool speaks_s3(const struct response_head *h)
     return speaks;
 }
 
-// Returns why this header of a plain web server forbids storing. In an S3 answer, Cache-Control and
-// Content-Encoding were set by the object's writer, for clients. A cookie in an S3 answer comes
-// from a balancer, and is neither stored nor passed on.
+// Returns why this header forbids storing an answer that is not S3's. In an S3 answer, the object's
+// writer has set Cache-Control and Content-Encoding, for clients. A cookie in an S3 answer comes
+// from a load balancer. It is neither stored nor passed on, so it forbids nothing.
 static enum origin_forbids header_of_web_forbids(struct span name, struct span value)
 {
     if (span_equal_nocase(name, SPAN("Set-Cookie"))) {
@@ -166,8 +167,8 @@ static enum origin_forbids headers_forbid_storing(const struct response_head *h,
     return forbids;
 }
 
-// Returns true if all headers of this name have the same value. If checksums contradict each other,
-// nobody knows which is right.
+// Returns true if all headers of this name have the same value. Checksums that contradict each
+// other are dropped, because nobody knows which is right.
 static bool is_consistent(const struct response_head *h, struct span name, struct span value)
 {
     bool is_same = true;
@@ -195,7 +196,7 @@ static bool collect_headers(struct response_head *h, bool whole, struct response
         }
         if (!has_name_prefix(name, SPAN("x-amz-meta-")) &&
             headers_count(&answer->headers, name) > 0) {
-            continue; // the first of a name counts
+            continue; // only the first header of a name counts
         }
         if (span_equal_nocase(name, SPAN("Content-Encoding"))) {
             if (!aws_chunked_strip(h->arena, value, &value)) {
@@ -212,7 +213,8 @@ static bool collect_headers(struct response_head *h, bool whole, struct response
 
 // --- Judgement -----------------------------------------------------------------------------------
 
-// Returns the one range that is the body of a 206.
+// Reads the range that is the body of a 206. Returns false if there is no valid range, or more than
+// one.
 static bool one_range(const struct response_head *h, struct content_range *ret_range)
 {
     struct span value, type;
@@ -223,9 +225,9 @@ static bool one_range(const struct response_head *h, struct content_range *ret_r
            parse_content_range(value, ret_range) && !ret_range->is_unsatisfied;
 }
 
-// Returns an error if the answer names no bytes, contradicts itself, or names bytes that the
-// request did not ask for. A correct answer with less than a fill needs (no total, fewer bytes than
-// requested) is passed on uncached.
+// Checks the range of a 206. ERR_ORIGIN_PROTOCOL: the answer names no bytes, contradicts itself, or
+// names bytes that were not requested. ERR_ORIGIN_UNFIT: it is correct, but has less than a fill
+// needs (no total, or fewer bytes than requested), so it is passed on uncached.
 static enum err judge_partial(const struct response_head *h, const struct response_asked *asked,
                               struct response_answer *answer)
 {
@@ -261,11 +263,11 @@ static enum err judge_partial(const struct response_head *h, const struct respon
 static enum err judge_whole(const struct response_head *h, const struct response_asked *asked,
                             struct response_answer *answer)
 {
-    // A range request may get the whole object only if that is empty.
+    // A 200 may answer a range request only if the object is empty.
     bool from_start = asked->first == 0 || asked->suffix > 0;
     bool is_whole_to_range = asked->has_range && !asked->head && !(h->length == 0 && from_start);
     // Without a length, the size of the object is unknown, and the body may end with the
-    // connection. Content-Range has no meaning here: the body may be the whole object, or only that
+    // connection. With a Content-Range, the body of a 200 may be the whole object, or only that
     // range.
     if (!h->has_length || is_whole_to_range ||
         headers_count(&h->headers, SPAN("Content-Range")) > 0) {
