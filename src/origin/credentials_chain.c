@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Credential sets, and the order in which the sources are tried. Any thread; loading may block.
+// Loads a credential set: tries the sources in their order. Any thread; may block.
 #include "origin/credentials_chain.h"
 
 #include <openssl/crypto.h>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys from files: those named in the configuration, and the shared credentials and config files
-// with their profiles. Blocks on file reads; runs before the loop starts, or on a pool thread.
+// Loads keys from files: the key files that the configuration names, and the profiles in the shared
+// credentials and config files. Blocks on file reads; runs before the loop starts, or on a pool
+// thread.
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -73,7 +74,7 @@ enum err credentials_from_key_files(const struct credentials_options *options,
 
 // --- Profiles ------------------------------------------------------------------------------------
 
-// Returns the name in a line "[ name ]"; false for other lines.
+// Reads the name from a line "[ name ]". Returns false for other lines.
 static bool section_name(struct span line, struct span *ret_name)
 {
     line = span_trim(line);
@@ -120,7 +121,8 @@ bool credentials_profile_value(struct span text, struct span section, const char
             inside = span_equal(found, section);
             continue;
         }
-        // Indented lines belong to a nested setting, never to the profile itself.
+        // Skip comments, and indented lines, which belong to a nested setting and not to the
+        // profile itself.
         if (!inside || line.len == 0 || strchr("#; \t", line.ptr[0]) != NULL) {
             continue;
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys from a program (credential_process of a profile), and the parts that its answer shares with
-// metadata services: JSON and timestamps. This file splits the command line into words; no shell
+// Loads keys from a program, the credential_process of a profile. Also parses the JSON and the
+// timestamps that metadata services use too. This file splits the command line into words; no shell
 // runs. Blocks; runs before the loop starts, or on a pool thread.
 #include <errno.h>
 #include <fcntl.h>
@@ -185,8 +185,8 @@ enum err credentials_parse_json(const char *source, struct span json, bool needs
 
 // --- The program ---------------------------------------------------------------------------------
 
-// Reads until the program closes its end. Returns false if that takes too long or the output is too
-// long.
+// Reads until the program closes its end of the pipe. Returns false if that takes longer than
+// PROCESS_MS_MAX, or if the output is too long.
 static bool read_output(int fd, struct buf *output)
 {
     uint64_t end_ms = clock_monotonic_ms() + PROCESS_MS_MAX;
@@ -224,7 +224,8 @@ static enum err run_words(char *const *words, struct buf *output, struct buf *re
     check(posix_spawn_file_actions_init(&actions) == 0);
     check(posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0) == 0);
     check(posix_spawn_file_actions_adddup2(&actions, pipe_fds[1], 1) == 0);
-    // Libraries may have open descriptors that the program would inherit.
+    // Close all other descriptors in the program, because libraries may have some open that it
+    // would inherit.
     check(posix_spawn_file_actions_addclosefrom_np(&actions, 3) == 0);
     int spawned = posix_spawnp(&pid, words[0], &actions, NULL, words, environ);
     (void)posix_spawn_file_actions_destroy(&actions);
@@ -237,7 +238,7 @@ static enum err run_words(char *const *words, struct buf *output, struct buf *re
     bool complete = read_output(pipe_fds[0], output);
     (void)close(pipe_fds[0]);
     if (!complete) {
-        (void)kill(pid, SIGKILL); // our own child, not yet reaped
+        (void)kill(pid, SIGKILL); // the pid is still our child's, because it is not reaped yet
     }
     int status = 0;
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
@@ -271,7 +272,8 @@ enum err credentials_from_process(const char *command, struct credentials_set **
             credentials_parse_json("credential_process", buf_span(&output), true, ret_set, ret_why);
     }
     if (err == ERR_OK && (*ret_set)->expires_at_s == 0) {
-        (*ret_set)->is_from_files = false; // static while this process runs
+        // without an expiry, only a refusal of the keys makes us run the program again
+        (*ret_set)->is_from_files = false;
     }
     credentials_buf_done(&output);
     free(storage);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys from services: STS for a web identity token, the container endpoint (ECS, EKS Pod Identity),
-// the instance metadata service (IMDSv2). Each call blocks for at most a few seconds. Runs before
-// the loop starts or on a pool thread, with its own curl handle.
+// Loads keys from services: STS for a web identity token, the container endpoint (ECS, EKS Pod
+// Identity), and the instance metadata service (IMDSv2). Each request uses its own curl handle and
+// blocks for some seconds at most. Runs before the loop starts, or on a pool thread.
 #include <curl/curl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +21,7 @@
 // --- One request ---------------------------------------------------------------------------------
 
 struct ask {
-    const char *method, *url, *body; // body NULL: none
+    const char *method, *url, *body; // `body` NULL: no body
     const char *headers[4];          // "Name: value"
     const char *ca_file;
     long timeout_ms;
@@ -37,7 +37,8 @@ static size_t on_answer(char *data, size_t size, size_t count, void *ctx)
     return buf_ok(&ask->answer) ? size * count : 0;
 }
 
-// Returns false if there is no answer; ask->error has the reason.
+// Sends the request and waits for the answer. Returns false if there is none; ask->error then has
+// the reason.
 static bool ask_run(struct ask *ask)
 {
     CURL *curl = curl_easy_init();
@@ -219,7 +220,7 @@ bool credentials_container_url_is_allowed(const char *url)
             return true;
         }
     }
-    // 127.0.0.0/8 in its plain form
+    // 127.0.0.0/8, in dotted decimal form
     unsigned a = 0, b = 0, c = 0, d = 0;
     char text[32], extra = '\0';
     if (host.len >= sizeof(text)) {
@@ -231,8 +232,8 @@ bool credentials_container_url_is_allowed(const char *url)
            c < 256 && d < 256;
 }
 
-// Writes "Authorization: ..." or nothing to `header`. The file is read again each time and has
-// precedence over the variable.
+// Writes "Authorization: ..." to `header`, or nothing if no token is configured. A token file takes
+// precedence over the variable, and is read again each time.
 static enum err container_authorization(struct buf *header, struct buf *ret_why)
 {
     const char *file = getenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE");
@@ -333,7 +334,7 @@ static const char *instance_endpoint(void)
                : "http://169.254.169.254";
 }
 
-// Sends one GET with the session token. Returns false if the status is not 200.
+// Sends one GET with the session token. Returns false unless the status is 200.
 static bool instance_get(const char *path, const char *token_header, struct buf *ret_text)
 {
     char url[1024], base[512];
@@ -371,7 +372,8 @@ static bool instance_token(struct buf *ret_header)
     return ok;
 }
 
-// The role's name becomes part of a path, so it may have only the characters allowed in role names.
+// Returns true if the role's name has only characters that are allowed in role names. It becomes
+// part of a path, so it must be checked.
 static bool role_is_valid(struct span role)
 {
     for (size_t i = 0; i < role.len; i++) {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The current credential set on every worker, and its renewal.
+// Keeps the current credential set on every worker, and renews it.
 //
-// Worker 0 manages it: only worker 0 starts loads on the pool for blocking calls and gets their
-// results. It sends a new set to every worker by message, so that no look-up takes a lock; each
-// worker keeps one reference to its set. Renewal begins 15 minutes before expiry, less a random
-// time. Sources that are files are read again from time to time. The old set stays in use until it
-// has expired.
+// Worker 0 manages the set: only worker 0 starts loads on the pool for blocking calls and gets
+// their results. It sends a new set to every worker by message, and each worker keeps one reference
+// to its set. So a look-up takes no lock. A renewal begins 15 to 17 minutes before expiry, at a
+// random time. Sources that are files are read again every REREAD_S. If a load fails, the old set
+// stays in use until it has expired.
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,7 +19,7 @@
 #define RENEW_JITTER_S 120u
 #define RENEW_FAILED_S 30
 #define REREAD_S 15
-#define RENEW_AGAIN_MS 2000u // the least time between forced renewals
+#define RENEW_AGAIN_MS 2000u // the shortest time between two forced renewals
 
 struct part {
     struct credentials_renewer *renewer;
@@ -27,7 +27,7 @@ struct part {
     struct credentials_set *set;
     struct list waiters, woken;
     struct task wake;
-    bool has_asked; // worker 0 will send a result
+    bool has_asked; // this worker has asked worker 0, which will send a result
 };
 
 struct credentials_renewer {
@@ -41,19 +41,19 @@ struct credentials_renewer {
     bool has_timer;
     struct blocking_job job;
     bool job_running;
-    struct credentials_set *loaded; // by the job
+    struct credentials_set *loaded; // the job's result
     struct buf why;
     uint64_t loaded_at_ms;
     bool last_failed;
-    struct credentials_update *now;  // owns the texts of `options`; NULL: those of the start
-    struct credentials_update *next; // waits until the job, which reads the texts, ends; or NULL
+    struct credentials_update *now;  // owns the texts of `options`; NULL: the caller owns them
+    struct credentials_update *next; // waits for the end of the job, which reads the texts; or NULL
 };
 
 struct credentials_update {
     struct message message;
     struct credentials_renewer *renewer;
     struct credentials_options options;
-    char *texts[4]; // of the options
+    char *texts[4]; // owned copies; `options` points to them
     struct credentials_set *set;
 };
 
@@ -137,7 +137,7 @@ static void send_result(struct credentials_renewer *renewer, unsigned i,
 
 // --- Worker 0 ------------------------------------------------------------------------------------
 
-// Returns the seconds until the set should be loaded again; 0: never.
+// Returns the seconds until the set must be loaded again. 0: never.
 static uint64_t next_load_s(const struct credentials_set *set, bool failed)
 {
     if (failed) {
@@ -180,7 +180,7 @@ static void on_job_work(struct blocking_job *job)
 
 static void update_take(struct credentials_renewer *renewer);
 
-// Ends a load and sends its set to every worker. Takes ownership of the set; NULL: it failed.
+// Ends a load and sends its set to every worker. Takes ownership of the set. NULL: the load failed.
 static void set_take(struct credentials_renewer *renewer, struct credentials_set *set)
 {
     struct credentials_set *held = renewer->parts[0].set;
@@ -189,7 +189,7 @@ static void set_take(struct credentials_renewer *renewer, struct credentials_set
     for (unsigned i = 0; i < renewer->part_count; i++) {
         send_result(renewer, i, set);
     }
-    // The set of worker 0 changes with its message, but the timer must already use the new one.
+    // The message will set worker 0's set too. But the timer needs the new set now.
     if (set != NULL) {
         if (!credentials_set_same_keys(set, held)) {
             log_info("credentials_renewed", "source=%s", log_quote(span_from_cstr(set->source)));
@@ -247,7 +247,7 @@ static void on_begin(struct worker *to, struct message *message)
     free(m);
 }
 
-// Applies the waiting update, unless the job runs; its end calls this again.
+// Applies the waiting update, unless the job is running. When the job ends, it calls this again.
 static void update_take(struct credentials_renewer *renewer)
 {
     struct credentials_update *update = renewer->next;
@@ -279,10 +279,10 @@ static void on_ask(struct worker *to, struct message *message)
     struct credentials_renewer *renewer = m->renewer;
     if (!renewer->job_running && renewer->loaded_at_ms != 0 &&
         clock_monotonic_ms() - renewer->loaded_at_ms < RENEW_AGAIN_MS) {
-        // A load has just ended, so this is the newest set.
+        // A load has ended less than RENEW_AGAIN_MS ago, so its result is new enough.
         send_result(renewer, m->part, renewer->last_failed ? NULL : renewer->parts[0].set);
     } else {
-        renewer_load(renewer); // its result goes to all workers
+        renewer_load(renewer); // all workers get its result
     }
     free(m);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Credential sets, and functions that their sources share. Any thread; reading a file blocks.
+// Credential sets, and helper functions that the sources share. Any thread. Reading a file blocks.
 #include <errno.h>
 #include <fcntl.h>
 #include <openssl/crypto.h>

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// The `dir:` driver: a POSIX tree whose first-level folders are buckets. All file calls go through
-// disk_io, and listings run on the pool for blocking calls. Nothing here blocks a worker.
+// The `dir:` driver, for a POSIX tree whose first-level folders are buckets. All calls for files go
+// through disk_io, and listings run on the pool for blocking calls. Nothing here blocks a worker.
 //
-// A fetch, on one worker: open (openat2, which cannot leave the tree) -> statx: the version ->
-// on_head -> read, deliver, read, ... -> statx again -> last piece, on_end. The last piece is held
-// back until the second statx has shown the same version. So an object of one piece never reaches
-// the caller if the file changed during the read. For a larger one on_end gets ERR_ORIGIN_CHANGED.
+// The steps of a fetch, all on one worker: open (openat2, which cannot leave the tree) -> statx,
+// which gives the version -> on_head -> read, deliver, read, ... -> statx again -> deliver the last
+// piece -> on_end.
 //
-// One operation is in flight at a time; a paused fetch has none. The descriptor belongs to the
-// fetch. A piece is in chunks, which count in the budget and are held only from the read to the
-// delivery. So a paused fetch holds none, except perhaps a last piece. While the budget is used up,
-// a piece is one chunk.
+// The last piece is delivered only if the second statx shows the same version. So if the file
+// changes during the read, an object of one piece never reaches the caller. For a larger object
+// on_end gets ERR_ORIGIN_CHANGED.
+//
+// A fetch has one operation in flight at a time, and none while it is paused. It owns its
+// descriptor. The memory of a piece is chunks, which the budget counts. They are allocated for the
+// read and freed after the delivery. So a paused fetch has none, except perhaps for its last piece.
+// While the budget is used up, a piece is one chunk.
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/openat2.h>
@@ -26,32 +29,32 @@
 #include "origin/origin_directory_private.h"
 #include "stats/stats.h"
 
-#define PIECE_CHUNKS 4u // the first piece is one chunk
+#define PIECE_CHUNKS 4u // the most chunks of a piece; the first piece is one chunk
 #define OPEN_TRIES_MAX 16u
 
 enum phase {
     PHASE_OPEN,
-    PHASE_OPEN_BUCKET, // the key does not exist; does its bucket?
+    PHASE_OPEN_BUCKET, // the key does not exist, so this looks whether its bucket does
     PHASE_STAT,
     PHASE_READ,
     PHASE_STAT_AGAIN,
-    PHASE_LAST // the held piece may be delivered
+    PHASE_LAST // the last piece may be delivered
 };
 
 struct origin_directory_fetch {
     struct origin_call call; // must be the first member
     enum phase phase;
     bool op_running, paused, cancelled;
-    enum err start_err; // ends the fetch before it began
+    enum err start_err; // the fetch got no slot, and ends with this error
     unsigned open_tries;
     int fd;
     char *path;   // in the fetch's arena
-    char *bucket; // as a C string, also in the arena
+    char *bucket; // the same, as a C string
     struct disk_op op;
     struct chunk *piece[PIECE_CHUNKS];
     struct iovec iov[PIECE_CHUNKS];
     unsigned piece_chunks;
-    uint64_t offset, remaining; // of the body, not yet read
+    uint64_t offset, remaining; // of the part of the body that is not read yet
     struct statx stat, stat_again;
     struct task task;
     uint64_t started_us;
@@ -81,7 +84,7 @@ static void fetch_free(void *ptr)
 {
     struct origin_directory_fetch *d = ptr;
     if (d->fd >= 0) {
-        (void)close(d->fd); // opened for reading: no data can be lost
+        (void)close(d->fd); // opened for reading, so an error loses no data
     }
     free(d);
 }
@@ -151,7 +154,7 @@ static void start_stat(struct origin_directory_fetch *d, enum phase phase)
 {
     bool again = phase == PHASE_STAT_AGAIN;
     d->phase = phase;
-    // The second statx must ask the file server, not use its cached answer.
+    // The second statx must ask the file server instead of using a cached answer.
     op_start(d, (struct disk_op){.kind = DISK_STATX,
                                  .fd = d->fd,
                                  .path = "",
@@ -159,7 +162,7 @@ static void start_stat(struct origin_directory_fetch *d, enum phase phase)
                                  .statx = again ? &d->stat_again : &d->stat});
 }
 
-// Allocates chunks for `max_bytes`, or as many as the budget allows; at least one.
+// Allocates chunks for `max_bytes`, or as many as the budget allows, but at least one.
 static void piece_take(struct origin_directory_fetch *d, uint64_t max_bytes)
 {
     size_t len = 0;
@@ -197,7 +200,7 @@ static bool add_header(struct origin_fetch *f, struct span name, struct span val
     return value.ptr != NULL && headers_add(&f->headers, f->arena, name, value);
 }
 
-// Describes the version from `stat`, as the head of a reply would.
+// Fills in the headers and the version of the answer from the file's `stat`.
 static enum err describe_version(struct origin_directory_fetch *d)
 {
     struct origin_fetch *f = d->call.f;
@@ -221,7 +224,7 @@ static bool condition_names(struct span condition, struct span etag)
     return span_equal_cstr(condition, "*") || span_equal(condition, etag);
 }
 
-// Checks a client's condition against the version.
+// Evaluates a client's condition for the file's version.
 static enum err judge_condition(const struct origin_fetch *f)
 {
     const struct origin_condition *c = f->condition;
@@ -244,7 +247,8 @@ static enum err judge_condition(const struct origin_fetch *f)
     return ERR_OK;
 }
 
-// Checks conditions and range against the version; sets status and body.
+// Evaluates the conditions and the range for the file's version. Sets the status and the body's
+// position and length.
 static enum err judge(struct origin_fetch *f)
 {
     enum err err = f->condition != NULL ? judge_condition(f) : ERR_OK;
@@ -304,7 +308,7 @@ static void on_stat(struct origin_directory_fetch *d)
         fetch_end(d, err);
         return;
     }
-    // An empty body needs no second statx, because the caller gets only the version of the file.
+    // An empty body needs no second statx, because the caller gets no bytes.
     d->phase = d->remaining == 0 ? PHASE_LAST : PHASE_READ;
     fetch_go(d);
 }
@@ -350,7 +354,7 @@ static void on_open(struct origin_directory_fetch *d)
         d->fd = (int)d->op.result;
         start_stat(d, PHASE_STAT);
     } else if (d->op.errno_value == EAGAIN && d->open_tries < OPEN_TRIES_MAX) {
-        start_open(d); // a file on the path was renamed meanwhile
+        start_open(d); // something on the path was renamed during the look-up
     } else if (origin_directory_error(d->op.errno_value) == ERR_NO_SUCH_KEY) {
         start_open_bucket(d);
     } else {
@@ -402,7 +406,7 @@ static void on_op_done(struct disk_op *op)
     }
 }
 
-// Continues the fetch in its phase, unless it waits for something.
+// Continues the fetch, unless it is paused or waits for an operation.
 static void fetch_go(struct origin_directory_fetch *d)
 {
     if (d->op_running) {
@@ -506,7 +510,7 @@ static void origin_directory_fetch_start(struct origin_worker *ow, struct origin
     if (origin_directory_bucket_is_valid(f->bucket)) {
         d->bucket = arena_cstr(f->arena, f->bucket);
         d->path = origin_directory_file_path(f->arena, f->bucket, f->key);
-        // A key that cannot be a file needs no look-up; only its bucket's existence matters.
+        // No file can have this key, so only the existence of its bucket matters.
         d->phase = d->path == NULL && d->bucket != NULL ? PHASE_OPEN_BUCKET : PHASE_OPEN;
     }
     bool now = false;
@@ -586,7 +590,8 @@ enum err origin_directory_open(struct origin *origin, struct buf *ret_why)
     buf_printf(&text, "dir:%s", path);
     origin->description = strdup(buf_cstr(&text));
     origin->place =
-        strdup(origin->options.endpoint); // never written to, so other spellings do no harm
+        // no write passes through Forebay, so different spellings do no harm
+        strdup(origin->options.endpoint);
     check(origin->place != NULL);
     check(origin->description != NULL);
     buf_done(&text);

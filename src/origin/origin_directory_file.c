@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names and versions of files below the root of a `dir:` origin. Size, mtime, ctime and inode
-// identify a version. Its ETag ends in "-1", so that nobody takes it for an MD5. Any thread.
+// Names and versions of files below the root of a `dir:` origin. A version is identified by size,
+// mtime, ctime and inode. Its ETag ends in "-1", so that no client takes it for an MD5. Any thread.
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/openat2.h>
@@ -22,7 +22,8 @@ int origin_directory_file_open_blocking(int dir_fd, const char *path, int flags)
         if (fd >= 0) {
             return (int)fd;
         }
-        if (errno != EINTR && errno != EAGAIN) { // EAGAIN: a file on the path was renamed meanwhile
+        // EAGAIN: something on the path was renamed during the look-up
+        if (errno != EINTR && errno != EAGAIN) {
             return -1;
         }
     }
@@ -55,7 +56,7 @@ DIR *origin_directory_file_names(int fd)
     return dir;
 }
 
-// Returns true for a component that openat2 treats as a name.
+// Returns true if openat2 treats the component as a plain name.
 static bool piece_is_valid(struct span piece)
 {
     return piece.len > 0 && !span_equal_cstr(piece, ".") && !span_equal_cstr(piece, "..");
@@ -123,15 +124,16 @@ bool origin_directory_file_same(const struct statx *a, const struct statx *b)
 static int64_t age_us(const struct statx_timestamp *t, uint64_t now_wall_us)
 {
     if (t->tv_sec < 0 || t->tv_sec > INT64_MAX / 4000000) {
-        return INT64_MAX; // not a time that a clock shows
+        return INT64_MAX; // no clock shows such a time
     }
     return (int64_t)now_wall_us - (t->tv_sec * 1000000 + (int64_t)t->tv_nsec / 1000);
 }
 
 bool origin_directory_file_too_young(const struct statx *stat, uint64_t now_wall_us)
 {
-    // ctime comes from the file server's clock: one ahead of ours says nothing about age. mtime can
-    // be set to any value, so it counts only if it is near.
+    // ctime comes from the file server's clock. If it is in our future, that clock is ahead, so the
+    // age is unknown and the file counts as young. Users can set mtime to any value, so it counts
+    // only if it is near our time.
     int64_t changed = age_us(&stat->stx_ctime, now_wall_us);
     int64_t modified = age_us(&stat->stx_mtime, now_wall_us);
     return changed < (int64_t)YOUNG_US ||
@@ -144,7 +146,7 @@ enum err origin_directory_error(int errno_value)
     case ENOENT:
     case ENOTDIR:
     case ELOOP:
-    case EXDEV: // a symbolic link out of the tree
+    case EXDEV: // a symbolic link leads out of the tree
     case ENAMETOOLONG:
     case EISDIR:
     case ENXIO: // a socket, or a pipe without a writer
@@ -161,7 +163,7 @@ enum err origin_directory_error(int errno_value)
     case ENOMEM:
         return ERR_NO_MEMORY;
     default:
-        return ERR_ORIGIN_5XX; // the tree itself fails: an I/O error, or the file server is gone
+        return ERR_ORIGIN_5XX; // the tree itself fails: an I/O error, or an unreachable file server
     }
 }
 

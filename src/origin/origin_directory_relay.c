@@ -3,8 +3,9 @@
 // ListBuckets, GetBucketLocation. All other requests get S3's error NotImplemented, because a wrong
 // answer would be worse.
 //
-// A relay, on one worker: a job on the pool, which fills in status and body -> on_head -> on_body
-// -> on_end. The job owns the relay until it has run. A cancelled relay ends when its job is done.
+// The steps of a relay: a job on the pool makes the status and the body; then the worker calls
+// on_head -> on_body -> on_end. The job owns the relay until it has run. So a cancelled relay ends
+// only when its job is done.
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,8 +24,8 @@ struct origin_directory_relay {
     enum err start_err;
     int root_fd;
     struct origin_directory_scans *scans;
-    enum err answer;               // ERR_OK: status 200 and `body`
-    struct s3_error_detail detail; // else: details of the error
+    enum err answer;               // the result; ERR_OK: `body` is the body of a 200
+    struct s3_error_detail detail; // details, if `answer` is an error
     struct buf body;
     struct task task;
     uint64_t started_us;
@@ -115,7 +116,8 @@ static void relay_end(struct origin_directory_relay *d, enum err err)
     origin_call_end(&d->call, err);
 }
 
-// Turns an answer that is no success into S3's form: a status with an error document.
+// Fills in the head of the answer. An error becomes a status with an error document, as S3 sends
+// it.
 static enum err prepare_head(struct origin_directory_relay *d)
 {
     struct origin_relay *r = d->call.r;
@@ -227,7 +229,7 @@ static void relay_resume(struct origin_call *call)
 
 static void relay_resume_upload(struct origin_call *call)
 {
-    (void)call; // relays here read no request body
+    (void)call; // no request here has a body that is read
 }
 
 static void relay_cancel(struct origin_call *call)

@@ -2,20 +2,20 @@
 // Walks through a bucket's folder in the order of full key bytes. Runs on the threads of the pool
 // for blocking calls; one walk runs on one thread at a time.
 //
-// Inside a folder the names are sorted with a '/' after each subfolder's name. The walk enters a
-// subfolder where its name is in that order. This gives exactly the order of full keys: "a-b"
-// before "a/x", because '-' sorts before '/'. So a walk holds only the sorted names of the folders
-// on its path.
+// Inside a folder, names are sorted with a '/' after each subfolder's name. When the walk comes to
+// a subfolder in this order, it enters it at once. The result is exactly the order of full keys:
+// "a-b" before "a/x", because '-' sorts before '/'. So a walk needs only the sorted names of the
+// folders on its path.
 //
-// A walk whose page is full is parked under the name that ended the page. The request for the next
-// page finds it there and continues without reading a folder again. At most PARKED_MAX walks are
-// parked; the longest unused is dropped first.
+// When a page is full, its walk is parked under the last name of the page. The request for the next
+// page finds the walk by that name, and continues without reading a folder again. At most
+// PARKED_MAX walks are parked. The longest unused is dropped first.
 //
-// Memory: for a large folder, a level holds a window of names (origin_directory_window.c), which
-// the budget counts. If the budget is used up, parked walks are dropped first, then windows become
-// small. A listing then takes longer, but is never refused.
+// Memory: for each folder on its path, a walk has a window of names (origin_directory_window.c),
+// which the budget counts. If the budget is used up, parked walks are dropped first. After that,
+// windows become small. A listing then takes longer, but is never refused.
 //
-// Symbolic links count as their targets, if those are inside the tree. A folder that is its own
+// A symbolic link is listed as its target, if that is inside the tree. A folder that is its own
 // ancestor is not entered. Names that are too long for a key, special files and unreadable folders
 // are left out.
 #include <dirent.h>
@@ -38,21 +38,21 @@
 
 struct level {
     struct origin_directory_window window;
-    size_t path_len; // of scan.path, including this folder's '/'
+    size_t path_len; // length of this folder's path in scan.path, with its '/'
     uint32_t dev_major, dev_minor;
     uint64_t inode;
 };
 
 struct scan {
     struct list_node node;                      // in origin_directory_scans.parked
-    struct buf bucket, prefix, delimiter, last; // the name under which it is parked
+    struct buf bucket, prefix, delimiter, last; // identify a parked walk
     uint64_t parked_at_ms;
 
-    char path[S3_KEY_MAX + 257]; // the key so far; empty or ends with '/'
+    char path[S3_KEY_MAX + 257]; // the path of the current folder, and then the current name
     struct level **levels;       // the folders on the path
     unsigned level_count;
-    struct buf after, skip; // names up to `after` and those that begin with `skip` are left out
-    bool has_pending;       // `pending` was found when the last page was full
+    struct buf after, skip; // names up to `after`, or beginning with `skip`, are left out
+    bool has_pending;       // `pending` is the next name, found after the last page was full
     enum origin_directory_kind pending_kind;
     struct buf pending;
 };
@@ -124,7 +124,8 @@ static bool is_dot(const char *name)
     return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
 }
 
-// Returns true if no key at or below this name comes after `after`.
+// Returns true if the listing must have neither this name nor any key below it, because they all
+// sort at or before `after`.
 static bool lies_before(struct span after, struct span path, struct span name, bool is_folder)
 {
     if (after.len == 0) {
@@ -164,8 +165,7 @@ static enum err level_add(struct origin_directory_scans *scans, const struct sca
                : origin_directory_window_add(&level->window, name, kind, give_back, scans);
 }
 
-// Returns the part of the scan's prefix with which names in this folder must begin; empty: any
-// name.
+// Returns the part of the prefix with which the names in this folder must begin. Empty: any name.
 static struct span level_filter(const struct scan *scan, const struct level *level)
 {
     struct span prefix = buf_span(&scan->prefix);
@@ -227,7 +227,8 @@ static bool is_ancestor(const struct scan *scan, const struct statx *stat)
     return false;
 }
 
-// Opens the folder scan->path[0, path_len). ERR_OK with *ret_fd < 0: it is gone, or unreadable.
+// Opens the folder scan->path[0, path_len). If it is gone or unreadable, returns ERR_OK and sets
+// *ret_fd to a negative value.
 static enum err folder_open(const struct origin_directory_scans *scans, const struct scan *scan,
                             size_t path_len, int flags, int *ret_fd)
 {
@@ -252,8 +253,9 @@ static enum err folder_open(const struct origin_directory_scans *scans, const st
     return ERR_OK;
 }
 
-// Enters the folder scan->path[0, path_len). If `names` is false, the folder is only a component of
-// the path and its names are not read. Skips a folder that is gone, unreadable or its own ancestor.
+// Enters the folder scan->path[0, path_len). If `names` is false, its names are not read, because
+// it is only a component of the prefix. A folder that is gone, unreadable or its own ancestor is
+// skipped.
 static enum err level_push(struct origin_directory_scans *scans, struct scan *scan, size_t path_len,
                            bool names)
 {
@@ -294,7 +296,7 @@ static enum err level_push(struct origin_directory_scans *scans, struct scan *sc
     return err;
 }
 
-// Reads the next window of names. A folder that was removed meanwhile has none.
+// Reads the next window of names. If the folder was removed since, the window stays empty.
 static enum err level_refill(struct origin_directory_scans *scans, const struct scan *scan,
                              struct level *level)
 {
@@ -309,8 +311,8 @@ static bool delimiter_is_slash(const struct scan *scan)
     return span_equal_cstr(buf_span(&scan->delimiter), "/");
 }
 
-// Writes the next name in order to `ret_name`: a file's key, or with the delimiter "/" also a
-// folder's. ORIGIN_DIRECTORY_NEITHER at the end.
+// Writes the next name in key order to `ret_name`. It is the key of a file or, if the delimiter is
+// "/", also the path of a folder. *ret_kind is ORIGIN_DIRECTORY_NEITHER at the end.
 static enum err scan_next(struct origin_directory_scans *scans, struct scan *scan,
                           struct buf *ret_name, enum origin_directory_kind *ret_kind)
 {
@@ -358,8 +360,8 @@ static enum err scan_next(struct origin_directory_scans *scans, struct scan *sca
     return ERR_OK;
 }
 
-// Looks into one folder. Returns true if it holds a file, or a link to a folder, which is assumed
-// to hold one. Otherwise adds its subfolders to `folders`, each as "path/" and a NUL.
+// Looks into one folder. Returns true if it has a file, or a link to a folder, which is assumed to
+// have one. Otherwise appends its subfolders to `folders`, each as "path/" and a NUL.
 static bool probe_folder(int root_fd, const char *path, struct buf *folders)
 {
     DIR *dir = origin_directory_file_names(
@@ -395,9 +397,9 @@ static bool probe_folder(int root_fd, const char *path, struct buf *folders)
     return found;
 }
 
-// Returns true if there is a file below the folder `path` (relative to the root, with its '/').
-// Does not enter links to folders, so the walk ends. A folder with more open branches than fit is
-// assumed to hold a file.
+// Returns true if there is a file below the folder `path`, which is relative to the root and ends
+// with '/'. Does not enter links to folders, so the search ends. If more folders wait to be
+// searched than fit into the buffer, assumes that there is a file.
 static bool folder_has_file(int root_fd, const char *path)
 {
     struct buf folders, current;
@@ -442,8 +444,8 @@ static void scan_free(struct scan *scan)
     free(scan);
 }
 
-// Returns the part of `key` up to and including its first delimiter after the prefix; empty if
-// there is none.
+// Returns the part of `key` up to and including the first delimiter after the prefix. Empty: there
+// is no delimiter.
 static struct span common_prefix(struct span key, struct span prefix, struct span delimiter)
 {
     if (delimiter.len == 0 || key.len <= prefix.len || !span_starts_with(key, prefix)) {
@@ -478,7 +480,8 @@ static enum err scan_new(struct origin_directory_scans *scans, struct span bucke
     if (fold.len > 0 && fold.len == query->after.len) {
         buf_set(&scan->skip, fold); // the previous page ended with this common prefix
     }
-    // Folders above the prefix's last component are entered by name only.
+    // The folders that the prefix names are opened without reading their names. The names of the
+    // last one are read.
     size_t base = query->prefix.len;
     while (base > 0 && query->prefix.ptr[base - 1] != '/') {
         base--;
@@ -531,8 +534,8 @@ static void unpark_locked(struct origin_directory_scans *scans, struct scan *sca
     scans->locked.count--;
 }
 
-// Removes parked walks that are too old or too many, as a list that the caller frees without the
-// lock.
+// Moves parked walks that are too old or too many to a list, which the caller frees after it has
+// released the lock.
 static void trim_locked(struct origin_directory_scans *scans, uint64_t now_ms, struct list *ret_out)
 {
     struct list_node *node;
@@ -667,7 +670,7 @@ static enum err add_entry(struct page_builder *b, struct span key)
         (void)close(fd);
     }
     if (result != 0 || !S_ISREG(stat.stx_mode)) {
-        return ERR_OK; // gone since the folder was read
+        return ERR_OK; // the file has been removed since its folder was read
     }
     char etag[ORIGIN_DIRECTORY_ETAG_LEN + 1];
     origin_directory_file_etag(&stat, etag);
@@ -679,7 +682,7 @@ static enum err add_entry(struct page_builder *b, struct span key)
     }
     entry->size = stat.stx_size;
     entry->last_modified = (time_t)stat.stx_mtime.tv_sec;
-    entry->last_modified_ms = 0; // like the Last-Modified header
+    entry->last_modified_ms = 0; // whole seconds, like the Last-Modified header
     b->entry_count++;
     buf_set(&b->scan->last, entry->key);
     return ERR_OK;
@@ -693,7 +696,7 @@ static enum err add_name(struct page_builder *b, struct span name, enum origin_d
         buf_append_char(&b->path, '/');
         buf_append_span(&b->path, name);
         if (!folder_has_file(b->scans->root_fd, buf_cstr(&b->path))) {
-            return ERR_OK; // no key begins with it
+            return ERR_OK; // no key begins with the folder's path
         }
         return add_prefix(b, name);
     }

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sorts a folder's names with limited memory. A window holds the lowest names above the last name
-// of the previous window. While the folder is read, a window that cannot grow drops its upper half,
-// and from then on ignores every name above the lower half. When the walk has used all names of the
+// Sorts a folder's names with limited memory. A window has the lowest names above the last name of
+// the previous window. If a window cannot grow while its folder is read, it drops its upper half.
+// From then on it ignores every name above the lower half. When the walk has used all names of the
 // window, it reads the folder again for the next window.
 //
-// The memory of a window is charged to BUDGET_FOLDERS, which never refuses WINDOW_BYTES_LEAST. So
-// with little memory a listing takes longer, but ends. One thread at a time.
+// The memory of a window is charged to BUDGET_FOLDERS. WINDOW_BYTES_LEAST is never refused, so with
+// little memory a listing takes longer, but ends. One thread at a time.
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/chunk.h"
 #include "origin/origin_directory_private.h"
 
-#define WINDOW_BYTES_MAX (4u << 20) // for the names of one folder and their table
+#define WINDOW_BYTES_MAX (4u << 20) // for the names of one window and their table
 #define WINDOW_BYTES_LEAST 65536u
 
 void origin_directory_window_init(struct origin_directory_window *w)
@@ -70,8 +70,8 @@ void origin_directory_window_advance(struct origin_directory_window *w)
     w->name_count = w->next = 0;
 }
 
-// Returns the bytes that the window allocates to have room for `more` bytes of names and one more
-// table entry.
+// Returns how many bytes the window will have allocated after it has grown by `more` bytes of names
+// and one table entry.
 static size_t bytes_with(const struct origin_directory_window *w, size_t more)
 {
     size_t bytes = w->bytes.cap, names = w->name_cap;

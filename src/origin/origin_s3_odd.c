@@ -22,8 +22,8 @@
 //   If-Match fails (412, 400, 501)
 //       Sends the same GET without If-Match. response_answer_judge() compares the answer's ETag
 //       with the expected one, so no other version is ever accepted. If the ETag is the expected
-//       one, the store fails If-Match for its own ETag, or its replicas differ: it has accepted an
-//       If-Match lately.
+//       one, the store fails If-Match for its own ETag. But if it has accepted an If-Match lately,
+//       its replicas differ instead.
 //   The store has another version or none, although clients have bytes of the requested one
 //   (is_bound)
 //       Sends the same GET again, on a new connection, so that another replica may answer.
