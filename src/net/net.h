@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The HTTP client: sends requests with libcurl in a worker's loop, and owns their connections, TLS
-// and name look-up. It also checks the response heads strictly. It knows no S3.
+// The HTTP client: sends requests with libcurl in a worker's loop, and handles their connections,
+// TLS and name look-up. It also checks the response heads strictly. It knows nothing of S3.
 //
 // The rules of loop/loop.h for asynchronous calls hold here too.
 #ifndef FOREBAY_NET_NET_H
@@ -19,16 +19,16 @@
 void net_init(void);
 
 // --- transfer.c ----------------------------------------------------------------------------------
-// HTTP/1.1 requests through curl multi handles in the worker's loop.
+// Sends HTTP/1.1 requests by curl multi handles in the worker's loop.
 
-// One pool per worker, origin and credential set: libcurl may reuse a connection only inside a
-// pool.
+// A pool of connections. There is one per worker, origin and credential set, because libcurl reuses
+// a connection only inside a pool.
 struct transfer_pool_options {
-    unsigned max_connections;       // per host; requests above it wait
+    unsigned max_connections;       // per host; further requests wait
     uint64_t connect_timeout_ms;    // 3 s
-    uint64_t first_byte_timeout_ms; // from the end of the request to the first header; 10 s
-    uint64_t idle_timeout_ms;       // longest silence inside a body, unless we paused it; 10 s
-    uint64_t keepalive_ms;          // idle connections older than this are not reused (4 s)
+    uint64_t first_byte_timeout_ms; // from the end of the request to the first header line; 10 s
+    uint64_t idle_timeout_ms;       // longest silence inside a body that we have not paused; 10 s
+    uint64_t keepalive_ms;          // a connection idle for longer is not reused; 4 s
     const char *ca_file;            // NULL: system bundle
     bool deny_link_local;           // refuse addresses at which clouds hand out credentials
     // For tests: "NAME:PORT:ADDRESS,ADDRESS" gives the addresses of NAME instead of a look-up.
@@ -41,77 +41,80 @@ struct transfer_pool *transfer_pool_new(struct worker *w,
 // Changes the options for transfers that start from now on. max_connections, names and existing
 // connections stay as they are.
 void transfer_pool_set(struct transfer_pool *pool, const struct transfer_pool_options *options);
-// Reads the certificate authorities of a file again. Returns ERR_INVALID if it has no usable one.
-// Any thread; blocks.
+// Reads the certificate authorities of a file again, for transfer_authorities_use(). Returns
+// ERR_INVALID if the file has no usable authority. Any thread; blocks.
 struct transfer_authorities;
 enum err transfer_authorities_load(const char *ca_file,
                                    struct transfer_authorities **ret_fresh) MUST_USE;
-// Uses `fresh` for new connections of all pools with that file. Takes ownership of `fresh`. Any
+// Makes all pools with that file use `fresh` for new connections. Takes ownership of `fresh`. Any
 // thread.
 void transfer_authorities_use(struct transfer_authorities *fresh);
-// Frees authorities that were not passed to transfer_authorities_use(). NULL is allowed.
+// Frees authorities that were not passed to transfer_authorities_use(). Accepts NULL.
 void transfer_authorities_free(struct transfer_authorities *fresh);
-// Frees a pool. Its running transfers first end with ERR_CANCELLED. Call it on the worker, but not
-// inside on_end(), or between loop_stop() and loop_free().
+// Frees a pool. Its running transfers first end with ERR_CANCELLED. Call it on the pool's worker,
+// except inside on_end(). After loop_stop(), the thread that owns the loop may also call it.
 void transfer_pool_free(struct transfer_pool *pool);
 
 struct transfer;
 struct transfer_calls {
-    // Gets every raw header line as received, CRLF included: status lines and 1xx heads too, but no
-    // trailer fields. Any result but ERR_OK aborts the transfer with that error.
+    // Gets every raw header line as received, with its CRLF. Status lines and 1xx heads are
+    // included, trailer fields are not. Any result but ERR_OK aborts the transfer with that error.
     enum err (*on_header_line)(void *ctx, struct span line);
-    // Gets body bytes and must take all of them. May call transfer_pause().
+    // Gets bytes of the body, and must use or copy all of them. May call transfer_pause(). Any
+    // result but ERR_OK aborts the transfer with that error.
     enum err (*on_body)(void *ctx, struct span data);
-    // Upload: writes up to `max` bytes into `buf`. ERR_OK with *ret_len 0 means the end of the
-    // body. ERR_AGAIN pauses the upload until transfer_resume_upload(). Other errors abort. NULL
-    // without a body.
+    // Writes the next bytes of an upload into `buf`, up to `max`. NULL if the request has no body.
+    // ERR_AGAIN pauses the upload until transfer_resume_upload(). Any other error aborts the
+    // transfer, and so does ERR_OK with *ret_len 0 before body_length is reached.
     enum err (*on_upload)(void *ctx, char *buf, size_t max, size_t *ret_len);
-    // Called exactly once, at the end. ERR_OK: the message was complete by its framing. The
+    // Called exactly once, at the end. ERR_OK: the answer is complete by its HTTP framing. The
     // transfer is freed after this call.
     void (*on_end)(void *ctx, enum err err, const char *detail);
 };
-// How private an address is, in rising order. A transfer that follows a redirect may not connect to
-// an address that is more private than the address of the host that sent the redirect.
+// How private an address is, in rising order. A transfer that follows a redirect may connect only
+// to addresses that are no more private than that of the host that sent the redirect.
 enum transfer_reach {
     TRANSFER_REACH_ANY,     // no limit, or unknown
     TRANSFER_REACH_PUBLIC,  // the internet
     TRANSFER_REACH_PRIVATE, // private and shared ranges (RFC 1918, 6598, 4193)
     TRANSFER_REACH_LOCAL    // this machine or its network link
 };
-// Returns ANY if the text is not a literal address.
+// Returns how private a literal address is. Returns ANY if the text is no literal address.
 enum transfer_reach transfer_reach_of_text(const char *address);
 
 struct transfer_request {
     struct span method;
-    const char *url; // complete; sent unchanged (CURLOPT_PATH_AS_IS)
-    // All headers to send, Host included. Only HTTP framing headers are added. Content-Length,
-    // Transfer-Encoding and Expect are dropped from this list, because this layer writes them. A
+    const char *url; // complete; its path is sent unchanged (CURLOPT_PATH_AS_IS)
+    // All headers to send, Host included, except for the framing headers. Content-Length,
+    // Transfer-Encoding and Expect are ignored, because this layer writes the framing itself. A
     // body is sent with its length, and a PUT or POST without a body with length 0.
     const struct header *headers;
     unsigned header_count;
     bool has_body;
     uint64_t body_length; // always known
-    // Use a new connection, because a reused one may be dead and the request must not be repeated.
+    // Use a new connection. Needed for a request that must not be repeated, because a reused
+    // connection may be dead.
     bool fresh_connection;
-    uint64_t first_byte_timeout_ms; // 0: the pool's
-    uint64_t late_timeout_ms;       // longest silence inside the body of a 2xx; 0: idle_timeout_ms
+    uint64_t first_byte_timeout_ms; // 0: that of the pool
+    uint64_t late_timeout_ms;       // idle_timeout_ms for the body of a 2xx; 0: the pool's
     const char *unix_socket;        // path of the socket to connect to; NULL: use the URL's host
-    // The most private kind of address allowed. ERR_PERMISSION if the name has no such address.
+    // The most private kind of address that the transfer may connect to. If all addresses of the
+    // host are more private, the transfer fails with ERR_PERMISSION.
     enum transfer_reach reach;
 };
-// Starts a transfer. No callback runs inside this call; even an immediate failure reports on_end()
-// later. The callbacks get `ctx`.
+// Starts a transfer, whose callbacks get `ctx`. No callback runs inside this call. Even an
+// immediate failure is reported later, by on_end().
 struct transfer *transfer_start(struct transfer_pool *pool, const struct transfer_request *request,
                                 const struct transfer_calls *calls, void *ctx);
-void transfer_pause(struct transfer *t);  // stops body delivery; allowed in callbacks
+void transfer_pause(struct transfer *t);  // stops the delivery of the body; allowed in callbacks
 void transfer_resume(struct transfer *t); // continues in the next turn, never inside this call
 void transfer_resume_upload(struct transfer *t);
-// Cancels the transfer. The only callback after this is on_end(ERR_CANCELLED).
+// Cancels the transfer. The only callback that still runs is on_end(ERR_CANCELLED).
 void transfer_cancel(struct transfer *t);
-// Only in a callback: returns true if the connection has carried an earlier request.
+// Returns true if the connection has carried an earlier request. Only for use in a callback.
 bool transfer_reused_connection(const struct transfer *t);
 
-// Only in a callback: returns the reach of the peer's address; PUBLIC if unknown.
+// Returns how private the address of the server is; PUBLIC if unknown. Only for use in a callback.
 enum transfer_reach transfer_reach_of_peer(const struct transfer *t);
 
 // --- response_head.c -----------------------------------------------------------------------------
@@ -121,9 +124,9 @@ enum transfer_reach transfer_reach_of_peer(const struct transfer *t);
 // Usage: response_head_init(), then response_head_line() for every raw line until it reports a
 // complete head. Then the fields may be read.
 
-// S3 allows 2 KiB of metadata, which may be several hundred headers. The text of
-// ERR_ORIGIN_HEAD_TOO_LARGE names both limits. libcurl itself refuses heads above 300 KiB.
-#define RESPONSE_HEADERS_MAX 1024u     // per head; less than HEADERS_MAX, as a reply adds its own
+// S3 allows 2 KiB of metadata, which may be several hundred headers. The error text of
+// ERR_ORIGIN_HEAD_TOO_LARGE states both limits. libcurl itself refuses heads above 300 KiB.
+#define RESPONSE_HEADERS_MAX 1024u // per head; below HEADERS_MAX, because our replies add headers
 #define RESPONSE_HEAD_MAX (256u << 10) // bytes of all header lines, interim heads included
 #define RESPONSE_INTERIM_MAX 16u       // 1xx heads before the final one
 
@@ -136,22 +139,25 @@ struct response_head {
 
     // Valid once the head is complete.
     unsigned status, version_minor;
-    bool is_strict;  // every line was well formed; false: never store
+    bool is_strict;  // every line was well formed; if false, the answer must not be stored
     bool has_length; // Content-Length
     uint64_t length;
     bool is_chunked;        // Transfer-Encoding: chunked
     struct headers headers; // the well-formed headers, values trimmed; copies in the arena
 
-    // About the previous header line, which a folded line would continue: whether there is one, and
-    // whether it is a framing header.
+    // About the previous header line, which a folded line would continue: whether it was kept, and
+    // whether it was a framing header.
     bool last_was_framing, has_last;
 };
 
 void response_head_init(struct response_head *h, struct arena *arena, bool is_head_request);
-// Takes one raw line, CRLF included. *ret_done: the head is complete; further lines are trailers
-// and are ignored. ERR_ORIGIN_PROTOCOL: the answer cannot be trusted; close the connection.
-// ERR_ORIGIN_HEAD_TOO_LARGE: the same, for more than RESPONSE_HEADERS_MAX headers or
-// RESPONSE_HEAD_MAX bytes. Also ERR_NO_MEMORY.
+// Reads one raw line, with its CRLF. Sets *ret_done once the head is complete. Further lines are
+// then trailers and are ignored. Errors:
+//
+// - ERR_ORIGIN_PROTOCOL: the answer cannot be trusted, so the caller closes the connection.
+// - ERR_ORIGIN_HEAD_TOO_LARGE: the head has more than RESPONSE_HEADERS_MAX headers or
+//   RESPONSE_HEAD_MAX bytes. The caller closes the connection too.
+// - ERR_NO_MEMORY.
 enum err response_head_line(struct response_head *h, struct span line, bool *ret_done) MUST_USE;
 
 #endif

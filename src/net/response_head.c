@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rejects answers that libcurl accepts but a cache must not trust: two Content-Lengths,
-// Content-Length together with Transfer-Encoding, malformed numbers, bare line feeds, folded lines.
-// Any doubt about where the body ends is an error at once. Other malformed lines are dropped and
-// never sent to a client, and they make the answer unstorable.
+// Detects answers that libcurl accepts but a cache must not trust. They have two Content-Lengths,
+// Content-Length together with Transfer-Encoding, malformed numbers, bare line feeds or folded
+// lines.
+//
+// If there is any doubt where the body ends, the answer is an error at once. Other malformed lines
+// are dropped and never sent to a client. An answer with such lines must not be stored.
 #include <string.h>
 
 #include "net/net.h"
@@ -22,7 +24,7 @@ static bool is_digit(char c)
     return c >= '0' && c <= '9';
 }
 
-// "HTTP/1.x NNN[ reason]"
+// Reads "HTTP/1.x NNN[ reason]".
 static enum err take_status_line(struct response_head *h, struct span line)
 {
     if (line.len < 12 || memcmp(line.ptr, "HTTP/1.", 7) != 0 ||
@@ -77,7 +79,7 @@ static enum err take_transfer_encoding(struct response_head *h, struct span valu
     return ERR_OK;
 }
 
-// Headers that decide where the body ends or which bytes it holds.
+// Returns true for headers that decide where the body ends or which bytes of the object it has.
 static bool is_framing_name(struct span name)
 {
     return span_equal_nocase(name, SPAN("Content-Length")) ||
@@ -92,7 +94,8 @@ static enum err take_folded(struct response_head *h)
         return ERR_ORIGIN_PROTOCOL;
     }
     if (h->has_last && h->headers.count > 0) {
-        h->headers.count--; // drop it: its value continues in the folded line, which is ignored
+        // drop the previous header, because the rest of its value is in this ignored line
+        h->headers.count--;
         h->has_last = false;
     }
     return ERR_OK;
@@ -148,7 +151,7 @@ static void head_complete(struct response_head *h)
 {
     h->state = RESPONSE_DONE;
     if (has_body(h) && !h->has_length) {
-        h->is_strict = false; // chunked, or ended by closing the connection
+        h->is_strict = false; // the body is chunked, or ends when the connection closes
     }
     if (!has_body(h) && h->is_chunked && !h->is_head_request) {
         h->is_strict = false;
@@ -179,7 +182,8 @@ enum err response_head_line(struct response_head *h, struct span line, bool *ret
         h->is_strict = false; // a bare line feed
     }
     if (line.len > 0 && line.ptr[0] == '\r') {
-        return ERR_ORIGIN_PROTOCOL; // libcurl ends the head here, and takes the rest for the body
+        // libcurl would end the head here and take the rest for the body
+        return ERR_ORIGIN_PROTOCOL;
     }
     switch (h->state) {
     case RESPONSE_STATUS_LINE:

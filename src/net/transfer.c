@@ -1,30 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-// HTTP/1.1 requests: curl multi handles (transfer_lane.c) in the worker's event base. Everything
-// here runs on the pool's worker.
+// Runs HTTP/1.1 requests by curl multi handles (transfer_lane.c) in the worker's event base.
+// Everything here runs on the pool's worker.
 //
-// curl forbids multi calls inside its callbacks, and we promise that no starting call runs a
-// callback. So calls from outside (start, pause, resume, cancel) and curl's callbacks only record
-// what they want, put the transfer on the pool's list `changed` and defer pool_drive(). Only
-// pool_drive() acts: it adds and removes handles, pauses and resumes, runs curl's timers, and
-// reports ends.
+// curl forbids multi calls inside its callbacks, and loop/loop.h forbids callbacks inside the calls
+// that start an operation. So calls from outside (start, pause, resume, cancel) and curl's
+// callbacks only record what must be done, put the transfer on the pool's list `changed` and defer
+// pool_drive(). Only pool_drive() acts: it adds and removes handles, pauses and resumes, runs
+// curl's timers, and reports ends.
 //
-// The states of a transfer, which transfer_enter() changes:
-// - STARTING: until its handle is added to curl's multi handle.
-// - RUNNING: in the multi handle; header, body and upload callbacks come.
-// - ENDED: out of the multi handle; on_end() runs, then the transfer is freed.
-// A transfer ends when curl says so, when a callback of the caller returned an error, when one of
-// our own timeouts struck, or by transfer_cancel().
+// The states of a transfer, which only transfer_enter() changes:
+// - STARTING: its handle is not yet in curl's multi handle.
+// - RUNNING: its handle is in the multi handle, and curl calls back for headers, body and upload.
+// - ENDED: its handle is out of the multi handle. on_end() runs, and then the transfer is freed.
 //
-// Timeouts: curl watches name look-up and connecting, with one limit for both. We watch three
-// waits: for the first line of the answer after the request was sent, for the origin to accept more
-// of an upload, and for more of a body. They run only while nothing on our side holds the transfer
-// back. A piece of data does not move the timer. When the timer fires, it looks at the time of the
+// A transfer ends when curl reports its end, when a callback of the caller returns an error, when
+// one of our own timeouts strikes, or by transfer_cancel().
+//
+// Timeouts: curl limits the time for name look-up and connecting together. We limit three waits:
+// for the first line of the answer after the request was sent, for the origin to accept more of an
+// upload, and for more of a body. These timeouts do not apply while our side holds the transfer
+// back. Progress does not move the timer: when the timer fires, it compares with the time of the
 // last progress.
 //
-// Pausing: a paused transfer returns CURL_WRITEFUNC_PAUSE for data that curl has already read. curl
-// keeps that data, at most one receive buffer. The transfer is then paused in curl, so that the
-// socket's buffer fills up. A transfer that waits for its turn to receive (transfer_turn.c) is
-// paused in curl too, but accepts the data that has already been read.
+// Pausing: a paused transfer returns CURL_WRITEFUNC_PAUSE for data that curl has already read, and
+// curl keeps that data, which is at most one receive buffer. After that, the transfer is paused in
+// curl, so that the socket's buffer fills up and the origin must wait. A transfer that waits for
+// its turn to receive (transfer_turn.c) is paused in curl too, but still accepts the data that curl
+// has already read.
 #include <curl/curl.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -70,7 +72,7 @@ void transfer_enter(struct transfer *t, enum transfer_state state)
 {
     static const uint8_t successors[] = {
         [STARTING] = 1u << RUNNING | 1u << ENDED,
-        [RUNNING] = 1u << STARTING | 1u << ENDED, // STARTING: again, on a new connection
+        [RUNNING] = 1u << STARTING | 1u << ENDED, // STARTING: once more, on a new connection
         [ENDED] = 0,
     };
     check_step(successors, t->state, state);
@@ -114,7 +116,7 @@ void transfer_resume_upload(struct transfer *t)
 void transfer_cancel(struct transfer *t)
 {
     if (as_transfer(t)->state != ENDED) {
-        t->abort_err = ERR_CANCELLED; // replaces any other reason
+        t->abort_err = ERR_CANCELLED; // this error replaces any other
         transfer_changed(t);
     }
 }
@@ -125,7 +127,7 @@ static uint64_t transfer_limit_ms(const struct transfer *t)
 {
     switch (t->wait) {
     case WAIT_CONNECT:
-        return 0; // curl has its own limit
+        return 0; // curl applies its own timeout
     case WAIT_UPLOAD:
         return t->upload_pause.is_wanted ? 0 : t->idle_timeout_ms;
     case WAIT_FIRST_BYTE:
@@ -138,7 +140,7 @@ static uint64_t transfer_limit_ms(const struct transfer *t)
     return 0;
 }
 
-// Records progress, which restarts the timeout of the current wait.
+// Records progress, from which the timeout of the current wait counts.
 static void transfer_touch(struct transfer *t)
 {
     t->active_us = worker_now_us(t->pool->worker);
@@ -163,7 +165,7 @@ static void on_transfer_timer(struct timer *timer)
     struct transfer *t = as_transfer(container_of(timer, struct transfer, timer));
     uint64_t limit_ms = transfer_limit_ms(t);
     if (limit_ms == 0) {
-        return; // held back by our side; resuming calls transfer_touch()
+        return; // our side holds it back; when it resumes, it calls transfer_touch()
     }
     uint64_t passed_us = worker_now_us(t->pool->worker) - t->active_us;
     if (passed_us < limit_ms * 1000) {
@@ -188,7 +190,7 @@ static bool transfer_is_doomed(const struct transfer *t)
     return t->abort_err != ERR_OK;
 }
 
-// Called just before the request is sent on an established connection.
+// curl calls this just before it sends the request on an established connection.
 static int on_curl_prereq(void *ctx, char *primary_ip, char *local_ip, int primary_port,
                           int local_port)
 {
@@ -219,7 +221,8 @@ static void transfer_note_head(struct transfer *t, struct span line)
         t->head = HEAD_OVER;
         transfer_judge_upload(t);
         if (t->status >= 300 && t->upload_pause.is_wanted) {
-            // curl sends no more of the upload, but would wait while it is paused
+            // curl will send no more of the upload, but does not end the transfer while that is
+            // paused
             t->upload_pause.is_wanted = false;
             transfer_changed(t);
         }
@@ -235,7 +238,7 @@ static size_t on_curl_header(char *ptr, size_t size, size_t count, void *ctx)
     }
     if (t->head == HEAD_OVER) {
         transfer_touch(t);
-        return len; // trailer fields are not used
+        return len; // trailer fields are ignored
     }
     struct span line = {ptr, len};
     transfer_note_head(t, line);
@@ -293,7 +296,7 @@ static size_t on_curl_upload(char *buf, size_t size, size_t count, void *ctx)
         return CURL_READFUNC_PAUSE;
     }
     if (err == ERR_OK && len == 0) {
-        err = ERR_INCOMPLETE_BODY; // the announced length was not reached, so this is no clean end
+        err = ERR_INCOMPLETE_BODY; // the body ended before its announced length
     }
     if (err != ERR_OK) {
         transfer_abort(t, err);
@@ -303,7 +306,7 @@ static size_t on_curl_upload(char *buf, size_t size, size_t count, void *ctx)
     }
     check(len <= max);
     t->body_sent += len;
-    // An early answer has started its own wait already.
+    // If the answer came early, its own wait has begun already and must not be replaced.
     if (t->wait == WAIT_UPLOAD && t->body_sent == t->body_length) {
         transfer_wait_for(t, WAIT_FIRST_BYTE);
     } else {
@@ -324,8 +327,8 @@ static CURL *handle_take(struct transfer_pool *pool)
     return easy;
 }
 
-// Only handles of successful requests are kept, because a failed one may still hold its receive
-// buffer.
+// Keeps a handle for later requests, or frees it. A handle whose request failed is freed, because
+// it may still have its receive buffer.
 static void handle_give_back(struct transfer_pool *pool, CURL *easy, bool has_succeeded)
 {
     if (has_succeeded && pool->idle_count < IDLE_HANDLES_MAX) {
@@ -338,7 +341,8 @@ static void handle_give_back(struct transfer_pool *pool, CURL *easy, bool has_su
 
 // --- Ends ----------------------------------------------------------------------------------------
 
-// Returns true if the transfer failed before any answer came from the address that curl chose.
+// Returns true if curl connected to an address, or tried to, and the transfer failed before any
+// answer came from there.
 static bool address_has_failed(const struct transfer *t, enum err err)
 {
     return (err == ERR_ORIGIN_CONNECT || err == ERR_ORIGIN_TLS || err == ERR_ORIGIN_RESET ||
@@ -375,14 +379,14 @@ static void transfer_end(struct transfer *t, enum err err, const char *detail)
     free(t);
 }
 
-// Reports our own reason, not curl's, because curl saw only that a callback refused.
+// Ends an aborted transfer with our own error. curl knows only that a callback refused to go on.
 static void transfer_end_doomed(struct transfer *t)
 {
     bool is_ours = t->abort_err == ERR_ORIGIN_TIMEOUT && t->error[0] != '\0';
     transfer_end(t, t->abort_err, is_ours ? t->error : error_row(t->abort_err)->text);
 }
 
-// Starts the request again on a new connection. This is safe for any request, because none of it
+// Starts the request again on a new connection. This is safe for any request, because no byte of it
 // has been sent.
 static void transfer_reconnect(struct transfer *t)
 {
@@ -424,7 +428,7 @@ static void lane_report_ends(struct transfer_lane *lane)
 {
     int left;
     CURLMsg *msg;
-    // Bounded by the transfers that curl has finished, because on_end() only queues new ones.
+    // This loop ends, because on_end() cannot add finished transfers: it only queues new ones.
     while ((msg = curl_multi_info_read(lane->multi, &left)) != NULL) {
         if (msg->msg == CURLMSG_DONE) {
             CURLcode code = msg->data.result;
@@ -443,17 +447,17 @@ static void transfer_apply_pauses(struct transfer *t)
     }
 }
 
-// When an address refuses or does not answer in time, curl 7.88, if driven by socket events, notes
-// the next address but does not try it until something else runs curl. If nothing does, the connect
-// timeout ends the transfer. Pausing and resuming runs curl, and has no other effect before the
-// request is sent.
+// Makes curl try the next address of a host. When an address refuses or does not answer in time,
+// curl 7.88 chooses the next address. But when it is driven by socket events, it does not connect
+// there before something else runs it. If nothing does, the connect timeout ends the transfer.
+// Pausing and resuming runs curl, and has no other effect before the request is sent.
 static void transfer_run_connect(struct transfer *t)
 {
     bool must_run = t->must_run && t->wait == WAIT_CONNECT;
     t->must_run = false;
     if (must_run) {
         t->pool->is_in_curl = true;
-        (void)curl_easy_pause(t->easy, CURLPAUSE_SEND); // fails if curl has ended it
+        (void)curl_easy_pause(t->easy, CURLPAUSE_SEND); // fails if curl has ended the transfer
         (void)curl_easy_pause(t->easy, CURLPAUSE_CONT);
         t->pool->is_in_curl = false;
         transfer_lane_is_due(t->lane);
@@ -497,7 +501,7 @@ static void pool_drive(struct task *task)
     struct transfer_pool *pool = as_pool(container_of(task, struct transfer_pool, drive));
     struct list batch;
     list_init(&batch);
-    pool_run_lanes(pool); // first, so that transfers that curl has ended are not acted on
+    pool_run_lanes(pool); // first, because transfers that curl has ended must not be acted on
     list_append_all(&batch, &pool->changed);
     struct list_node *node;
     while ((node = list_pop_front(&batch)) != NULL) {
@@ -507,7 +511,7 @@ static void pool_drive(struct task *task)
     struct transfer *t;
     while ((t = transfer_turn_next(pool)) != NULL) {
         transfer_apply_pauses(as_transfer(t));
-        pool_run_lanes(pool); // this receives its data
+        pool_run_lanes(pool); // this receives the transfer's data
     }
     if (!list_empty(&pool->waiting)) {
         worker_defer(pool->worker, &pool->drive);
@@ -594,7 +598,8 @@ static void transfer_set_callbacks(struct transfer *t)
     CURL_SET(easy, CURLOPT_HEADERDATA, t);
     CURL_SET(easy, CURLOPT_WRITEFUNCTION, on_curl_body);
     CURL_SET(easy, CURLOPT_WRITEDATA, t);
-    CURL_SET(easy, CURLOPT_READFUNCTION, on_curl_upload); // no seek callback: a body is sent once
+    // there is no seek callback, because a body is sent only once
+    CURL_SET(easy, CURLOPT_READFUNCTION, on_curl_upload);
     CURL_SET(easy, CURLOPT_READDATA, t);
     CURL_SET(easy, CURLOPT_PREREQFUNCTION, on_curl_prereq);
     CURL_SET(easy, CURLOPT_PREREQDATA, t);

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// The connections of a lane: checks which addresses they may connect to, and whether an idle
-// connection may be reused. Runs on the pool's worker.
+// The connections of a lane. This file checks which addresses they may connect to, and whether an
+// idle connection may be reused. Runs on the pool's worker.
 //
-// Between two requests, no bytes may arrive on a connection. Bytes that do arrive (a second answer,
-// the answer to a cancelled upload, a server's goodbye) would be read as the answer to the next
-// request. curl takes such a connection for alive, so we check it ourselves just before a request
-// is sent. At that moment curl tells us only the local port, not the descriptor, so the lane
-// records the sockets it opened. Two connections to different addresses may share a port. Then
-// bytes on either one count against both, which only costs a new connection.
+// Between two requests, no bytes may arrive on a connection. If bytes arrive (a second answer, the
+// answer to a cancelled upload, a server's goodbye), curl still takes the connection for usable,
+// and would read them as the answer to the next request. So we check the connection ourselves just
+// before a request is sent.
+//
+// At that moment curl tells us only the local port, not the descriptor. So the lane records the
+// sockets that it opened. Two connections to different addresses may have the same local port. Then
+// bytes on either of them count against both, which costs no more than a new connection.
 //
 // Under TLS, session tickets and the like are bytes too. Servers usually send them before the first
-// answer, and they are read with it. A server that sends them later only loses the connection.
+// answer, and curl reads them with it. If a server sends them later, its connection is not reused.
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
@@ -23,8 +25,9 @@
 
 // --- Addresses -----------------------------------------------------------------------------------
 
-// Addresses at which clouds hand out credentials to any local caller: link-local addresses, and a
-// few others. An IPv4 address is recognised in all its IPv6 forms.
+// Addresses at which clouds hand out credentials to any local caller are the link-local addresses
+// and a few others. They are also recognised if the IPv4 address is written as IPv6 (mapped,
+// compatible, NAT64, 6to4).
 static bool v4_is_metadata(const uint8_t a[4])
 {
     static const uint8_t alibaba[4] = {100, 100, 100, 200};
@@ -141,7 +144,7 @@ static int port_of(curl_socket_t fd)
     return 0;
 }
 
-// Returns true if the socket has bytes, the peer's end or an error.
+// Returns true if the socket has unread bytes or an error, or if the peer has closed it.
 static bool socket_has_news(curl_socket_t fd)
 {
     char byte;
@@ -149,8 +152,8 @@ static bool socket_has_news(curl_socket_t fd)
     return len >= 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
 }
 
-// Returns true if OpenSSL holds unread bytes. curl may read only part of a TLS record; the rest
-// waits there and not in the socket.
+// Returns true if OpenSSL has unread bytes. curl may have read only a part of a TLS record. The
+// rest is then in OpenSSL's buffer, not in the socket.
 static bool tls_has_news(const struct transfer *t)
 {
     const struct curl_tlssessioninfo *tls = NULL;
@@ -191,8 +194,8 @@ bool transfer_reused_connection(const struct transfer *t)
 
 // --- After its answer ----------------------------------------------------------------------------
 
-// An origin that refuses an upload, or answers before it has received all of it, may not understand
-// what follows on the connection.
+// An origin that refuses an upload, or answers before it has received all of it, may take the rest
+// of the upload for the next request. So such a connection is not reused.
 void transfer_judge_upload(struct transfer *t)
 {
     curl_off_t sent = 0;

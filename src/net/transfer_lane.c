@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // The lanes of a pool. A lane is a curl multi handle with some of the pool's connections, their
-// sockets and curl's timer. Runs on the pool's worker.
+// sockets, and a timer for curl. Runs on the pool's worker.
 //
-// For each request, curl searches its connections to that host for a free one. With a thousand of
-// them, the search takes longer than the rest of the request. So a lane has at most
-// LANE_CONNECTIONS. (Each lane looks names up for itself; see transfer_setup.c.) A transfer runs in
-// the first lane with room. So a few transfers use few connections, and in a busy lane the
-// connection that became free last is found soon.
+// For each request, curl searches its connections to the host for a free one. Among a thousand
+// connections, this search takes longer than the rest of the request. So a lane has at most
+// LANE_CONNECTIONS. Each lane also looks names up for itself; see transfer_setup.c.
 //
-// curl closes connections that were idle for too long only when it searches for one. So this file
-// closes the connections of an unused lane.
+// A transfer runs in the first lane that has room. So few transfers use few connections, and in a
+// busy lane curl soon finds the connection that became free last.
 //
-// Between two requests curl does not watch a connection. The event loop keeps watching it, which
-// costs nothing while no data comes, and saves adding the socket again for the next request. If
-// data comes, the watching ends and the data stays in the socket, where transfer_connection.c finds
-// it.
+// curl closes connections that were idle for too long, but only while it searches for one. So this
+// file closes the connections of a lane that is not used any more.
+//
+// Between two requests, curl does not watch the socket of a connection. This file leaves the socket
+// in the event loop, so that it need not be added again for the next request. That costs nothing
+// while no data comes. If data comes, the socket is removed from the event loop. The data stays in
+// the socket, where transfer_connection.c finds it.
 #include <event2/event.h>
 #include <event2/event_struct.h>
 #include <stdlib.h>
@@ -24,12 +25,12 @@
 #include "base/chunk.h"
 #include "net/transfer_private.h"
 
-#define UNUSED_MS_MIN 1000u // curl counts in seconds
+#define UNUSED_MS_MIN 1000u // curl counts idle time in whole seconds
 
 struct lane_socket {
     struct list_node node;
     struct transfer_lane *lane;
-    struct transfer *transfer; // the transfer curl watches it for; NULL: none of ours
+    struct transfer *transfer; // curl watches the socket for this one; NULL: none of ours
     curl_socket_t fd;
     bool is_idle; // curl does not watch the socket now
     struct event event;
@@ -93,7 +94,7 @@ static void lane_socket_free(struct lane_socket *s)
 
 static void on_socket_event(evutil_socket_t fd, short what, void *ctx)
 {
-    // A call into curl may free the record.
+    // A call into curl may free `s`.
     struct lane_socket *s = ctx;
     struct transfer_lane *lane = as_lane(s->lane);
     if (s->is_idle) {
@@ -156,8 +157,8 @@ static void forget_socket(struct transfer_lane *lane, curl_socket_t fd)
     }
 }
 
-// Handles that curl stops watching the socket: keeps the record of a reusable connection, and frees
-// any other.
+// Called when curl stops watching the socket. Keeps the record if the connection may be reused, and
+// frees it otherwise.
 static void lane_socket_leave(struct lane_socket *s, const struct transfer *t)
 {
     bool has_answered = t != NULL && t->head == HEAD_OVER && !t->body_pause.is_in_curl;
@@ -165,7 +166,7 @@ static void lane_socket_leave(struct lane_socket *s, const struct transfer *t)
         s->transfer = NULL;
         s->is_idle = true;
     } else {
-        lane_socket_free(s); // the descriptor may soon belong to another connection
+        lane_socket_free(s); // the descriptor may soon be that of another connection
     }
 }
 
@@ -173,7 +174,7 @@ static int on_curl_socket(CURL *easy, curl_socket_t fd, int what, void *ctx, voi
 {
     struct transfer_lane *lane = as_lane(ctx);
     struct lane_socket *s = socket_ctx;
-    struct transfer *t = NULL; // a handle that curl made itself has none
+    struct transfer *t = NULL; // NULL for a handle that curl made for its own use
     check(curl_easy_getinfo(easy, CURLINFO_PRIVATE, (char **)&t) == CURLE_OK);
     if (what == CURL_POLL_REMOVE) {
         if (s != NULL) {
@@ -228,7 +229,8 @@ curl_socket_t transfer_open_socket(void *ctx, curlsocktype purpose, struct curl_
     check(t->magic == TRANSFER_MAGIC);
     struct transfer_lane *lane = t->lane;
     struct transfer_pool *pool = t->pool;
-    lane->must_look_up = t->has_opened; // a second socket means that the previous address failed
+    // if this is the second socket, the first address has failed
+    lane->must_look_up = t->has_opened;
     t->has_opened = true;
     transfer_note_socket(t);
     if (purpose != CURLSOCKTYPE_IPCXN) {
@@ -249,15 +251,15 @@ curl_socket_t transfer_open_socket(void *ctx, curlsocktype purpose, struct curl_
     }
     int unread = (int)chunk_budget_socket_bytes() * 4;
     if (unread > 0 && addr->family != AF_UNIX) {
-        // Limit the receive buffer, because a paused transfer's would grow to megabytes. Best
-        // effort.
+        // Limit the receive buffer, because that of a paused transfer would grow to megabytes. If
+        // this fails, the transfer works without the limit.
         (void)setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &unread, sizeof(unread));
     }
     struct pool_connection *c = calloc(1, sizeof(*c));
     check(c != NULL);
     for (unsigned i = 0; i < pool->lane_count; i++) {
-        // curl closes some sockets that never connected without a callback, so remove old records
-        // of this descriptor
+        // curl closes some sockets that never connected without calling transfer_close_socket(). So
+        // old records of this descriptor may be left.
         connection_forget(&pool->lanes[i], fd);
         forget_socket(&pool->lanes[i], fd);
     }
@@ -274,7 +276,7 @@ int transfer_close_socket(void *ctx, curl_socket_t fd)
     return close(fd);
 }
 
-// Frees the records of sockets that are still open, after curl has closed them.
+// Frees the records that are left after curl has closed all its sockets.
 static void connections_done(struct transfer_lane *lane)
 {
     struct list_node *node;
@@ -318,7 +320,7 @@ static void lane_close(struct transfer_lane *lane)
         lane_socket_free(container_of(node, struct lane_socket, node));
     }
     connections_done(lane);
-    timer_stop(&lane->timer); // curl may have set it again
+    timer_stop(&lane->timer); // curl may have started it again
     list_remove(&lane->due_node);
     lane->is_timeout_due = false;
 }

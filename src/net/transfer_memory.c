@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// curl's allocator on workers. A transfer allocates and frees a few dozen pieces, among them a
-// receive buffer. With many transfers at once, malloc took a third of the cost of a small transfer.
-// So the thread that frees a piece keeps it for its next allocation of the same size class.
+// curl's allocator on workers. A transfer allocates and frees a few dozen pieces of memory, among
+// them a receive buffer. With many transfers at once, malloc took a third of the cost of a small
+// transfer. So a worker keeps each piece that it frees, for its next allocation of the same size
+// class.
 //
-// Other sizes go to malloc, and so do other threads, such as curl's name look-up threads. Under a
-// sanitizer everything goes to malloc, so that the sanitizer sees each allocation.
+// Other sizes use malloc, and so do other threads, such as curl's threads for name look-ups. Under
+// a sanitizer all allocations use malloc, so that the sanitizer sees each one.
 //
-// A header before each piece holds its class, so that any thread can free it.
+// A header before each piece records its class, so that any thread can free the piece.
 #include <curl/curl.h>
 #include <pthread.h>
 #include <stddef.h>
@@ -15,10 +16,10 @@
 
 #include "net/transfer_private.h"
 
-#define CLASS_BYTES_MIN 64u // each class is a half or a third larger than the one before
+#define CLASS_BYTES_MIN 64u // each class is larger than the one before by a half or a third
 #define CLASS_COUNT 23u     // up to 128 KiB
-#define SLACK_BYTES 32u     // room for what curl adds to a power of two
-// limit per class and thread; for all classes: TRANSFER_MEMORY_KEPT_MOST
+#define SLACK_BYTES 32u     // room for the bytes that curl adds to a power of two
+// The limit per class and thread. That for all classes is TRANSFER_MEMORY_KEPT_MOST.
 #define KEPT_BYTES (256u * 1024)
 #define NO_CLASS CLASS_COUNT
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -32,7 +33,7 @@ struct piece {
         unsigned size_class;
         max_align_t align;
     } head;
-    struct piece *next; // while it is kept; otherwise the caller's bytes begin here
+    struct piece *next; // only while the piece is kept; otherwise the caller's bytes begin here
 };
 #define HEAD_BYTES offsetof(struct piece, next)
 
@@ -43,7 +44,7 @@ struct kept {
 };
 
 static pthread_key_t kept_key;
-static _Thread_local struct kept *kept; // NULL: not a worker
+static _Thread_local struct kept *kept; // NULL: this thread keeps no pieces
 
 static size_t class_bytes(unsigned size_class)
 {
@@ -51,13 +52,13 @@ static size_t class_bytes(unsigned size_class)
     return (size_class % 2 == 0 ? power : power + power / 2) + SLACK_BYTES;
 }
 
-// Returns the smallest class that holds `bytes`.
+// Returns the smallest class whose pieces have room for `bytes`, or NO_CLASS.
 static unsigned class_of(size_t bytes)
 {
     if (bytes <= CLASS_BYTES_MIN + SLACK_BYTES) {
         return 0;
     }
-    // The power with 64 << power < bytes, ignoring the slack.
+    // The largest power with 64 << power < bytes, where `bytes` does not count the slack.
     unsigned power = 63u - (unsigned)__builtin_clzll(bytes - SLACK_BYTES - 1) - 6;
     unsigned size_class = 2 * power + 1;
     size_class += bytes > class_bytes(size_class);

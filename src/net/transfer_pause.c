@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Records which transfers and lanes pool_drive() must look at, and pauses and resumes transfers in
+// Records which transfers and lanes pool_drive() must act on, and pauses and resumes transfers in
 // curl. Runs on the pool's worker.
 #include "net/transfer_private.h"
 
@@ -36,8 +36,8 @@ void transfer_lane_is_due(struct transfer_lane *lane)
     worker_defer(lane->pool->worker, &lane->pool->drive);
 }
 
-// If only one direction is paused, curl receives once more and keeps the data. So a transfer
-// without an upload is paused in both directions.
+// Returns the directions to pause in curl. If only receiving is paused, curl receives once more and
+// keeps the data. So a transfer without an upload is paused in both directions.
 static int transfer_pause_mask(const struct transfer *t)
 {
     if (t->body_length == 0) {
@@ -49,8 +49,8 @@ static int transfer_pause_mask(const struct transfer *t)
 
 CURLcode transfer_tell_curl(struct transfer *t)
 {
-    // Before the response head there is nothing to pause, and curl would drop the pause when the
-    // request starts.
+    // Before the end of the response head there is no body to pause, and curl would drop the pause
+    // when the request starts.
     bool is_held =
         (t->body_pause.is_wanted || list_node_linked(&t->turn_node)) && t->head == HEAD_OVER;
     if (is_held == t->body_pause.is_in_curl &&
@@ -61,7 +61,8 @@ CURLcode transfer_tell_curl(struct transfer *t)
     t->upload_pause.is_in_curl = t->upload_pause.is_wanted;
     bool was_in_curl = t->pool->is_in_curl;
     t->pool->is_in_curl = true;
-    // Before it returns, this may deliver kept bytes, and their callback may pause again.
+    // Before it returns, this may deliver bytes that curl has kept, and their callback may pause
+    // the transfer again.
     CURLcode code = curl_easy_pause(t->easy, transfer_pause_mask(t));
     t->pool->is_in_curl = was_in_curl;
     transfer_lane_is_due(t->lane);

@@ -14,7 +14,7 @@
 #define IDLE_HANDLES_MAX 32
 #define LANE_CONNECTIONS 32u
 
-// A curl multi handle and its connections.
+// A lane of a pool: a curl multi handle with its connections; see transfer_lane.c.
 struct transfer_lane {
     unsigned magic;
     struct transfer_pool *pool;
@@ -24,54 +24,55 @@ struct transfer_lane {
     struct list connections; // sockets opened for curl, see transfer_connection.c
     struct list sockets;
     struct list_node due_node; // in pool->due
-    struct timer timer;        // the timer that curl asked for
+    struct timer timer;        // curl's timer
     bool is_timeout_due;
-    bool must_look_up;         // look the host name up again, because one of its addresses failed
-    struct timer unused_timer; // closes the lane when it has been unused for keepalive_ms
+    // the next transfer must look the host name up again, because one of its addresses failed
+    bool must_look_up;
+    struct timer unused_timer; // closes the lane if no transfer used it for keepalive_ms
 };
 
-// Limits on what a pool receives in one turn of the worker's loop.
+// Limits on how much a pool receives in one turn of the worker's loop; see transfer_turn.c.
 struct transfer_turn {
     uint64_t at_us;             // when the turn began
-    uint64_t left;              // bytes of long bodies that may still be received
-    uint64_t room_us, spent_us; // time for receiving from sockets: allowed, and used so far
+    uint64_t left;              // how many bytes of long bodies may still be received
+    uint64_t room_us, spent_us; // time for reading sockets: allowed, used
 };
 
 struct transfer_pool {
     unsigned magic;
     struct worker *worker;
     struct transfer_pool_options options;
-    char *ca_file; // options.ca_file, or the system's; NULL: the system has only a folder
+    char *ca_file; // options.ca_file, or else the system's file; NULL: the system has only a folder
     struct curl_slist *names; // options.names
     struct transfer_lane *lanes;
     unsigned lane_count;
     struct list transfers; // all transfers of the pool
-    struct list changed;   // transfers that pool_drive() must look at
-    struct list due;       // lanes whose timer is due or in which a transfer may have ended
-    struct list waiting;   // transfers that wait for their turn to receive
+    struct list changed;   // transfers that pool_drive() must act on
+    struct list due;       // lanes whose timer is due, or where a transfer may have ended
+    struct list waiting;   // transfers that wait until they may receive again
     struct transfer_turn turn;
     struct task drive;
-    bool is_in_curl;   // inside a curl call that may run callbacks
-    bool is_reporting; // inside on_end()
+    bool is_in_curl;   // a curl call that may run callbacks is in progress
+    bool is_reporting; // on_end() is running
     bool is_freeing;
-    CURL *idle[IDLE_HANDLES_MAX]; // reset handles for later requests
+    CURL *idle[IDLE_HANDLES_MAX]; // unused curl handles, for later requests
     unsigned idle_count;
 };
 
-// A socket opened for curl.
+// A socket that was opened for curl.
 struct pool_connection {
     struct list_node node;
     curl_socket_t fd;
-    int local_port; // 0: unknown so far
+    int local_port; // 0: not known yet
 };
 
 enum transfer_state { STARTING, RUNNING, ENDED };
 enum transfer_wait { WAIT_CONNECT, WAIT_UPLOAD, WAIT_FIRST_BYTE, WAIT_BODY };
-enum transfer_head { HEAD_FINAL, HEAD_INTERIM, HEAD_OVER }; // HEAD_FINAL: also before it begins
+// HEAD_FINAL: also before any head begins
+enum transfer_head { HEAD_FINAL, HEAD_INTERIM, HEAD_OVER };
 #define TRANSFER_LENGTH_UNKNOWN UINT64_MAX
 
-// The pause of one direction of a transfer: whether it should be paused, and whether it is
-// paused in curl.
+// Whether one direction of a transfer should be paused, and whether curl has paused it.
 struct transfer_pause {
     bool is_wanted, is_in_curl;
 };
@@ -91,21 +92,24 @@ struct transfer {
     enum transfer_wait wait;
     struct timer timer;
     uint64_t active_us;      // time of the last progress in the current wait
-    uint64_t passed_over_us; // since when its readable socket has been left unread; 0: it is read
-    uint64_t first_byte_timeout_ms, idle_timeout_ms; // 0 = none
-    uint64_t late_timeout_ms; // replaces idle_timeout_ms in the body of a success
+    uint64_t passed_over_us; // since when its socket is readable but left unread; 0: it is read
+    uint64_t first_byte_timeout_ms, idle_timeout_ms; // 0: no timeout
+    uint64_t late_timeout_ms; // used instead of idle_timeout_ms in the body of a 2xx
 
-    enum err abort_err; // the error with which we abort the transfer; ERR_OK: we do not
+    enum err abort_err; // the error with which the transfer is being aborted; ERR_OK: it is not
     struct transfer_pause body_pause, upload_pause;
     enum transfer_head head;
-    bool must_reconnect; // the request needs a connection other than the one that curl chose
-    bool has_opened;     // has opened a socket
+    // the connection that curl chose is not clean, so the request needs another
+    bool must_reconnect;
+    bool has_opened; // curl has opened a socket for the transfer
     enum transfer_reach reach;
-    bool is_out_of_reach; // an address was refused because of `reach`
-    bool must_run;        // curl may have an address left to try, but no event would start that
-    unsigned status;      // of the latest response head; 0: none yet
-    uint64_t held_bytes;  // bytes charged to the memory budget
-    // body_announced: length of the body by its head, or TRANSFER_LENGTH_UNKNOWN.
+    bool is_out_of_reach; // we refused an address because of `reach`
+    // curl may have another address to try, but needs a push; see transfer_run_connect()
+    bool must_run;
+    unsigned status;     // status of the latest response head; 0: none yet
+    uint64_t held_bytes; // bytes charged to the memory budget
+    // The length of the body by its head, or TRANSFER_LENGTH_UNKNOWN, and how much has been
+    // received.
     uint64_t body_announced, body_received;
     char error[CURL_ERROR_SIZE];
 };
@@ -115,21 +119,22 @@ struct transfer {
 #define CURL_SET(easy, option, value) check(curl_easy_setopt((easy), (option), (value)) == CURLE_OK)
 
 // --- transfer.c ----------------------------------------------------------------------------------
-// Changes the state; nothing else may. Aborts if `state` may not follow the current one.
+// Changes the state; nothing else may. Aborts the process if `state` may not follow the current
+// state.
 void transfer_enter(struct transfer *t, enum transfer_state state);
 
 // --- transfer_pause.c ----------------------------------------------------------------------------
-// Makes pool_drive() look at the transfer.
+// Makes pool_drive() act on the transfer.
 void transfer_changed(struct transfer *t);
-// Makes pool_drive() end the transfer with `err`. Later calls do not change the error.
+// Makes pool_drive() end the transfer with `err`. Only the first call sets the error.
 void transfer_abort(struct transfer *t, enum err err);
-// Called when curl opens or drops a socket. If the transfer is still connecting, makes curl look at
-// it once more.
+// Called when curl opens or drops a socket. If the transfer is still connecting, makes
+// transfer_run_connect() run curl for it.
 void transfer_note_socket(struct transfer *t);
-// Makes the pauses in curl match body_pause and upload_pause.
+// Pauses and resumes the transfer in curl as body_pause, upload_pause and the turn require.
 CURLcode transfer_tell_curl(struct transfer *t);
-void transfer_wait(struct transfer *t); // pauses it in curl until its turn to receive
-// Makes pool_drive() look at the lane, because a transfer may have ended in it.
+void transfer_wait(struct transfer *t); // pauses the transfer in curl until it may receive again
+// Makes pool_drive() act on the lane, because its timer is due or a transfer in it may have ended.
 void transfer_lane_is_due(struct transfer_lane *lane);
 
 // --- transfer_turn.c -----------------------------------------------------------------------------
@@ -141,14 +146,14 @@ void transfer_turn_wait(struct transfer *t);
 // Returns true if the transfer's readable socket may be read in this turn. Otherwise records that
 // the socket is left unread.
 bool transfer_turn_takes_socket(struct transfer *t) MUST_USE;
-// Returns true if we left data in the socket unread, so that no timeout of the origin applies.
+// Returns true if we have left data in the socket unread, so that the origin must not be timed out.
 bool transfer_turn_is_passed_over(const struct transfer *t);
 // Measures the time spent receiving from a socket. Pass the result of transfer_turn_begun() to
 // transfer_turn_spent().
 uint64_t transfer_turn_begun(struct transfer_pool *pool);
 void transfer_turn_spent(struct transfer_pool *pool, uint64_t begun_us);
-// Removes and returns the next waiting transfer that may receive now. NULL: none waits, or none may
-// receive yet.
+// Removes and returns the next waiting transfer that may receive now. Returns NULL if none waits,
+// or if the turn's limit is used up.
 struct transfer *transfer_turn_next(struct transfer_pool *pool);
 
 // --- transfer_lane.c -----------------------------------------------------------------------------
@@ -165,35 +170,38 @@ void transfer_lane_forget(struct transfer_lane *lane, const struct transfer *t);
 curl_socket_t transfer_open_socket(void *ctx, curlsocktype purpose, struct curl_sockaddr *addr);
 // Callback for CURLOPT_CLOSESOCKETFUNCTION; ctx is the lane.
 int transfer_close_socket(void *ctx, curl_socket_t fd);
-// Lets curl act on the lane's timer, if the timer is due.
+// Runs curl's timer work for the lane, if its timer is due.
 void transfer_lane_run_timer(struct transfer_lane *lane);
 
 // --- transfer_memory.c ---------------------------------------------------------------------------
 void transfer_memory_init(void); // initialises curl and sets its allocator; once per process
-void transfer_memory_keep(void); // this thread keeps freed pieces until it ends
+// from now on this thread keeps freed pieces for reuse, until it ends
+void transfer_memory_keep(void);
 void *transfer_memory_alloc(size_t bytes);
 void *transfer_memory_realloc(void *ptr, size_t bytes);
 void transfer_memory_free(void *ptr);
-#define TRANSFER_MEMORY_KEPT_MOST (1024u * 1024) // most bytes kept on a thread
+#define TRANSFER_MEMORY_KEPT_MOST (1024u * 1024) // the most bytes that a thread keeps
 
 // --- transfer_setup.c ----------------------------------------------------------------------------
-// Sets the request's options on t->easy, except callbacks. Sets t->held_bytes; t->body_length must
-// be set. Returns ERR_INVALID or ERR_LIMIT if the request must not be sent.
+// Sets the request's options on t->easy, except for the callbacks, and sets t->held_bytes.
+// t->body_length must be set before. Returns ERR_INVALID or ERR_LIMIT if the request must not be
+// sent.
 enum err transfer_setup(struct transfer *t, const struct transfer_request *request) MUST_USE;
 enum err transfer_error_from_curl(const struct transfer *t, CURLcode code);
 
 // --- transfer_tls.c ------------------------------------------------------------------------------
-// Sets which certificate authorities the origin's certificate is checked against.
+// Sets the certificate authorities that the origin's certificate is checked against.
 void transfer_set_authorities(struct transfer *t);
 
 // --- transfer_connection.c -----------------------------------------------------------------------
-// For CURLOPT_PREREQFUNCTION: returns true if the connection from this local port may carry the
-// request. A connection without a port (Unix socket) always may.
+// Returns true if the connection from this local port may carry the request, because no unexpected
+// bytes have arrived on it. Always true for a connection without a port (Unix socket). For
+// CURLOPT_PREREQFUNCTION.
 bool transfer_connection_is_clean(const struct transfer *t, int local_port);
-// Called at the end of the response head. Forbids reuse of the connection if it is not fit for
-// another request after this upload.
+// Called at the end of the response head. After an upload, forbids reuse of the connection if
+// another request on it could be misunderstood.
 void transfer_judge_upload(struct transfer *t);
-// Makes curl close the connection after the transfer instead of keeping it.
+// Makes curl close the connection after this transfer.
 void transfer_forbid_reuse(struct transfer *t);
 
 // Returns true for an address at which clouds hand out credentials.

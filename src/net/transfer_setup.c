@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sets the curl options of a request, so that curl sends exactly this request, and maps curl's
-// result codes to ours. Runs on the pool's worker.
+// Sets the curl options of a request, so that curl sends exactly this request. Also maps curl's
+// result codes to our errors. Runs on the pool's worker.
 #include <string.h>
 
 #include "base/chunk.h"
 #include "base/headers.h"
 #include "net/transfer_private.h"
 
-// Each busy connection holds one buffer; 512 KiB is no faster. While memory is short, both are
-// LEAN_BUFFER_SIZE.
+// Sizes of curl's buffers, which each busy connection has. 512 KiB is no faster. While memory is
+// short, both sizes are LEAN_BUFFER_SIZE.
 #define RECEIVE_BUFFER_SIZE (64u * 1024)
 #define UPLOAD_BUFFER_SIZE (128u * 1024)
 #define LEAN_BUFFER_SIZE (16u * 1024)
-#define HANDLE_BYTES (24u * 1024) // other memory of a transfer, ours and curl's; measured
+#define HANDLE_BYTES (24u * 1024) // other memory of a transfer, ours and curl's, as measured
 #define HEADER_LINE_MAX (64u * 1024)
 #define NAMES_KEPT_S 60L
 
@@ -32,7 +32,7 @@ static void slist_add(struct curl_slist **list, const char *line)
     *list = longer;
 }
 
-// curl writes the framing headers itself, from body_length.
+// Returns true for headers that curl writes itself, from body_length.
 static bool header_is_framing(struct span name)
 {
     return span_equal_nocase(name, SPAN("Content-Length")) ||
@@ -42,7 +42,7 @@ static bool header_is_framing(struct span name)
 
 static enum err transfer_set_headers(struct transfer *t, const struct transfer_request *request)
 {
-    // A name without a value stops curl from adding its own header.
+    // "Name:" without a value keeps curl from adding this header itself.
     slist_add(&t->headers, "Expect:");
     bool has_accept = false;
     struct buf line;
@@ -61,7 +61,8 @@ static enum err transfer_set_headers(struct transfer *t, const struct transfer_r
         struct span value = span_trim(h->value);
         line.len = 0;
         buf_append_span(&line, h->name);
-        buf_append_cstr(&line, value.len > 0 ? ": " : ";"); // ";" = sent with an empty value
+        // curl sends "Name;" with an empty value
+        buf_append_cstr(&line, value.len > 0 ? ": " : ";");
         buf_append_span(&line, value);
         if (buf_ok(&line)) {
             slist_add(&t->headers, buf_cstr(&line));
@@ -87,7 +88,7 @@ static enum err transfer_set_method(struct transfer *t, const struct transfer_re
     memcpy(method, request->method.ptr, request->method.len);
     method[request->method.len] = '\0';
     bool is_put = strcmp(method, "PUT") == 0;
-    // PUT and POST send a length even without a body.
+    // PUT and POST have a Content-Length even without a body.
     if (request->has_body || is_put || strcmp(method, "POST") == 0) {
         check(t->body_length == 0 || t->calls.on_upload != NULL);
         CURL_SET(t->easy, CURLOPT_UPLOAD, 1L);
@@ -117,18 +118,19 @@ static void transfer_set_connection(struct transfer *t, const struct transfer_re
     CURL_SET(easy, CURLOPT_HTTP09_ALLOWED, 0L);
     CURL_SET(easy, CURLOPT_FOLLOWLOCATION, 0L);
     CURL_SET(easy, CURLOPT_NETRC, (long)CURL_NETRC_IGNORED);
-    CURL_SET(easy, CURLOPT_NOPROXY, "*"); // a proxy in the environment must not see signed requests
+    // a proxy named in the environment must not see signed requests
+    CURL_SET(easy, CURLOPT_NOPROXY, "*");
     CURL_SET(easy, CURLOPT_BUFFERSIZE, buffer_size(t, RECEIVE_BUFFER_SIZE));
     CURL_SET(easy, CURLOPT_TCP_NODELAY, 1L);
     CURL_SET(easy, CURLOPT_TCP_KEEPALIVE, 1L);
     // Each lane looks names up for itself and shuffles the addresses, so that the lanes together
-    // use all of them. An unreachable address costs the delay until curl tries the next one. After
-    // such a failure the lane looks the name up again, which gives a new order. Otherwise retries
-    // and later transfers would begin with the bad address for as long as the look-up is cached.
+    // use all addresses. An unreachable address costs the delay until curl tries the next one.
+    // After such a failure the lane looks the name up again, which gives a new order. Otherwise the
+    // next transfers would begin with the bad address too, until curl's cached look-up expires.
     CURL_SET(easy, CURLOPT_DNS_SHUFFLE_ADDRESSES, 1L);
     CURL_SET(easy, CURLOPT_DNS_CACHE_TIMEOUT, t->lane->must_look_up ? 0L : NAMES_KEPT_S);
-    // If a transfer ends during its name look-up, curl's look-up thread is left to end by itself.
-    // Joining it would block the worker until the name server answers.
+    // If a transfer ends during its name look-up, curl does not join its look-up thread, which ends
+    // by itself. A join would block the worker until the name server answers.
     CURL_SET(easy, CURLOPT_QUICK_EXIT, 1L);
     if (t->pool->names != NULL) {
         CURL_SET(easy, CURLOPT_RESOLVE, t->pool->names);
@@ -171,7 +173,7 @@ enum err transfer_error_from_curl(const struct transfer *t, CURLcode code)
     case CURLE_INTERFACE_FAILED:
         return t->is_out_of_reach ? ERR_PERMISSION : ERR_ORIGIN_CONNECT;
     case CURLE_SSL_CONNECT_ERROR:
-        // A connection that breaks during the handshake says nothing about certificates.
+        // If the connection breaks during the handshake, nothing is wrong with certificates.
         return strstr(t->error, "reset by peer") != NULL ? ERR_ORIGIN_RESET : ERR_ORIGIN_TLS;
     case CURLE_PEER_FAILED_VERIFICATION:
     case CURLE_SSL_CERTPROBLEM:
@@ -188,7 +190,7 @@ enum err transfer_error_from_curl(const struct transfer *t, CURLcode code)
     case CURLE_USE_SSL_FAILED:
         return ERR_ORIGIN_TLS;
     case CURLE_OPERATION_TIMEDOUT:
-        // The connect timeout is the only time limit for a transfer that we set in curl.
+        // We set no other time limit in curl than the connect timeout.
         return t->wait == WAIT_CONNECT ? ERR_ORIGIN_CONNECT : ERR_ORIGIN_TIMEOUT;
     case CURLE_PARTIAL_FILE:
     case CURLE_GOT_NOTHING:
@@ -196,14 +198,14 @@ enum err transfer_error_from_curl(const struct transfer *t, CURLcode code)
     case CURLE_SEND_FAIL_REWIND:
         return ERR_ORIGIN_RESET;
     case CURLE_RECV_ERROR:
-        // The chunked framing is broken, so earlier chunks may be wrong too.
+        // If the chunked framing is broken, earlier chunks may be wrong too.
         return strstr(t->error, "chunk") != NULL ? ERR_ORIGIN_PROTOCOL : ERR_ORIGIN_RESET;
     // The answer does not begin with "HTTP/". On a reused connection it may be the rest of an
     // earlier reply.
     case CURLE_UNSUPPORTED_PROTOCOL:
     case CURLE_WEIRD_SERVER_REPLY:
         return transfer_reused_connection(t) ? ERR_ORIGIN_RESET : ERR_ORIGIN_PROTOCOL;
-    // curl also returns this for a header line above its own limit of 100 KiB
+    // curl also returns this if a header line exceeds its own limit of 100 KiB.
     case CURLE_OUT_OF_MEMORY:
         return t->wait != WAIT_CONNECT && t->head != HEAD_OVER ? ERR_ORIGIN_HEAD_TOO_LARGE
                                                                : ERR_NO_MEMORY;

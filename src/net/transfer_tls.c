@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The certificate authorities for checking origins' certificates. Reading and parsing the system's
-// file takes the worker tens of ms and a MiB of memory, and curl caches the result only per lane.
+// file takes a worker tens of ms and a MiB of memory, and curl keeps the result only for one lane.
 // So this file parses each authority file once, when the first connection needs it. All threads
 // share the result until the process ends.
 #include <openssl/err.h>
@@ -11,7 +11,7 @@
 
 #include "net/transfer_private.h"
 
-#define FILES_MAX 8u // origin.ca_file and the system's; a file above the limit is parsed each time
+#define FILES_MAX 8u // files kept parsed: origin.ca_file, the system's; others are parsed each time
 
 static struct {
     pthread_mutex_t lock;
@@ -21,7 +21,7 @@ static struct {
     } files[FILES_MAX];
 } parsed = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-// Returns NULL if the file cannot be read or holds no authority.
+// Returns NULL if the file cannot be read or has no authority.
 static X509_STORE *parse(const char *path)
 {
     X509_STORE *store = X509_STORE_new();
@@ -37,7 +37,7 @@ static X509_STORE *parse(const char *path)
     return store;
 }
 
-// Returns a reference that the caller owns, or NULL.
+// Returns the parsed file as a reference that the caller owns. NULL: the file is not usable.
 static X509_STORE *authorities(const char *path)
 {
     X509_STORE *store = NULL;
@@ -109,8 +109,8 @@ void transfer_authorities_use(struct transfer_authorities *fresh)
     transfer_authorities_free(fresh);
 }
 
-// Called before the handshake; curl has loaded no authorities. Without authorities, the connection
-// fails.
+// curl calls this before the handshake. It has loaded no authorities itself, so the connection
+// fails unless this sets some.
 static CURLcode on_curl_ssl_ctx(CURL *easy, void *ssl_ctx, void *ctx)
 {
     (void)easy;
@@ -120,7 +120,7 @@ static CURLcode on_curl_ssl_ctx(CURL *easy, void *ssl_ctx, void *ctx)
     if (store == NULL) {
         return CURLE_SSL_CACERT_BADFILE;
     }
-    SSL_CTX_set_cert_store(ssl_ctx, store); // takes over our reference
+    SSL_CTX_set_cert_store(ssl_ctx, store); // takes our reference
     return CURLE_OK;
 }
 
@@ -132,8 +132,8 @@ void transfer_set_authorities(struct transfer *t)
     if (t->pool->ca_file != NULL) {
         CURL_SET(easy, CURLOPT_CAINFO, NULL);
         CURL_SET(easy, CURLOPT_CAPATH, NULL);
-        // Without this, curl caches the store of a lane's first connection. For later connections
-        // it would then replace our store after this callback.
+        // Without this, curl would cache the store of a lane's first connection. For later
+        // connections, it would then replace our store by the cached one after this callback.
         CURL_SET(easy, CURLOPT_CA_CACHE_TIMEOUT, 0L);
         CURL_SET(easy, CURLOPT_SSL_CTX_FUNCTION, on_curl_ssl_ctx);
         CURL_SET(easy, CURLOPT_SSL_CTX_DATA, t->pool);

@@ -1,35 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
-// Limits how much a pool's transfers receive in one turn of the loop, and for how long. Runs on the
-// pool's worker.
+// Limits how much a pool's transfers receive in one turn of the loop, and how long they may take
+// for it. Runs on the pool's worker.
 //
-// In one call, curl reads from a socket while it has data, up to a hundred buffers. From a near
-// origin that can be a whole run. Until the call returns, no client gets any of it, and all other
-// work waits. So each turn may receive TURN_BYTES of long bodies, or TURN_SHORT_BYTES while short
-// work is expected. When these are used up, further long bodies are paused in curl and queued. The
-// next turns resume them in order. While any transfer is queued, others join the end of the queue.
-// This limit never delays heads and short bodies.
+// The limit on bytes. In one call, curl reads from a socket as long as data is there, up to a
+// hundred buffers. From a near origin that can be a whole run. Until the call returns, no client
+// gets any of the data, and all other work waits. So each turn may receive TURN_BYTES of long
+// bodies, or TURN_SHORT_BYTES while short work is expected.
 //
-// The first bytes of a long body use up the turn, because a client waits for them. So they are sent
-// on before anything else is received.
+// When the limit of a turn is used up, further long bodies are paused in curl and queued. The next
+// turns resume them in order. While any transfer is queued, others join the end of the queue. This
+// limit never delays heads and short bodies.
 //
-// Data of a queued transfer stays in its socket; curl buffers none of it.
+// The first bytes of a long body use up the whole limit of a turn. A client waits for them, and so
+// they are sent on before anything else is received.
 //
-// A short reply from the origin costs several times what a hit costs, and with many cold requests
-// many arrive at once. So while requests are answered in the turn in which they arrive (hits), the
-// time for reading from sockets is limited. The limit for a turn is SHARE_LEAST_US or, if longer,
-// 1/SHARE_PART of the time of all other work in the previous turn. This share is not small: part of
-// that other work follows from receiving, and takes several times as long.
+// The data of a queued transfer stays in its socket. curl buffers none of it.
 //
-// Sockets beyond the limit are passed over. This needs no bookkeeping, because their events come
-// again in the next turn. The kernel decides which events come first, so no socket is passed over
-// for more than PASSED_OVER_MAX_US. Data that waits in a socket for this reason is not counted as
-// late. A transfer that is connecting is not passed over, because curl counts that time.
+// The limit on time. A short reply from the origin costs several times as much as a hit, and with
+// many cold requests many replies arrive at once. So the time for reading from sockets is limited
+// while there are hits: requests that are answered in the turn in which they arrive.
+//
+// The limit for a turn is SHARE_LEAST_US or, if longer, 1/SHARE_PART of the time of all other work
+// in the previous turn. That is enough, because a part of the other work is caused by receiving,
+// and takes several times as long.
+//
+// Sockets beyond the limit are passed over: they are left unread. This needs no bookkeeping,
+// because their events come again in the next turn. The kernel decides which events come first. So
+// a socket that was passed over for PASSED_OVER_MAX_US is read in any case. Data that waits for
+// this reason does not count as late. A transfer that is connecting is never passed over, because
+// curl's connect timeout is running.
 #include "base/clock.h"
 #include "net/transfer_private.h"
 
 #define TURN_BYTES (1024u << 10)
-// The limit while short work is expected. With half of it, long bodies are a fifth slower. With
-// twice as much, they are no faster and short work waits longer.
+// The limit while short work is expected. Measured: with half of this, long bodies are a fifth
+// slower. With twice as much, they are no faster, and short work waits longer.
 #define TURN_SHORT_BYTES (128u << 10)
 #define LONG_BYTES (64u << 10) // size of curl's receive buffer
 #define SHARE_LEAST_US 80u
@@ -54,7 +59,8 @@ static struct transfer_turn *turn_now(struct transfer_pool *pool)
     return turn;
 }
 
-// Returns true if the received part shows that the body is long, and the body is not complete.
+// Returns true if the body is long, as far as its head or the received part shows, and is not
+// complete.
 static bool has_long_body(const struct transfer *t)
 {
     if (t->body_announced == TRANSFER_LENGTH_UNKNOWN) {
@@ -100,7 +106,7 @@ bool transfer_turn_takes_socket(struct transfer *t)
 
 bool transfer_turn_is_passed_over(const struct transfer *t)
 {
-    // After twice the maximum, the data was received in another way and the mark is stale.
+    // A mark that is older than twice the maximum is stale: the data was received in another way.
     return t->passed_over_us != 0 &&
            worker_now_us(t->pool->worker) - t->passed_over_us < 2ull * PASSED_OVER_MAX_US;
 }

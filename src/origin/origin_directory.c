@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The `dir:` driver, for a POSIX tree whose first-level folders are buckets. All calls for files go
+// The `dir:` driver, for a POSIX tree whose first-level folders are buckets. All file calls go
 // through disk_io, and listings run on the pool for blocking calls. Nothing here blocks a worker.
 //
 // The steps of a fetch, all on one worker: open (openat2, which cannot leave the tree) -> statx,
@@ -589,9 +589,8 @@ enum err origin_directory_open(struct origin *origin, struct buf *ret_why)
     buf_init(&text, 8192);
     buf_printf(&text, "dir:%s", path);
     origin->description = strdup(buf_cstr(&text));
-    origin->place =
-        // no write passes through Forebay, so different spellings do no harm
-        strdup(origin->options.endpoint);
+    // No write passes through Forebay, so different spellings of the path do no harm.
+    origin->place = strdup(origin->options.endpoint);
     check(origin->place != NULL);
     check(origin->description != NULL);
     buf_done(&text);
