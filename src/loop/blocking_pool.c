@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One thread pool per lane, for calls that have no asynchronous form. A job is embedded in its
-// owner. It belongs to the pool from blocking_pool_run() until done() runs on the worker that
-// started it. A mailbox message to that worker runs done().
+// owner, and belongs to the pool from blocking_pool_run() until done(). The pool sends a message to
+// the worker that started the job, which then runs done().
 #include "loop/loop_private.h"
 
 static void on_job_over(struct worker *w, struct message *message)
@@ -50,7 +50,7 @@ struct thread_pool *blocking_pool_new(enum blocking_lane lane)
         unsigned thread_count;
     } lanes[BLOCKING_LANE_COUNT] = {
         [BLOCKING_GENERAL] = {"blocking", 4},
-        [BLOCKING_STORE] = {"blocking-store", 1}, // its jobs share a lock
+        [BLOCKING_STORE] = {"blocking-store", 1}, // one thread, because its jobs share a lock
         [BLOCKING_ORIGIN] = {"blocking-origin", 4}};
     return thread_pool_new(lanes[lane].name, THREAD_HELPS, lanes[lane].thread_count, run);
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scripted fault injection. The script is a comma-separated list of `op:when:what[:arg]`, from the
-// environment or disk_fault_set(). A rule counts the operations of its kind over all workers. A
-// system call outside the disk interface has a name with a dot in it. Each strike appends a line
-// "op:what" to the file named by FOREBAY_FAULT_TALLY. Any thread. Not in release builds, because a
-// lock guards the rules.
+// Scripted fault injection. loop.h describes the script, which comes from the environment or from
+// disk_fault_set(). A rule counts the operations of its kind over all workers. For system calls
+// outside the disk interface, the kind is a name with a dot in it. Each injected fault appends a
+// line "op:what" to the file that FOREBAY_FAULT_TALLY names. Any thread. Not in release builds,
+// because a lock guards the rules.
 #include "loop/disk_fault.h"
 
 #ifdef FOREBAY_FAULTS
@@ -32,7 +32,7 @@ struct rule {
     char what[NAME_MAX_LEN];
     enum rule_when when;
     uint64_t n, seen;
-    // Time at which the simulated device finishes its present operations; for bytes_per_second.
+    // When the simulated device will have finished its current operations; for bytes_per_second.
     uint64_t busy_until_us;
     char path[256];
     struct disk_fault fault;
@@ -45,8 +45,8 @@ static struct {
     struct rule rules[RULES_MAX];
 } hook = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
-// Lets a fault build without a script skip the lock on the hot path.
-static atomic_int hook_has_rules = -1; // -1: the environment was not read yet
+// 0: there are no rules, so a build with faults but without a script skips the lock.
+static atomic_int hook_has_rules = -1; // -1: the script was not read yet
 
 static bool kind_parse(struct span s, int *ret_kind)
 {
@@ -150,8 +150,7 @@ static void hook_load_locked(const char *script)
     struct span piece;
     while (rest.len > 0 && span_split(&rest, ',', &piece)) {
         if (hook.count == RULES_MAX || !rule_parse(piece, &hook.rules[hook.count])) {
-            // Aborts, because a test that injects no fault because of a typing error proves
-            // nothing.
+            // Abort: if a typing error disabled the fault, the test would prove nothing.
             fprintf(stderr, "disk fault script not understood at: %.*s\n", (int)piece.len,
                     piece.ptr);
             abort();
@@ -184,7 +183,8 @@ static bool rule_strikes(struct rule *rule)
     return false;
 }
 
-// Simulates a device that does one operation after the other.
+// Returns the rule's fault. With bytes_per_second, its delay simulates a device that does one
+// operation after the other.
 static struct disk_fault rule_paced(struct rule *rule, uint64_t bytes)
 {
     struct disk_fault fault = rule->fault;
@@ -208,7 +208,7 @@ static void tally_locked(const struct rule *rule)
     if (fd < 0) {
         fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     }
-    // If the write fails, a test that counts the strikes fails.
+    // If this write fails, the test that counts the lines fails.
     (void)dprintf(fd, "%s:%s\n", rule->name, rule->what);
 }
 

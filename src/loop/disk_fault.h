@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fault injection for disk_io: decides whether the next operation of a kind gets a fault, and which
-// one. Not in release builds. Any thread.
+// Fault injection for disk_io: decides which fault, if any, the next operation of a kind gets. Not
+// in release builds. Any thread.
 #ifndef FOREBAY_LOOP_DISK_FAULT_H
 #define FOREBAY_LOOP_DISK_FAULT_H
 
@@ -22,14 +22,15 @@ struct disk_fault {
     enum disk_fault_what what;
     int errno_value;   // for DISK_FAULT_ERRNO
     uint64_t delay_ms; // for DISK_FAULT_SLOW
-    // Simulated speed of the device; disk_fault_next() computes delay_ms from it, for the bytes of
-    // this and of earlier operations. 0: delay_ms is fixed.
+    // Simulated speed of the device. From it, disk_fault_next() computes delay_ms for the bytes of
+    // this operation and of those before it. 0: delay_ms is fixed.
     uint64_t bytes_per_second;
 };
 
-// Counts the operation in every rule of its kind. Returns the fault of the first rule that strikes.
+// Counts the operation in every rule of its kind. Returns the fault of the first rule that applies
+// now.
 struct disk_fault disk_fault_next(enum disk_op_kind kind, uint64_t bytes);
-// Returns true while a rule holds operations of that kind.
+// Returns true while a `hold` rule applies to operations of that kind.
 bool disk_fault_is_held(enum disk_op_kind kind);
 
 #endif

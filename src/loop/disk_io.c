@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// The disk interface that all rooms use. An operation is embedded in its owner and belongs to the
+// The disk operations that all rooms use. An operation is embedded in its owner, and belongs to the
 // worker that started it.
 //
-// Write operations have a lane of their own with half the queue depth, so that reads can overtake
-// writes that a slow device delays. Operations on an origin's files have a third lane.
+// Operations that write have a lane of their own with half the queue depth, so that reads can
+// overtake writes on a slow device. Operations on an origin's files have a third lane.
 //
 // The states of an operation:
 // - WAITING: started by disk_io_start(). It waits in its lane until the end of the turn, or longer
 //   if the lane is at its depth.
-// - INFLIGHT: the engine has it. After a short transfer or EINTR, the rest goes back through
-//   WAITING or is repeated inside the engine.
-// - FINISHED: its result is set. The next dispatch sets it to IDLE and runs done().
+// - INFLIGHT: the engine has it. After a short transfer or EINTR, the operation becomes WAITING
+//   again for the rest, or the engine itself does the rest.
+// - FINISHED: it has its result. The next disk_io_dispatch() sets it to IDLE and runs done().
 // - IDLE: it may be started again, also from inside done().
-// A cancelled operation that is WAITING finishes at once. One that is INFLIGHT finishes with its
-// I/O.
+//
+// If an operation is cancelled while it is WAITING, it is FINISHED at once. If it is INFLIGHT, it
+// is FINISHED when its I/O ends.
 //
 // Runs on the worker. disk_io_read_nowait(), disk_io_resident() and the probe may run on any
 // thread.
@@ -43,7 +44,7 @@ static const uint32_t state_next[] = {
 };
 
 #define IOV_MAX_OURS 64
-#define REPEATS_MAX 10000u // limit of repeats of one operation after EINTR or EAGAIN
+#define REPEATS_MAX 10000u // the most repeats of one operation after EINTR or EAGAIN
 
 void disk_io_init(struct worker *w, unsigned depth)
 {
@@ -204,8 +205,8 @@ bool disk_op_next_piece(struct disk_op *op, struct iovec *ret_one, struct iovec 
         return true;
     }
     *ret_one = *iov;
-    // Limit the length so that it fits every engine's fields; the rest continues like after a short
-    // transfer.
+    // Limit the length, so that it fits into the fields of both engines. The rest continues as
+    // after a short transfer.
     ret_one->iov_len = min_u64(iov->iov_len, 1u << 30);
     return *ret_count == 1;
 }
@@ -245,7 +246,7 @@ bool disk_op_take_result(struct disk_op *op, int64_t result)
         return true;
     }
     if (result == 0 && op->remaining_bytes > 0 && op->kind == DISK_WRITE) {
-        // A write of 0 bytes without an error would otherwise repeat forever.
+        // Otherwise a write of 0 bytes without an error would be repeated without end.
         op_fail(op, ERR_IO, EIO);
         return true;
     }
@@ -263,7 +264,7 @@ bool disk_op_take_result(struct disk_op *op, int64_t result)
 
 // --- Submitting ----------------------------------------------------------------------------------
 
-// Puts the operation at the front of its lane, because it has already waited.
+// Makes the operation the next one of its lane, because it has already waited.
 static void op_wait_again(struct worker *w, struct disk_op *op)
 {
     struct disk_lane *lane = lane_of(w, op);
@@ -299,10 +300,10 @@ static void on_slow_over(struct timer *timer)
     free(slow);
 }
 
-// Returns true if the fault hook has taken over the operation.
+// Returns true if fault injection has taken over the operation.
 static bool op_injected(struct worker *w, struct disk_op *op)
 {
-    // Ask the hook once per operation, and not again for the rest after a short transfer or delay.
+    // An operation gets at most one fault, and none for the rest after a short transfer or a delay.
     if (op->progress_bytes > 0 || op->repeat_count > 0) {
         return false;
     }
@@ -412,7 +413,7 @@ static void op_count(const struct disk_op *op, uint64_t now_us)
     case DISK_OPEN:
     case DISK_STATX:
     case DISK_UNLINK:
-        break; // a missing file is no error of the disk
+        break; // a missing file is no disk error
     }
 }
 
@@ -492,7 +493,7 @@ enum err disk_io_read_nowait(int fd, const struct iovec *iov, unsigned iov_count
     switch (errno) {
     case EAGAIN:
     case EINTR:
-    case EOPNOTSUPP: // the file system or kernel has no reads that never block
+    case EOPNOTSUPP: // the file system or the kernel has no such reads
     case ENOSYS:
         return ERR_AGAIN;
     default:
@@ -514,8 +515,8 @@ struct cachestat_v1 {
     uint64_t cached_pages, dirty_pages, writeback_pages, evicted_pages, recently_evicted_pages;
 };
 
-// The probe sets this before workers read it. Relaxed order is enough, because any mode gives valid
-// answers.
+// Set by the probe before workers read it. Relaxed order is enough, because the answers are valid
+// with any mode.
 static _Atomic(enum disk_residency) residency_mode = DISK_RESIDENCY_NONE;
 
 static uint64_t page_size_bytes(void)
@@ -559,7 +560,7 @@ static bool mincore_is_resident(int fd, uint64_t offset, uint64_t len)
             is_resident = (pages[i] & 1) != 0;
         }
     }
-    (void)munmap(map, size); // cannot fail for a new mapping
+    (void)munmap(map, size); // cannot fail for a mapping just made
     return is_resident;
 }
 
@@ -590,8 +591,8 @@ enum disk_residency disk_io_residency_mode(void)
     return atomic_load_explicit(&residency_mode, memory_order_relaxed);
 }
 
-// The probe writes PROBE_PAGES pages, followed by a hole of the same size. A method that tells the
-// two apart is trusted.
+// The probe writes PROBE_PAGES pages and leaves a hole of the same size after them. It trusts a
+// method that reports the pages as resident, and the hole as not.
 #define PROBE_PAGES 16u
 
 static int probe_file(const char *dir)
@@ -607,7 +608,7 @@ static int probe_file(const char *dir)
     }
     fd = mkostemp(path, O_CLOEXEC);
     if (fd >= 0) {
-        (void)unlink(path); // a leftover file does no harm
+        (void)unlink(path); // a file that is left does no harm
     }
     return fd;
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The disk engine that uses threads and plain system calls, for places where io_uring is not
 // allowed, such as most containers. One pool per lane serves all workers of a loop. So a write that
-// waits for the device does not delay reads, and neither does a call that waits for an origin's
-// file server.
+// waits for the device delays no reads, and neither does a call that waits for an origin's file
+// server.
 //
-// A worker gives all operations of a turn to the pools, taking each pool's lock once. A pool thread
-// runs one operation to its end and pushes it onto its worker's lock-free stack of completed
-// operations. It wakes the worker only if the stack was empty. Between these two steps the
-// operation belongs to the pool.
+// A worker passes all operations of a turn to the pools, and takes each pool's lock only once. A
+// pool thread runs one operation to its end. Then it pushes the operation onto a lock-free stack of
+// its worker, and wakes the worker only if the stack was empty. Until that push, the pool owns the
+// operation.
 #include "loop/loop_private.h"
 
 #include <errno.h>
@@ -129,8 +129,8 @@ static void threads_flush(struct worker *w)
     for (unsigned i = 0; i < DISK_LANE_COUNT; i++) {
         struct disk_lane *lane = &w->disk.lanes[i];
         if (lane->issued_count > 0) {
-            // The lane's depth limits the count, and the pools stop after the workers, so this
-            // cannot fail.
+            // This cannot fail: the lane's depth limits the count, and the pools stop after the
+            // workers.
             enum err err = thread_pool_add(w->loop->disk_pools[i], &lane->issued,
                                            lane->issued_count, UINT_MAX);
             check(err == ERR_OK);
@@ -150,7 +150,8 @@ static void threads_collect(struct worker *w, struct list *finished, struct list
     while (node != NULL) {
         struct list_node *older = node->next;
         list_node_init(node);
-        list_push_front(finished, node); // the stack is newest first, so this reverses it
+        // the stack has the newest first, so this restores the order
+        list_push_front(finished, node);
         node = older;
     }
 }

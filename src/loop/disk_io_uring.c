@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The disk engine that uses io_uring. Each worker has a ring. The event of the ring's descriptor
-// only wakes the worker. One system call submits all operations of a turn. Completions are read
-// from shared memory without a system call. All of them are collected before the first done() runs.
+// The disk engine that uses io_uring. Each worker has a ring. One system call submits all
+// operations of a turn. Completions are read from shared memory, without a system call. The event
+// of the ring's descriptor only wakes the worker. All completions are collected before the first
+// done() runs.
 //
-// loop_new() creates the ring disabled, so that it finds out before any thread runs if the kernel
-// refuses. The worker's own thread enables the ring and is its only submitter (SINGLE_ISSUER).
-// Kernels before 6.0 do not know that flag, and get a ring without it. With COOP_TASKRUN, the
-// kernel posts completions when the thread next enters the kernel. Each turn does so with
-// epoll_wait.
+// loop_new() creates the rings disabled. So it learns before any thread runs whether the kernel
+// refuses them. The worker's own thread enables its ring, and is the only thread that submits to it
+// (SINGLE_ISSUER). Kernels before 6.0 do not know that flag, and get a ring without it.
+//
+// With COOP_TASKRUN, the kernel posts completions only when the thread enters the kernel. The
+// epoll_wait() of each turn does that.
 #include "loop/loop_private.h"
 
 #include <assert.h>
@@ -106,7 +108,7 @@ enum err disk_io_uring_probe(struct buf *why)
 
 static void on_ring_ready(evutil_socket_t fd, short what, void *ctx)
 {
-    // Nothing to do: each turn checks the ring, and this event has ended the wait.
+    // Nothing to do: the event has ended the wait, and each turn looks into the ring.
     (void)fd;
     (void)what;
     (void)ctx;
@@ -131,17 +133,18 @@ enum err disk_io_uring_open(struct worker *w, struct buf *why)
 void disk_io_uring_enable(struct worker *w)
 {
     if (w->disk.has_ring && !w->disk.is_ring_enabled) {
-        // liburing 2.3 declares io_uring_enable_rings but does not export it.
+        // A direct call, because liburing 2.3 declares io_uring_enable_rings() but does not export
+        // it.
         check(syscall(SYS_io_uring_register, w->disk.ring.ring_fd, IORING_REGISTER_ENABLE_RINGS,
                       NULL, 0) == 0);
         w->disk.is_ring_enabled = true;
-        // Allow one kernel worker thread for each operation that may block, so that no lane waits
-        // for another lane's operations.
-        unsigned most[2] = {0, 0}; // 0: unchanged
+        // Allow one kernel thread for each operation that may block. Otherwise operations of one
+        // lane could wait for those of another.
+        unsigned most[2] = {0, 0}; // bounded and unbounded workers; 0: unchanged
         for (unsigned i = 0; i < DISK_LANE_COUNT; i++) {
             most[0] += w->disk.lanes[i].depth;
         }
-        // May fail: before Linux 5.15 the limit is fixed at four for each CPU.
+        // This fails before Linux 5.15, where the limit is fixed at four threads for each CPU.
         (void)io_uring_register_iowq_max_workers(&w->disk.ring, most);
     }
 }
@@ -198,7 +201,7 @@ static bool uring_issue(struct worker *w, struct disk_op *op)
     case DISK_WRITE:
         prepare_transfer(sqe, op);
         if (op->kind == DISK_WRITE) {
-            // If the device is slow, a kernel thread waits instead of this worker.
+            // With ASYNC, a kernel thread waits for a slow device, not this worker.
             sqe->flags |= IOSQE_ASYNC;
         }
         break;
@@ -207,8 +210,9 @@ static bool uring_issue(struct worker *w, struct disk_op *op)
         break;
     case DISK_OPEN:
         prepare_open(sqe, op);
-        // Without ASYNC, this call itself may wait: for a name in the kernel's cache, the kernel
-        // would ask the file server at once.
+        // With ASYNC, a kernel thread waits, not this worker. Without it, the submission itself may
+        // wait: if the name is in the kernel's cache, the kernel asks the file server at once
+        // whether it is still valid.
         sqe->flags |= IOSQE_ASYNC;
         break;
     case DISK_STATX:
@@ -234,8 +238,8 @@ static bool uring_issue(struct worker *w, struct disk_op *op)
 
 static void uring_flush(struct worker *w)
 {
-    // Entries that the kernel does not accept now (EAGAIN, EBUSY, EINTR) stay in the ring. They
-    // keep the worker from sleeping, so the next turn submits them.
+    // Entries that the kernel does not accept now (EAGAIN, EBUSY, EINTR) stay in the ring.
+    // disk_io_has_work() sees them, so the worker does not sleep, and the next turn submits them.
     int rc = io_uring_submit(&w->disk.ring);
     check(rc >= 0 || rc == -EAGAIN || rc == -EBUSY || rc == -EINTR);
 }
@@ -245,7 +249,9 @@ static void uring_collect(struct worker *w, struct list *finished, struct list *
     struct io_uring *ring = &w->disk.ring;
     if (io_uring_cq_has_overflow(ring)) {
         (void)io_uring_get_events(
-            ring); // flushes overflowed completions; a failure is retried in the next turn
+            // fetches completions that did not fit into the ring; if it fails, the next turn tries
+            // again
+            ring);
     }
     unsigned head, count = 0;
     struct io_uring_cqe *cqe;

@@ -1,25 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sends file pages to a socket without a copy, and only pages whose checksums were verified. Runs
-// on the worker.
+// Sends pages of files to a socket without a copy, but only pages whose checksums were verified.
+// Runs on the worker.
 //
-// A plain sendfile(2) would not be safe. Between the check that verified pages are in memory and
-// the call, the kernel can evict a page and read it from the device again, unverified. So there are
-// two steps. First, splice(2) moves the pages into a pipe of the worker; the pipe keeps them,
-// whatever happens to the page cache. Then we check that they are the right pages, and only then
-// splice them to the socket.
+// A plain sendfile(2) would not be safe. After the check that the verified pages are in memory, the
+// kernel may evict a page, and sendfile would then read it from the device again, unverified. So
+// there are two steps. First, splice(2) moves the pages into a pipe of the worker. The pipe keeps
+// these pages, whatever happens to the page cache. Then we check that they are the verified pages,
+// and only then splice them to the socket.
 //
 // The check fails in two cases:
-// - This thread has read from a device in between. The kernel counts the blocks (getrusage). The
-//   count is read once per step: the value after one step is the value before the next, unless the
-//   ring may have read for this worker in between.
+// - This thread has read blocks from a device during the first step. The kernel counts them
+//   (getrusage). The count is read once per splice into the pipe: the value after one splice is the
+//   value before the next, unless the ring may have read for this worker in between.
 // - The owner of the pages has removed their "verified" mark. Each thread that reads such a page
 //   from the device removes the mark first.
-// Any other read by this thread also makes the check fail. The pages are then read and verified
-// again.
 //
-// The pipe is empty between two calls: bytes that the socket does not accept are discarded, and
-// taken from the file again later. A worker without a pipe sends nothing this way and returns
-// -ESTALE; the caller reads the bytes instead.
+// The count has no file, so any other read by this thread makes the check fail too. After a failed
+// check, the caller reads and verifies the pages again.
+//
+// The pipe is empty between two calls, because bytes that the socket does not accept are discarded,
+// and later taken from the file again. Without a pipe, a worker sends nothing in this way and
+// returns -ESTALE. The caller then reads the bytes instead.
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -29,7 +30,7 @@
 
 #define PIPE_BYTES (1u << 20)
 #define PIPE_BYTES_LEAST (64u << 10)
-#define SPLICE_BYTES (512u << 10) // bytes per splice; those the socket does not accept are wasted
+#define SPLICE_BYTES (512u << 10) // the most per splice; what the socket does not accept is wasted
 
 void file_send_init(struct file_send *fs)
 {
@@ -42,7 +43,8 @@ void file_send_init(struct file_send *fs)
     fs->take = ends[1];
     fs->nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
     for (unsigned size = PIPE_BYTES; size > PIPE_BYTES_LEAST; size /= 2) {
-        if (fcntl(fs->take, F_SETPIPE_SZ, size) >= 0) { // fails above the user's pipe limit
+        // fails if the user's pipe limit is exceeded
+        if (fcntl(fs->take, F_SETPIPE_SZ, size) >= 0) {
             break;
         }
     }
@@ -59,8 +61,8 @@ void file_send_done(struct file_send *fs)
     }
 }
 
-// Returns the number of blocks this thread has read from devices. It is constant if the kernel does
-// not count them.
+// Returns the number of blocks that this thread has read from devices. Always the same if the
+// kernel does not count them.
 static long blocks_read(void)
 {
     struct rusage usage;
@@ -91,7 +93,7 @@ bool file_send_ready(const struct file_range *range, uint64_t skip, uint64_t len
     return resident && (range->is_good == NULL || range->is_good(range, range->offset + skip, len));
 }
 
-// Empties the pipe. If that fails, replaces it.
+// Discards the `len` bytes in the pipe. If that fails, replaces the pipe.
 static void throw_away(struct file_send *fs, uint64_t len)
 {
     while (len > 0) {
@@ -105,7 +107,8 @@ static void throw_away(struct file_send *fs, uint64_t len)
     }
 }
 
-// Moves pages of [at, at + len) into the pipe. Returns the number of bytes; 0 if none may be sent.
+// Moves pages of [at, at + len) into the pipe, and checks them. Returns the number of bytes in the
+// pipe, or 0 if none may be sent.
 static uint64_t take(struct file_send *fs, const struct file_range *range, int fd, uint64_t at,
                      uint64_t len)
 {
@@ -168,7 +171,8 @@ int64_t file_send_range(struct worker *w, const struct file_range *range, uint64
     }
     int64_t sent = send_from(fs, range, fd, skip, len, socket);
     fs->is_counted =
-        fs->is_counted && disk_io_is_quiet(w); // otherwise the ring may read before the next call
+        // if not quiet, the ring may read before the next call
+        fs->is_counted && disk_io_is_quiet(w);
     range_fd_done(range);
     return sent;
 }

@@ -1,24 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// A worker is a thread with a libevent base, a mailbox, a disk engine and timers. This file holds
-// the order of a turn and the life cycle of a set of workers (struct loop).
+// A worker is a thread with a libevent base, a mailbox, a disk engine and timers. This file runs
+// the turns of a worker, and starts and stops a set of workers (struct loop).
 //
-// A turn, on the worker's thread:
-//   1. wait for events and run them: our sockets and curl's; the ring, the eventfd and the timer
-//      only wake the worker
-//   2. due timers, finished disk operations, messages from other threads
-//   3. messages to itself, deferred work, messages to itself again
+// The steps of a turn, on the worker's thread:
+//    1. wait for events and run those of sockets, ours and curl's; the events of the ring, the
+//       eventfd and the timer only end the wait
+//    2. run due timers and the callbacks of finished disk operations; deliver messages from other
+//       threads
+//    3. deliver messages to itself, run deferred work, deliver messages to itself again
 //   4. submit disk operations
 //   5. push outgoing messages to their receivers
 //   6. run the destructors of worker_free_later()
 //   7. publish gauges and the heartbeat
-// Work that steps 3 to 6 start and that needs another turn keeps the next turn from sleeping. The
-// clock is read once a turn, at its first use after the wait.
+// If steps 3 to 6 leave work for another turn, the next turn does not wait. The clock is read once
+// a turn, when it is first used after the wait.
 //
 // Stopping: loop_stop() sets is_stopping. From then on each worker reports in every turn how many
-// messages it has sent (before they leave) and delivered, and whether it is quiet. So no delivery
-// is ever reported before its sending. When all workers are quiet and the sums are equal, no
-// message is in flight. Then the workers leave their loops and are joined. Timers and open sockets
-// do not delay this, and STOP_WAIT_US limits it.
+// messages it has sent and delivered, and whether it is quiet. It reports the sent messages before
+// they leave, so no message is reported as delivered before it is reported as sent. When all
+// workers are quiet and the sums are equal, no message is in flight. Then the workers leave their
+// loops and are joined. Running timers and open sockets do not delay this. After STOP_WAIT_US the
+// workers are stopped in any case.
 #include <errno.h>
 #include <event2/event.h>
 #include <signal.h>
@@ -34,8 +36,8 @@
 #include "base/thread.h"
 #include "loop/loop_private.h"
 
-#define IDLE_WAIT_US 500000u    // so that a worker updates its heartbeat at least once a second
-#define FAKED_IDLE_WAIT_US 5000 // with a test clock: a worker notices a change within this time
+#define IDLE_WAIT_US 500000u    // longest sleep, so that no heartbeat is older than a second
+#define FAKED_IDLE_WAIT_US 5000 // the same with a test clock, whose changes must be noticed
 #define STOP_WAIT_US 10000000u
 #define LEFTOVER_ROUNDS_MAX 64
 
@@ -76,7 +78,8 @@ uint64_t loop_oldest_heartbeat_ms(const struct loop *loop)
 
 static void on_wake(evutil_socket_t fd, short what, void *ctx)
 {
-    // This event only wakes the worker. Each turn checks the mailbox and the engine.
+    // Nothing to do: the event has ended the wait, and each turn looks into the mailbox and the
+    // engine.
     (void)fd;
     (void)what;
     (void)ctx;
@@ -95,8 +98,8 @@ static bool worker_has_work(const struct worker *w)
            w->dead_count > 0;
 }
 
-// Makes the next wait end in time for the next timer. Usually the libevent timer stays as it is,
-// because it is only moved if the next timer is due earlier.
+// Makes the next wait end in time for the next timer. Moves the libevent timer only if it would
+// fire too late, so usually this costs nothing.
 static void worker_arm_timer(struct worker *w)
 {
     uint64_t want_us =
@@ -111,8 +114,8 @@ static void worker_arm_timer(struct worker *w)
     w->wake_at_us = want_us;
 }
 
-// Reports the worker's message counts and whether it is quiet. Called before its messages leave,
-// and again at the end of the turn.
+// Reports the worker's message counts, and whether it is quiet, to loop_stop(). Called before the
+// worker's messages leave, and again at the end of the turn.
 static void worker_report(struct worker *w, bool is_quiet)
 {
     struct loop *loop = w->loop;
@@ -179,8 +182,8 @@ static void *worker_main(void *ctx)
 
 // --- A set of workers ----------------------------------------------------------------------------
 
-// Blocks asynchronous signals in workers, because other threads handle them. Signals that a fault
-// raises in the thread itself stay unblocked.
+// Blocks signals for the threads that the caller starts next, because other threads handle them.
+// Signals that a fault raises in the thread itself stay unblocked.
 static void loop_block_signals(sigset_t *ret_old)
 {
     sigset_t set;
@@ -237,7 +240,7 @@ static void worker_done(struct worker *w)
     w->magic = 0;
 }
 
-// Opens a ring for every worker, or none.
+// Opens a ring for each worker. If one fails, closes all.
 static enum err loop_open_rings(struct loop *loop, struct buf *why)
 {
     enum err err = disk_io_uring_probe(why);
@@ -274,7 +277,7 @@ static enum err loop_choose_engine(struct loop *loop, const struct loop_options 
     } else {
         unsigned count = options->disk_threads;
         if (count == 0) {
-            // At least two per worker, so that one can read while a sync blocks the other.
+            // At least two per worker, so that one is free while a slow operation blocks the other.
             count = loop->worker_count < 2 ? 4 : 2 * loop->worker_count;
         }
         loop->engine = DISK_ENGINE_THREADS;
@@ -289,7 +292,7 @@ static enum err loop_choose_engine(struct loop *loop, const struct loop_options 
     return ERR_OK;
 }
 
-// Sends libevent's messages to our log, with its rate limit.
+// Writes libevent's messages to our log, which limits their rate.
 static void on_libevent_log(int severity, const char *text)
 {
     if (severity != EVENT_LOG_DEBUG) {
@@ -371,7 +374,7 @@ enum err loop_start(struct loop *loop)
     return err;
 }
 
-// Returns true if every queued message has been delivered.
+// Returns true if all workers are quiet and every message has been delivered.
 static bool loop_is_quiet_locked(struct loop *loop)
 {
     uint64_t delivered = 0, sent = 0;
@@ -411,8 +414,8 @@ static void loop_wake_all(struct loop *loop)
     }
 }
 
-// Delivers messages from pools and other threads that arrived after the workers had stopped. Their
-// deliver() runs on this thread as if it were the worker.
+// Delivers messages from pools and other threads that arrived after the workers had ended. Their
+// deliver() runs on this thread, which acts as each worker in turn.
 static void loop_deliver_leftovers(struct loop *loop)
 {
     for (unsigned round = 0; round < LEFTOVER_ROUNDS_MAX; round++) {

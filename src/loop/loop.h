@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The event loop of a worker thread. A worker is a thread with a libevent base, a disk I/O engine
-// and a mailbox. This room also contains the disk interface with its two engines, and a thread pool
-// for blocking calls. It has no code for HTTP.
+// and a mailbox. This room also contains the disk interface with its two engines, and thread pools
+// for blocking calls. It contains no HTTP.
 //
 // Rules for every asynchronous operation here:
 // - A function that starts an operation never runs the callback before it returns.
 // - The callback runs exactly once, on the worker that started the operation. After a cancel it
-//   usually gets ERR_CANCELLED.
+//   usually gets ERR_CANCELLED, unless the operation was already complete.
 // - No object is freed inside its own callback; use worker_free_later().
 #ifndef FOREBAY_LOOP_LOOP_H
 #define FOREBAY_LOOP_LOOP_H
@@ -26,8 +26,8 @@ struct event_base;
 struct worker;
 
 // --- loop.c --------------------------------------------------------------------------------------
-// The order of work in one turn of the loop: read the clock, run events (sockets, disk completions,
-// curl, timers, mailbox), run deferred work, submit disk operations, deliver outgoing messages, run
+// The work of one turn of the loop, in this order: run events (sockets, curl, timers, disk
+// completions, messages), run deferred work, submit disk operations, send outgoing messages, run
 // the destructors of worker_free_later(), publish counters.
 
 enum disk_engine { DISK_ENGINE_AUTO, DISK_ENGINE_URING, DISK_ENGINE_THREADS };
@@ -36,28 +36,29 @@ enum disk_engine { DISK_ENGINE_AUTO, DISK_ENGINE_URING, DISK_ENGINE_THREADS };
 
 struct loop_options {
     unsigned worker_count;   // 1..LOOP_WORKERS_MAX
-    enum disk_engine engine; // AUTO probes a real ring with one real read
-    unsigned disk_threads;   // threads engine: total for all workers; 0 = 2 per worker
+    enum disk_engine engine; // AUTO: io_uring if one real read through a ring succeeds
+    unsigned disk_threads;   // threads engine: total of all workers; 0: two per worker
     unsigned disk_queue_depth;
 };
 
-// A set of workers and the state they share. The threads run after loop_start().
+// A set of workers and the state that they share. Their threads run from loop_start() on.
 struct loop;
-// Returns ERR_INVALID for invalid options, and if io_uring is forced but unavailable. The reason is
-// appended to ret_why.
+// Creates a set of workers. Returns ERR_INVALID if the options are invalid, or if DISK_ENGINE_URING
+// is requested but unavailable. Then appends the reason to ret_why.
 enum err loop_new(const struct loop_options *options, struct loop **ret_loop,
                   struct buf *ret_why) MUST_USE;
 enum err loop_start(struct loop *loop) MUST_USE;
-// Stops every worker and joins the threads. Queued messages and queued work are delivered first.
+// Stops all workers and joins their threads. Before, queued messages are delivered and queued work
+// runs.
 void loop_stop(struct loop *loop);
 void loop_free(struct loop *loop);
 unsigned loop_worker_count(const struct loop *loop);
 struct worker *loop_worker(struct loop *loop, unsigned index);
-enum disk_engine loop_engine(const struct loop *loop); // the engine in use; never AUTO
-// Returns the reason for the engine, like "io_uring: ok" or "threads: io_uring_setup: EPERM".
+enum disk_engine loop_engine(const struct loop *loop); // the chosen engine; never AUTO
+// Returns why this engine was chosen, such as "io_uring: ok" or "threads: io_uring_setup: EPERM".
 const char *loop_engine_why(const struct loop *loop);
-// Returns the oldest heartbeat of any worker, in monotonic ms. Each worker updates its heartbeat at
-// least once a second. Any thread may call this.
+// Returns the oldest heartbeat of all workers, in monotonic ms. Each worker updates its heartbeat
+// at least once a second. So an old value means that a worker hangs. Any thread.
 uint64_t loop_oldest_heartbeat_ms(const struct loop *loop);
 
 // --- worker.c ------------------------------------------------------------------------------------
@@ -65,32 +66,35 @@ uint64_t loop_oldest_heartbeat_ms(const struct loop *loop);
 unsigned worker_index(const struct worker *w);
 struct event_base *worker_event_base(struct worker *w);
 struct worker *worker_current(void); // NULL if the calling thread is not a worker
-// Returns true if the caller may access the worker's own fields.
+// Returns true if the calling thread may access the worker's own fields: it is the worker, or the
+// worker is not running.
 bool worker_is_mine(const struct worker *w);
-uint64_t worker_now_us(const struct worker *w); // monotonic; the same value for a whole turn
+uint64_t worker_now_us(const struct worker *w); // monotonic; does not change during a turn
 // Start and duration of the previous turn.
 struct worker_turn_time {
     uint64_t began_us, lasted_us;
 };
 struct worker_turn_time worker_last_turn(const struct worker *w);
-// Announces that short work is expected until `until_us`. Short work waits for all other work of
-// its turn. So until then, long work takes a smaller share of each turn.
+// Announces that short work is expected until `until_us`. Short work must wait for all other work
+// of its turn, so until then long work takes a smaller share of each turn.
 void worker_expect_short(struct worker *w, uint64_t until_us);
 bool worker_expects_short(const struct worker *w);
-// Records that a request was answered in the turn in which it arrived. The latency of such requests
-// depends only on the length of this worker's turns.
+// Records that a request was answered in the turn in which it arrived (a hit). The latency of such
+// requests depends only on the length of this worker's turns, so users of the loop keep the turns
+// short for a while.
 void worker_note_quick(struct worker *w);
-// Returns true for a short time after worker_note_quick().
+// Returns true for 0.1 s after worker_note_quick().
 bool worker_expects_quick(const struct worker *w);
 
-// A slot is a pointer to one room's state on this worker. Set it before loop_start() or on the
-// worker itself.
+// A slot is a pointer to the state that one room has on this worker. It is set before loop_start(),
+// or on the worker itself.
 enum worker_slot { WORKER_SLOT_STORE, WORKER_SLOT_FILL, WORKER_SLOT_PROXY, WORKER_SLOT_COUNT_ };
 void worker_slot_set(struct worker *w, enum worker_slot slot, void *value);
 void *worker_slot_get(const struct worker *w, enum worker_slot slot);
 
-// Deferred work, which runs once after the events of this turn. When fn runs, the task is no longer
-// queued, so fn may defer it again. Deferring a queued task has no effect.
+// Deferred work, which runs once, after the events of the turn. When fn() runs, the task is no
+// longer queued, so fn() may defer it again; it then runs in the next turn. Deferring a queued task
+// has no effect.
 struct task {
     struct list_node node;
     void (*fn)(struct task *task);
@@ -99,22 +103,23 @@ void worker_task_init(struct task *task, void (*fn)(struct task *task));
 void worker_defer(struct worker *w, struct task *task);
 void worker_task_cancel(struct task *task);
 
-// A one-shot timer, embedded in its owner. Starting a running timer moves it. A stopped timer never
-// fires.
+// A one-shot timer, embedded in its owner. Starting a running timer changes the time at which it
+// fires. A stopped timer never fires.
 struct timer {
     void (*fn)(struct timer *timer);
     // private
     uint64_t due_us;
     struct worker *worker;
-    unsigned heap_slot; // index in the worker's heap + 1; 0 = stopped
+    unsigned heap_slot; // index in the worker's heap, plus 1; 0: stopped
 };
 void timer_init(struct worker *w, struct timer *timer, void (*fn)(struct timer *timer));
 void timer_start(struct timer *timer, uint64_t delay_ms);
 void timer_stop(struct timer *timer);
 void timer_done(struct timer *timer); // stops the timer; call it before its owner is freed
 
-// Counts a message that a non-worker thread is going to send. The worker does not stop before the
-// message has arrived. Call worker_expect_done() on the worker when it has received the message.
+// Announces a message that a thread other than a worker is going to send to this worker, so that
+// the worker does not stop before it has arrived. Call worker_expect_done() on the worker when it
+// has received the message.
 void worker_expect(struct worker *w);
 void worker_expect_done(struct worker *w);
 
@@ -123,16 +128,17 @@ void worker_free_later(struct worker *w, void (*fn)(void *ptr), void *ptr);
 
 // --- mailbox.c -----------------------------------------------------------------------------------
 
-// The sender allocates a message and transfers its ownership. deliver() runs on the receiver and
-// frees it. Messages from one sender to one receiver are delivered in order. A message to the
-// sender itself is delivered, in order, after the current callback returns. Mailboxes have no
-// limit, because each message is an answer or belongs to an object whose number is limited (reader,
-// fill, write).
+// A message to a worker. The sender allocates it. deliver() runs on the receiver, which then owns
+// the message and frees it. Messages from one sender to one receiver are delivered in order. A
+// message to the sender itself is delivered, in order, after the current callback returns.
+//
+// Mailboxes have no limit, because the number of messages is bounded: each message is an answer, or
+// belongs to an object whose number is limited (reader, fill, write).
 struct message {
     struct message *next;
     void (*deliver)(struct worker *to, struct message *message);
 };
-// Sends a message. A worker sends it at the end of its turn, any other thread at once.
+// Sends a message: at the end of the turn if the caller is a worker, otherwise at once.
 void mailbox_send(struct worker *to, struct message *message);
 // Like mailbox_send(), for threads that are not workers.
 void mailbox_send_from_any_thread(struct worker *to, struct message *message);
@@ -147,27 +153,28 @@ enum disk_op_kind {
     DISK_STATX,
     DISK_UNLINK,
     DISK_FALLOCATE,
-    DISK_PUSH // writes dirty pages of the range to the device and waits for them
+    DISK_PUSH // writes the dirty pages of the range to the device, and waits until they are written
 };
 
-// One operation, embedded in its owner; use container_of to get the owner. Buffers, paths and iov
-// must stay valid until the callback. This layer continues short reads and writes, and repeats
-// calls after EINTR. A read past the end of the file completes with fewer bytes in `result`.
+// One disk operation, embedded in its owner, which container_of() finds. Buffers, paths and iov
+// must stay valid until the callback. This layer itself continues short reads and writes, and
+// repeats calls after EINTR. A read past the end of the file is no error: `result` is then smaller
+// than requested.
 struct disk_op {
     struct list_node node;
     enum disk_op_kind kind;
-    int fd; // for OPEN: the directory (AT_FDCWD)
+    int fd; // OPEN, STATX, UNLINK: `path` is relative to it
     uint64_t offset;
-    struct iovec *iov;  // READ, WRITE: the caller's array; disk_io may change it
+    struct iovec *iov;  // READ, WRITE: the caller's array, which this layer changes
     unsigned iov_count; // <= 64
     const char *path;   // OPEN, STATX, UNLINK
     int open_flags;
     unsigned open_mode;
-    uint64_t open_resolve; // openat2 RESOLVE_* flags; 0 = plain openat
-    int at_flags;          // STATX, UNLINK: AT_* flags; AT_EMPTY_PATH is added for an empty path
+    uint64_t open_resolve; // openat2 RESOLVE_* flags; 0: plain openat
+    int at_flags;          // STATX, UNLINK: AT_* flags; STATX adds AT_EMPTY_PATH for an empty path
     uint64_t length;       // FALLOCATE, PUSH
     void *statx;           // struct statx *
-    bool is_origins;       // on a file of a `dir:` origin; has a separate queue
+    bool is_origins;       // on a file of a `dir:` origin; uses a separate queue
     void (*done)(struct disk_op *op);
     // results
     enum err err;
@@ -184,86 +191,94 @@ struct disk_op {
     bool is_first_short;
 };
 
-// Queues the operation on the calling worker, which submits it at the end of the turn. The caller
-// zero-initialises the operation before its first use. Operations above the queue depth wait in a
-// queue of this layer. They are never lost, and a counter counts them.
+// Starts an operation on the calling worker, which submits it at the end of the turn. The caller
+// zero-initialises the operation before its first use. If the queue depth is reached, the operation
+// waits in a queue of this layer. No operation is ever lost. COUNTER_disk_queue_full counts those
+// that wait.
 void disk_io_start(struct worker *w, struct disk_op *op);
-// Cancels the operation. done() still runs once the I/O is over, with ERR_CANCELLED or the real
-// result; the caller must close an opened descriptor. Harmless on an operation that is not in
-// flight.
+// Cancels the operation. done() still runs, once the I/O is over, with ERR_CANCELLED or the real
+// result. So the caller must close a descriptor that was opened. Does nothing if the operation is
+// not running.
 void disk_io_cancel(struct disk_op *op);
 
-// Reads without blocking (preadv2 with RWF_NOWAIT). Returns ERR_AGAIN if the read would block or
-// the file system does not support this, ERR_IO and others on failure.
+// Reads without blocking (preadv2 with RWF_NOWAIT). Returns ERR_AGAIN if the read would block, or
+// if the file system has no such reads. Returns ERR_IO and others on failure.
 enum err disk_io_read_nowait(int fd, const struct iovec *iov, unsigned iov_count, uint64_t offset,
                              size_t *ret_bytes) MUST_USE;
 
-// Returns true if all pages of the range are in the page cache. Uses cachestat(2) or mincore(2), as
-// the probe below decided; without either, the answer is always false.
+// Returns true if all pages of the range are in the page cache. Uses cachestat(2) or mincore(2),
+// whichever the probe below found to work. If neither works, always returns false.
 bool disk_io_resident(int fd, uint64_t offset, uint64_t len);
 enum disk_residency { DISK_RESIDENCY_CACHESTAT, DISK_RESIDENCY_MINCORE, DISK_RESIDENCY_NONE };
-// Tests the methods on a new file in `dir` and fixes the choice for the process. The test is needed
-// because, for example, cachestat on overlayfs always reports 0 pages.
+// Tests both methods on a new file in `dir`, and chooses one for the whole process. The test is
+// needed because some file systems give wrong answers: cachestat on overlayfs always reports 0
+// pages.
 enum disk_residency disk_io_probe_residency(const char *dir);
 enum disk_residency disk_io_residency_mode(void);
 
-// Runs fdatasync(). For threads that are not workers.
+// Runs fdatasync(), which blocks. For threads that are not workers.
 int disk_io_sync_blocking(int fd) MUST_USE;
 
 #ifdef FOREBAY_FAULTS
-// Scripted fault injection; absent from release builds. The script comes from the environment
-// variable FOREBAY_DISK_FAULTS or from disk_fault_set(). It is a comma-separated list of
-// `op:when:what[:arg]`:
+// Scripted fault injection, for tests; absent from release builds. The script comes from the
+// environment variable FOREBAY_DISK_FAULTS or from disk_fault_set(). It is a comma-separated list
+// of rules `op:when:what[:arg]`:
 // - op: read|write|sync|open|fallocate|unlink|push|any, or a name with a dot in it.
 // - when: `/100` every 100th operation; `5` only the 5th; `5+` the 5th and all later ones;
 //   `file=PATH` while PATH exists.
 // - what: eio|enospc|erofs|emfile|short|slow (arg: ms)|rate (arg: bytes per second, shared by all
 //   operations that the rule hits)|hold (with file=: until PATH is gone).
-// disk_io_read_nowait() obeys the script too, and disk_io_sync_blocking() obeys hold. While the
-// rule `pages.gone` strikes, disk_io_resident() returns false.
+// disk_io_read_nowait() obeys the script too, and disk_io_sync_blocking() obeys hold. While a rule
+// for the name `pages.gone` applies, disk_io_resident() returns false.
 void disk_fault_set(const char *script);
-// For system calls that a room makes on its own threads. Returns the errno of the rule for `name`
-// that strikes now, or 0.
+// For system calls that a room makes on its own threads. Returns the errno that a rule for `name`
+// injects now, or 0.
 int disk_fault_errno(const char *name);
 #endif
 
 // --- file_send.c ---------------------------------------------------------------------------------
 
-// A range of a file to be sent to a socket. `release` releases the pin and runs exactly once.
+// A range of a file that is to be sent to a socket. release() releases the pin on the range, and
+// runs exactly once.
 struct file_range {
-    bool was_ready; // file_send_ready() has just returned true
+    bool was_ready; // file_send_ready() has just returned true for the range
     int fd;
-    // Optional, instead of `fd`. borrow() returns a descriptor for the duration of one call here,
-    // or -1 if the file is not open now. give_back() returns it. Both get release_ctx.
+    // Optional, used instead of `fd`. borrow() returns a descriptor that this file uses during one
+    // call, or -1 if the file is not open now. give_back() ends its use. Both get release_ctx.
     int (*borrow)(void *ctx);
     void (*give_back)(void *ctx);
     uint64_t offset, len;
     void (*release)(void *ctx);
     void *release_ctx;
-    // Returns true if the cached pages of these bytes are still the pages whose checksums were
-    // verified. NULL: they always are. It uses release_ctx and the two fields after it.
+    // Returns true if the pages of these bytes in the page cache are still those whose checksums
+    // were verified. NULL: they always are. Uses release_ctx, check_offset and verify_unit.
     bool (*is_good)(const struct file_range *range, uint64_t offset, uint64_t len);
     uint64_t check_offset;
     uint32_t verify_unit;
 };
 
-// Returns true if `len` bytes from `skip` on are in the page cache and pass is_good().
+// Returns true if the bytes [skip, skip + len) of the range are in the page cache and pass
+// is_good().
 bool file_send_ready(const struct file_range *range, uint64_t skip, uint64_t len);
-// Sends bytes [skip, skip + len) of the range to a non-blocking socket without a copy. It sends
-// only pages that were in memory and passed is_good() when it took them. Returns the number of
-// bytes the socket accepted; fewer than `len` means that the socket is full, or that the next page
-// cannot be sent this way.
-// If nothing was sent, returns a negative errno: -EAGAIN if the socket is full; -ESTALE if the next
-// page had to come from the device, failed is_good(), or is past the end of the file; otherwise the
-// socket's error.
+// Sends the bytes [skip, skip + len) of the range to a non-blocking socket without a copy. Sends
+// only pages that were in memory, and that passed is_good() when they were taken from the page
+// cache. Returns the number of bytes that the socket accepted. Fewer than `len` means that the
+// socket is full, or that the next page cannot be sent this way.
+//
+// If nothing was sent, returns a negative errno:
+//
+// - -EAGAIN: the socket is full.
+// - -ESTALE: the next page had to come from the device, failed is_good(), or is past the end of the
+//   file. The caller reads and verifies the bytes instead.
+// - Otherwise the socket's error.
 int64_t file_send_range(struct worker *w, const struct file_range *range, uint64_t skip,
                         uint64_t len, int socket);
 
 // --- blocking_pool.c -----------------------------------------------------------------------------
 
-// For calls that have no asynchronous form. Each lane has its own threads, so that jobs blocked on
-// one stalled device do not delay unrelated jobs. A lane queues at most 4,096 jobs; above that, a
-// job's done() runs with ERR_LIMIT.
+// Runs calls that have no asynchronous form. Each lane has its own threads, so that jobs blocked on
+// one stalled device do not delay unrelated jobs. A lane queues at most 4,096 jobs. If it is full,
+// work() does not run, and done() runs with ERR_LIMIT.
 enum blocking_lane {
     BLOCKING_GENERAL, // credentials, certificates
     BLOCKING_STORE,   // the cache directory
@@ -273,8 +288,8 @@ enum blocking_lane {
 struct blocking_job {
     struct list_node node;
     enum blocking_lane lane;
-    void (*work)(struct blocking_job *job); // on a pool thread
-    void (*done)(struct blocking_job *job); // on the worker that started it
+    void (*work)(struct blocking_job *job); // runs on a pool thread
+    void (*done)(struct blocking_job *job); // runs on the worker that started the job
     struct worker *worker;
     struct message message;
     enum err err;
@@ -283,26 +298,26 @@ void blocking_pool_run(struct worker *w, struct blocking_job *job);
 
 // --- unix sockets --------------------------------------------------------------------------------
 
-#define UNIX_PATH_SIZE 108 // of sun_path
+#define UNIX_PATH_SIZE 108 // the size of sun_path
 
 struct unix_listener {
     int fd; // the caller closes it
     char path[UNIX_PATH_SIZE];
-    dev_t dev; // of the socket's file
+    dev_t dev; // identify the socket's file
     ino_t ino;
 };
 
-// Listens at `path`. The socket file gets exactly `mode` and never has wider permissions, not even
-// briefly. A socket of this user without a listener is replaced. Anything else at `path` gives
-// ERR_IN_USE. ret_why gets one line. Blocks, so it is for start-up.
+// Listens at `path`. The socket file gets exactly `mode`, and never has wider permissions, not even
+// briefly. A socket of this user that nobody listens on is replaced. If anything else is at `path`,
+// returns ERR_IN_USE. On errors, ret_why gets one line. Blocks, so it is only for start-up.
 enum err unix_socket_open(const char *path, unsigned mode, struct unix_listener *ret_listener,
                           struct buf *ret_why) MUST_USE;
-// Records that this process holds a permanent lock on the folder `fd`, which excludes all other
-// processes. Sockets in that folder then take no lock of their own; they could not, because the
-// permanent lock would block it. At most one folder; -1: none any more.
+// Records that this process has a permanent lock on the folder `fd`, which excludes all other
+// processes. unix_socket_open() then takes no lock of its own in that folder. It could not get one,
+// because the permanent lock would block it. Only one folder can be recorded; -1: none any more.
 void unix_socket_folder_is_locked(int fd);
-// Removes the socket file if it is still this socket's. Call it before the descriptor is closed, so
-// that no other process can mistake the file for a stale one in between.
+// Removes the socket file if it still belongs to this socket. Call it before the descriptor is
+// closed. Otherwise another process could meanwhile take the file for a stale one and replace it.
 void unix_socket_remove(const struct unix_listener *listener);
 
 #endif

@@ -1,25 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages between workers, and from other threads to workers. The sender transfers ownership of
-// the message. deliver() runs on the receiver, which frees it.
+// Messages between workers, and from other threads to workers. The sender gives the message to the
+// receiver, which runs deliver() and frees it.
 //
-// A mailbox is a lock-free stack: any thread pushes with one compare-and-swap, and the owner takes
-// all of it with one exchange. The owner reverses the stack once to get the order of arrival. A
-// push writes to the receiver's eventfd only if the stack was empty. A worker chains its messages
-// of one turn per receiver and pushes each chain at the end of the turn.
+// A mailbox is a lock-free stack. Any thread pushes with one compare-and-swap. The owner takes the
+// whole stack with one exchange, and reverses it to get the order of arrival. A push writes to the
+// owner's eventfd only if the stack was empty. A worker chains the messages of one turn for each
+// receiver, and pushes each chain at the end of the turn.
 //
-// Order: FIFO per sender and receiver, because a chain keeps the sender's order and the
-// compare-and-swap orders all pushes.
+// Messages from one sender to one receiver arrive in order, because a chain keeps the sender's
+// order, and the compare-and-swap orders all pushes.
 #include <stdatomic.h>
 
 #include "loop/loop_private.h"
 #include "stats/stats.h"
 
-// Limits for one turn. If messages are left over, the worker does not sleep.
+// Limits on the messages of one turn. If some are left, the next turn does not wait.
 #define DELIVER_MAX 4096
 #define SELF_ROUNDS_MAX 8
 
-// Pushes a chain linked from `newest` to `oldest`. The caller must not touch the messages
-// afterwards.
+// Pushes a chain of messages, linked from `newest` to `oldest`. They then belong to the receiver.
 static void mailbox_push(struct worker *to, struct message *newest, struct message *oldest)
 {
     struct message *head = atomic_load_explicit(&to->mailbox.pushed, memory_order_relaxed);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Threads that take work from one queue, for the disk engine `threads` and for blocking_pool.c. A
-// piece of work is a list node, embedded in a struct whose type the pool's run() knows. It belongs
-// to the pool from thread_pool_add() until a pool thread calls run() with it.
+// piece of work is a list node inside a struct that only the pool's run() knows. The pool owns it
+// from thread_pool_add() until run() gets it.
 #include "loop/loop_private.h"
 
 #include <stdio.h>
@@ -13,7 +13,7 @@ struct thread_pool {
     void (*run)(struct list_node *work);
     unsigned thread_count, started_count;
     pthread_t *threads;
-    // Guarded by `mutex`. No other lock is taken while it is held.
+    // Guarded by `mutex`. No other lock is taken while it is locked.
     struct {
         pthread_mutex_t mutex;
         pthread_cond_t filled;
@@ -67,7 +67,7 @@ enum err thread_pool_add(struct thread_pool *pool, struct list *work, unsigned c
         wake_count = count < pool->shared.idle_count ? count : pool->shared.idle_count;
     }
     check(pthread_mutex_unlock(&pool->shared.mutex) == 0);
-    // Signal after the unlock, so that a woken thread does not block on the mutex.
+    // Signal only after the unlock, because a woken thread would block on the mutex.
     for (unsigned i = 0; i < wake_count; i++) {
         check(pthread_cond_signal(&pool->shared.filled) == 0);
     }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// One-shot timers of a worker, in a binary heap. With our own heap, starting, moving and stopping a
-// timer costs no system call, and a test clock controls the timers too. The worker keeps one
-// libevent timer for the next timer that is due. Runs on the owning worker.
+// One-shot timers of a worker, in a binary heap. Because the heap is our own, starting, moving and
+// stopping a timer costs no system call, and a test clock controls the timers too. The worker has
+// one libevent timer, for the timer that is due next. Runs on the worker that owns the heap.
 //
-// Invariants: heap->items[t->heap_slot - 1] == t for every running timer; heap_slot is 0 for any
-// other.
+// Invariant: a running timer t is heap->items[t->heap_slot - 1]; the heap_slot of any other timer
+// is 0.
 #include <stdlib.h>
 
 #include "loop/loop_private.h"
@@ -94,7 +94,8 @@ void timer_start(struct timer *timer, uint64_t delay_ms)
     check(worker_is_mine(w));
     check(delay_ms < UINT64_MAX / 2000);
     struct timer_heap *heap = &w->timers;
-    // At least 1 us from now: a timer with no delay fires in the next turn, so every turn ends.
+    // Due at least 1 us from now. So a timer without a delay fires in the next turn, and a timer
+    // that restarts itself cannot keep a turn from ending.
     timer->due_us = worker_now_us(w) + delay_ms * 1000 + 1;
     if (timer->heap_slot == 0) {
         if (heap->count == heap->cap) {

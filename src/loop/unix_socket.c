@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Listening Unix sockets with a file in the file system. Used at start and stop, on any thread;
-// blocks on the file system.
+// Listening Unix sockets, each with a file in the file system. Used at start and stop, on any
+// thread. Blocks on the file system.
 //
-// The file never has wider permissions than its mode. The socket's mode before bind() becomes the
-// file's mode, less the umask, and nobody can connect before listen().
+// The file never has wider permissions than requested. The socket gets its mode before bind(),
+// which gives the file the same mode, less the umask. Nobody can connect before listen().
 //
-// To replace a file left by a killed process, the caller takes a lock on the folder, so that two
-// processes that start at the same time do not remove each other's file. In a folder that this
-// process has locked for good (the cache directory), that lock is enough.
+// A file left by a killed process is replaced. To do this, unix_socket_open() locks the folder, so
+// that two processes that start at the same time do not remove each other's file. If this process
+// has a permanent lock on the folder (the cache directory), that lock is enough.
 //
-// Never removed: a file that is not a socket, another user's socket, and, at stop, a file that has
-// become another process's socket.
+// This code never removes a file that is not a socket, nor another user's socket. At stop, it does
+// not remove a file that has become another process's socket.
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -30,7 +30,7 @@
 #define LOCK_TRIES 200
 #define LOCK_PAUSE_MS 10
 
-// The folder that this process has locked for good; inode 0: none.
+// The folder that this process has locked permanently; inode 0: none.
 static atomic_ullong locked_dev, locked_ino;
 
 void unix_socket_folder_is_locked(int fd)
@@ -53,13 +53,13 @@ static bool folder_is_locked(int fd)
 static void fd_close(int fd)
 {
     if (fd >= 0) {
-        (void)close(fd); // nothing was written to it
+        (void)close(fd); // nothing was written, so an error loses nothing
     }
 }
 
-// Locks the folder. *ret_fd is -1, without a lock, if the folder cannot be opened or does not
-// support locks; bind() then reports any other problem. Returns ERR_IN_USE if another process holds
-// the lock.
+// Locks the folder of `path`. Sets *ret_fd to -1, without a lock, if the folder cannot be opened or
+// does not support locks. Any other problem shows at bind(). Returns ERR_IN_USE if another process
+// has the lock.
 static enum err folder_lock(const char *path, int *ret_fd)
 {
     char folder[UNIX_PATH_SIZE];
@@ -115,8 +115,8 @@ static enum err name_make_free(const struct sockaddr_un *un, struct buf *ret_why
     return trouble == NULL ? ERR_OK : ERR_IN_USE;
 }
 
-// Restores the mode bits that the umask removed. It works on a descriptor, so that a symbolic link
-// cannot redirect it.
+// Restores the mode bits that the umask removed. Works on a descriptor, so that a symbolic link
+// cannot make it change another file.
 static bool name_settle(struct unix_listener *u, unsigned mode)
 {
     char link[32];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Functions that users of a worker call: the time of the turn, the current worker, slots, deferred
-// work, wake-up. loop.c runs the worker.
+// The functions of a worker that other rooms call: time of the turn, current worker, slots,
+// deferred work, wake-up. loop.c runs the worker.
 #include <errno.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "loop/loop_private.h"
 
-#define QUICK_LASTS_US 100000u // time after a quick answer during which more are expected
+#define QUICK_LASTS_US 100000u // for this long after a quick answer, more are expected
 
 static __thread struct worker *current_worker;
 
@@ -104,7 +104,7 @@ void worker_wake(struct worker *w)
     do {
         n = write(w->wake_fd, &one, sizeof(one));
     } while (n < 0 && errno == EINTR);
-    // EAGAIN: the counter is full with unread wake-ups, so the worker is awake.
+    // EAGAIN: the eventfd's counter is full, so a wake-up is pending already.
     check(n == (ssize_t)sizeof(one) || errno == EAGAIN);
 }
 
@@ -155,7 +155,7 @@ void worker_free_later(struct worker *w, void (*fn)(void *ptr), void *ptr)
 
 void worker_free_dead(struct worker *w)
 {
-    // Iterate by index, because a destructor may add others, which moves the array.
+    // Iterate by index, because a destructor may add others, and the array then moves.
     for (unsigned i = 0; i < w->dead_count; i++) {
         struct dead dead = w->dead[i];
         dead.fn(dead.ptr);
