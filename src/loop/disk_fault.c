@@ -264,7 +264,7 @@ int disk_fault_errno(const char *name)
         (void)poll(NULL, 0, DISK_FAULT_HOLD_MS); // an interruption only shortens the pause
     }
     if (fault.what == DISK_FAULT_SLOW) {
-        (void)poll(NULL, 0, (int)fault.delay_ms); // may be interrupted
+        (void)poll(NULL, 0, (int)fault.delay_ms); // an interruption only shortens the delay
     }
     return fault.what == DISK_FAULT_ERRNO ? fault.errno_value : 0;
 }

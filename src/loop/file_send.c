@@ -15,8 +15,8 @@
 // - The owner of the pages has removed their "verified" mark. Each thread that reads such a page
 //   from the device removes the mark first.
 //
-// The count has no file, so any other read by this thread makes the check fail too. After a failed
-// check, the caller reads and verifies the pages again.
+// The count is per thread, not per file. So any other read by this thread makes the check fail too.
+// After a failed check, the caller reads and verifies the pages again.
 //
 // The pipe is empty between two calls, because bytes that the socket does not accept are discarded,
 // and later taken from the file again. Without a pipe, a worker sends nothing in this way and
@@ -170,9 +170,8 @@ int64_t file_send_range(struct worker *w, const struct file_range *range, uint64
         return -ESTALE;
     }
     int64_t sent = send_from(fs, range, fd, skip, len, socket);
-    fs->is_counted =
-        // if not quiet, the ring may read before the next call
-        fs->is_counted && disk_io_is_quiet(w);
+    // If the disk engine is busy, the ring may read for this worker before the next call.
+    fs->is_counted = fs->is_counted && disk_io_is_quiet(w);
     range_fd_done(range);
     return sent;
 }

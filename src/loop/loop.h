@@ -37,7 +37,7 @@ enum disk_engine { DISK_ENGINE_AUTO, DISK_ENGINE_URING, DISK_ENGINE_THREADS };
 struct loop_options {
     unsigned worker_count;   // 1..LOOP_WORKERS_MAX
     enum disk_engine engine; // AUTO: io_uring if one real read through a ring succeeds
-    unsigned disk_threads;   // threads engine: total of all workers; 0: two per worker
+    unsigned disk_threads;   // threads engine: total of all workers; 0: two per worker, at least 4
     unsigned disk_queue_depth;
 };
 
@@ -176,7 +176,7 @@ struct disk_op {
     void *statx;           // struct statx *
     bool is_origins;       // on a file of a `dir:` origin; uses a separate queue
     void (*done)(struct disk_op *op);
-    // results
+    // Results, valid in done().
     enum err err;
     int errno_value;
     int64_t result; // bytes, or descriptor for OPEN
@@ -243,8 +243,8 @@ int disk_fault_errno(const char *name);
 struct file_range {
     bool was_ready; // file_send_ready() has just returned true for the range
     int fd;
-    // Optional, used instead of `fd`. borrow() returns a descriptor that this file uses during one
-    // call, or -1 if the file is not open now. give_back() ends its use. Both get release_ctx.
+    // Optional, used instead of `fd`. borrow() returns a descriptor that file_send.c uses during
+    // one call, or -1 if the file is not open now. give_back() ends its use. Both get release_ctx.
     int (*borrow)(void *ctx);
     void (*give_back)(void *ctx);
     uint64_t offset, len;
@@ -298,12 +298,12 @@ void blocking_pool_run(struct worker *w, struct blocking_job *job);
 
 // --- unix sockets --------------------------------------------------------------------------------
 
-#define UNIX_PATH_SIZE 108 // the size of sun_path
+#define UNIX_PATH_SIZE 108 // size of sun_path in struct sockaddr_un
 
 struct unix_listener {
     int fd; // the caller closes it
     char path[UNIX_PATH_SIZE];
-    dev_t dev; // identify the socket's file
+    dev_t dev; // `dev` and `ino` identify the socket's file
     ino_t ino;
 };
 

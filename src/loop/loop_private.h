@@ -76,12 +76,12 @@ struct disk_lane {
 struct disk_io {
     struct disk_lane lanes[DISK_LANE_COUNT];
     struct list finished;        // operations with a result whose done() has not run yet
-    unsigned inflight_published; // what the gauge of operations in flight has of this worker
-    // io_uring
+    unsigned inflight_published; // this worker's part of the gauge, as last published
+    // Only for the io_uring engine.
     struct io_uring ring;
     bool has_ring, is_ring_enabled;
     struct event *ring_event;
-    // threads
+    // Only for the threads engine.
     _Atomic(struct list_node *) completed; // newest first, linked by node.next
 };
 
@@ -137,7 +137,7 @@ struct dead {
 struct file_send {
     int take, give, nowhere; // the pipe's write end, its read end, /dev/null; -1: closed
     long blocks;     // blocks that the thread had read from devices, by the last getrusage()
-    bool is_counted; // nothing that this worker knows of has changed `blocks` since
+    bool is_counted; // `blocks` needs no new getrusage() before the next splice
 };
 void file_send_init(struct file_send *fs);
 void file_send_done(struct file_send *fs);

@@ -143,7 +143,7 @@ struct response_head {
     bool has_length; // Content-Length
     uint64_t length;
     bool is_chunked;        // Transfer-Encoding: chunked
-    struct headers headers; // the well-formed headers, values trimmed; copies in the arena
+    struct headers headers; // copies of the well-formed headers, with trimmed values
 
     // About the previous header line, which a folded line would continue: whether it was kept, and
     // whether it was a framing header.

@@ -94,7 +94,7 @@ static void lane_socket_free(struct lane_socket *s)
 
 static void on_socket_event(evutil_socket_t fd, short what, void *ctx)
 {
-    // A call into curl may free `s`.
+    // A call into curl may free `s`, so it is not used after one.
     struct lane_socket *s = ctx;
     struct transfer_lane *lane = as_lane(s->lane);
     if (s->is_idle) {

@@ -158,7 +158,7 @@ struct transfer *transfer_turn_next(struct transfer_pool *pool);
 
 // --- transfer_lane.c -----------------------------------------------------------------------------
 void transfer_lanes_init(struct transfer_pool *pool);
-// Call it after the last transfer has ended.
+// Closes all lanes. Call it after the last transfer has ended.
 void transfer_lanes_done(struct transfer_pool *pool);
 // Returns the lane for one more transfer, with an open multi handle. Release it with
 // transfer_lane_leave().

@@ -21,8 +21,8 @@
 // while there are hits: requests that are answered in the turn in which they arrive.
 //
 // The limit for a turn is SHARE_LEAST_US or, if longer, 1/SHARE_PART of the time of all other work
-// in the previous turn. That is enough, because a part of the other work is caused by receiving,
-// and takes several times as long.
+// in the previous turn. This is enough: a part of the other work is caused by what was received,
+// and takes several times as long as receiving it.
 //
 // Sockets beyond the limit are passed over: they are left unread. This needs no bookkeeping,
 // because their events come again in the next turn. The kernel decides which events come first. So

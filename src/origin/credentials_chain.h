@@ -3,8 +3,7 @@
 // renewed.
 //
 // A credential set is immutable and reference-counted. A request uses one set from signing to
-// reply. credentials_chain_load() finds a set and may block. It runs before the loop, and later on
-// the threads for blocking calls.
+// reply. credentials_chain_load() finds a set. It may block, so no worker calls it.
 //
 // The renewer keeps the current set for every worker. It renews the set ahead of its expiry, when
 // its files change, and when a caller reports that the origin refused it. Secrets are never logged,

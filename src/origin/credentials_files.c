@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Loads keys from files: the key files that the configuration names, and the profiles in the shared
-// credentials and config files. Blocks on file reads; runs before the loop starts, or on a pool
-// thread.
+// credentials and config files. Blocks on file reads, so no worker runs it.
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Loads keys from a program, the credential_process of a profile. Also parses the JSON and the
 // timestamps that metadata services use too. This file splits the command line into words; no shell
-// runs. Blocks; runs before the loop starts, or on a pool thread.
+// runs. Blocks, so no worker runs it.
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>

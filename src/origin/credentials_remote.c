@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Loads keys from services: STS for a web identity token, the container endpoint (ECS, EKS Pod
 // Identity), and the instance metadata service (IMDSv2). Each request uses its own curl handle and
-// blocks for some seconds at most. Runs before the loop starts, or on a pool thread.
+// blocks for some seconds at most, so no worker runs this.
 #include <curl/curl.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -36,7 +36,7 @@ struct credentials_renewer {
     struct part *parts;
     unsigned part_count;
 
-    // Used by worker 0 only.
+    // Only worker 0 uses these fields.
     struct timer timer;
     bool has_timer;
     struct blocking_job job;

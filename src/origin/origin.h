@@ -160,13 +160,13 @@ struct origin_trace {
 enum origin_forbids {
     ORIGIN_FORBIDS_NOTHING,
     ORIGIN_FORBIDS_SHAPE,         // ERR_ORIGIN_UNFIT: the answer cannot fill a cache at all
-    ORIGIN_FORBIDS_FRAMING,       // chunked, or with lines that are not strictly HTTP
+    ORIGIN_FORBIDS_FRAMING,       // it is chunked, or has lines that are not strictly HTTP
     ORIGIN_FORBIDS_ETAG,          // the ETag is weak, malformed or missing, or there are several
     ORIGIN_FORBIDS_VARY,          // Vary names a header that may differ between requests
     ORIGIN_FORBIDS_CUSTOMER_KEY,  // the client encrypts with its own key (SSE-C)
-    ORIGIN_FORBIDS_COOKIE,        // Set-Cookie, and nothing shows that this is S3
-    ORIGIN_FORBIDS_CACHE_CONTROL, // private or no-store, and nothing shows that this is S3
-    ORIGIN_FORBIDS_CODING,        // Content-Encoding, and nothing shows that this is S3
+    ORIGIN_FORBIDS_COOKIE,        // it has Set-Cookie, and nothing shows that it is S3's
+    ORIGIN_FORBIDS_CACHE_CONTROL, // it says private or no-store, and nothing shows that it is S3's
+    ORIGIN_FORBIDS_CODING,        // it has Content-Encoding, and nothing shows that it is S3's
     ORIGIN_FORBIDS_VERSIONS,      // the store's replicas answer with different versions
     ORIGIN_FORBIDS_COUNT
 };
@@ -206,7 +206,7 @@ static inline bool origin_condition_equal(const struct origin_condition *a,
 // The request of a fetch.
 enum origin_fetch_kind {
     ORIGIN_GET_WHOLE,
-    ORIGIN_GET_RANGE, // `first` to `last`, or `suffix`
+    ORIGIN_GET_RANGE, // the bytes `first` to `last`, or the last `suffix` bytes
     ORIGIN_HEAD,      // no body
     // Like ORIGIN_HEAD, but sent as a GET of one byte. src/origin also sets this kind when it
     // replaces a HEAD in this way.
@@ -219,10 +219,10 @@ struct origin_fetch {
     enum origin_fetch_kind kind;
     struct span bucket; // the bucket's name at the origin
     struct span key;
-    uint64_t first, last;                // inclusive
+    uint64_t first, last;                // positions of bytes, both inclusive
     uint64_t suffix;                     // not 0: the last `suffix` bytes are requested instead
     struct span if_match, if_none_match; // whole ETags with quotes; empty: not sent
-    const struct origin_condition *condition; // condition of a client, sent too; or NULL
+    const struct origin_condition *condition; // a client's condition; or NULL
     // Unless this is NONE, the request has x-amz-checksum-mode: ENABLED. With ONLY, the caller
     // needs nothing but checksums, so no GET replaces a refused HEAD: a GET of a range returns
     // none.
@@ -248,7 +248,7 @@ struct origin_fetch {
     // The callback may pause the fetch. If it returns an error, the fetch ends with that error.
     enum err (*on_head)(struct origin_fetch *f);
     enum err (*on_body)(struct origin_fetch *f, struct span data);
-    // Called exactly once:
+    // Called exactly once, with one of these results:
     //
     // - ERR_OK: the body is complete.
     // - ERR_NOT_MODIFIED (304), ERR_NO_SUCH_KEY, ERR_NO_SUCH_BUCKET, ERR_ACCESS_DENIED,
@@ -263,9 +263,9 @@ struct origin_fetch {
 
     // The answer. These fields are set before on_head, or before on_end if the call fails.
     unsigned status;
-    uint64_t size_bytes;           // of the whole object
+    uint64_t size_bytes;           // size of the whole object
     uint64_t body_first, body_len; // the part of the object that the body has
-    struct span etag;              // as sent; empty: none
+    struct span etag;              // as the origin sent it; empty: none
     struct span version_id;
     bool weak_or_no_etag;
     time_t last_modified; // 0: unknown
@@ -274,12 +274,12 @@ struct origin_fetch {
     // only the headers that a 304 may carry.
     struct headers headers;
     struct headers checksums;    // x-amz-checksum-*, only for answers with the whole object
-    enum origin_forbids forbids; // why it must not be stored
+    enum origin_forbids forbids; // why the answer must not be stored
     bool too_young;              // dir: the file changed less than 2 s ago, so it is not stored
-    struct span error_answer;    // the origin's error, packed by s3_error_pack(); empty: none
-    struct span bucket_region;   // x-amz-bucket-region
-    struct span origin_id;       // x-amz-request-id
-    struct arena *arena;         // memory of the answer; freed after on_end returns
+    struct span error_answer;  // the origin's error answer, packed by s3_error_pack(); empty: none
+    struct span bucket_region; // x-amz-bucket-region
+    struct span origin_id;     // x-amz-request-id
+    struct arena *arena;       // memory of the answer; freed after on_end returns
 
     void *driver; // private
 };
@@ -347,7 +347,7 @@ struct origin_relay {
     struct span payload_hash;                    // hex; only for ORIGIN_BODY_HASH
     const struct sigv4_credentials *credentials; // NULL: the origin's own
     uint64_t client;                             // as in origin_fetch
-    bool is_unsigned; // sent without a signature: a POST form, whose body has one
+    bool is_unsigned; // sent without our signature: a signed form, a call to STS, or a preflight
     bool is_probe;    // never retried, because the caller wants to see each failure
     // Writes the next bytes of the upload to `buf`, like on_upload of struct transfer_calls
     // (net.h).
@@ -361,7 +361,8 @@ struct origin_relay {
     enum err (*on_body)(struct origin_relay *r, struct span data);
     void (*on_end)(struct origin_relay *r, enum err err);
     void *ctx;
-    // Valid in on_head and on_end. True: the request may have been carried out, but nobody knows.
+    // Valid in on_head and on_end. True: it is unknown whether the origin has carried out the
+    // request.
     bool is_unsure;
     // The answer.
     unsigned status;

@@ -34,7 +34,7 @@
 
 enum phase {
     PHASE_OPEN,
-    PHASE_OPEN_BUCKET, // the key does not exist, so this looks whether its bucket does
+    PHASE_OPEN_BUCKET, // the key does not exist; looks for its bucket, to choose the error
     PHASE_STAT,
     PHASE_READ,
     PHASE_STAT_AGAIN,
@@ -54,7 +54,7 @@ struct origin_directory_fetch {
     struct chunk *piece[PIECE_CHUNKS];
     struct iovec iov[PIECE_CHUNKS];
     unsigned piece_chunks;
-    uint64_t offset, remaining; // of the part of the body that is not read yet
+    uint64_t offset, remaining; // the part of the body that is not read yet
     struct statx stat, stat_again;
     struct task task;
     uint64_t started_us;

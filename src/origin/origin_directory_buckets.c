@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The first level of a `dir:` origin. Its folders are buckets. Anything else there is reported at
-// the start. Runs at the start, and later on the pool for blocking calls.
+// the start. Blocks, so no worker runs it.
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>

@@ -19,7 +19,7 @@
 #define ORIGIN_CALL_MAGIC 0x63616c6cu
 // Slots that an origin begins with, on all workers together. Demand may raise the number.
 #define ORIGIN_SLOTS_FIRST 64u
-#define ORIGIN_WAITERS_MAX 16384u // calls that wait for a slot, per worker
+#define ORIGIN_WAITERS_MAX 16384u // the most calls that wait for a slot, per worker
 #define ORIGIN_LINES 64u          // the most waiting clients with a queue of their own
 // The longest wait for a slot. A call that waits longer fails with ERR_ORIGIN_FULL.
 #define ORIGIN_SLOT_WAIT_MS 30000u
@@ -38,7 +38,7 @@ struct origin_driver;
 struct origin_worker;
 struct origin_probe;
 
-// The trouble of an origin as a whole; origin_trouble.c.
+// Troubles that concern an origin as a whole; see origin_trouble.c.
 enum origin_trouble {
     ORIGIN_TROUBLE_NONE,
 #define TROUBLE(name, why, component, text, remedy) ORIGIN_TROUBLE_##name,
@@ -66,8 +66,8 @@ struct origin_call_ops {
     void (*pause)(struct origin_call *call);
     void (*resume)(struct origin_call *call);
     void (*resume_upload)(struct origin_call *call);
-    void (*cancel)(struct origin_call *call); // on_end comes later, once
-    void (*free)(void *call);                 // frees the driver's struct; no callback
+    void (*cancel)(struct origin_call *call); // on_end runs later, exactly once
+    void (*free)(void *call);                 // frees the driver's struct; runs no callback
 };
 
 // The common head of every running call. A driver embeds it as the first member of its own struct.
@@ -113,8 +113,8 @@ struct origin_worker {
     struct origin *origin;
     struct worker *w;
     struct list live;
-    bool is_closed; // calls that start are cancelled at once
-    bool rests;     // unused resources are released
+    bool is_closed; // after origin_close(): new calls are cancelled at once
+    bool rests;     // the configuration no longer names the origin
 
     // Used by origin_slots.c. `limit` is the number of calls that may run at once.
     struct origin_lines waiters[ORIGIN_CALL_KINDS];
@@ -146,7 +146,7 @@ struct origin {
     struct {
         _Atomic uint64_t keepalive_ms, connect_timeout_ms, first_byte_timeout_ms, idle_timeout_ms;
         atomic_uint retries, retry_budget_percent;
-        atomic_uint number; // incremented last with each change
+        atomic_uint number; // incremented at the end of each change
         bool has_key_files; // only for the thread that makes updates
         pthread_mutex_t lock;
         const char *ca_file; // guarded by the lock
@@ -162,7 +162,7 @@ struct origin {
     atomic_ulong answered_at_us; // when any call last succeeded
     atomic_ulong heard_at_us;    // when an answer with a status below 500 last came
     atomic_uint trouble;         // enum origin_trouble
-    atomic_uint trouble_told;    // the trouble last logged; NONE: none, or its end too
+    atomic_uint trouble_told;    // the logged trouble whose end is not logged yet, or NONE
     atomic_ulong trouble_since_us;
     atomic_ulong bucket_dns_at_us;     // when a host name with a bucket last failed
     atomic_llong credentials_expire_s; // wall clock; 0: never
@@ -192,7 +192,7 @@ static inline struct origin_call *as_origin_call(void *ptr)
 
 // --- origin_call.c -------------------------------------------------------------------------------
 
-// Begins a call for a fetch or a relay; the other one is NULL.
+// Initialises the head of a call. Exactly one of `f` and `r` is NULL.
 void origin_call_init(struct origin_call *call, const struct origin_call_ops *ops,
                       struct origin_worker *ow, struct origin_fetch *f, struct origin_relay *r);
 // Ends a call: returns its slot, calls on_end, and frees the call at the end of the turn.
@@ -270,12 +270,12 @@ void origin_trouble_met(struct origin *origin, enum origin_trouble trouble, uint
 // with the origin's own credentials, and they were accepted. by_bucket_name: the request was sent
 // to a host name that begins with the bucket.
 void origin_trouble_answered(struct origin *origin, bool takes_keys, bool by_bucket_name);
-void origin_trouble_forget(struct origin *origin); // when the origin is freed or rests
+void origin_trouble_forget(struct origin *origin); // ends any trouble without a log line
 
 // --- origin_probe.c ------------------------------------------------------------------------------
 
-void origin_probe_new(struct origin *origin);   // if the options ask for a probe
-void origin_probe_close(struct origin *origin); // on worker 0
+void origin_probe_new(struct origin *origin);   // creates the probe if the options ask for one
+void origin_probe_close(struct origin *origin); // stops the probe; on worker 0
 void origin_probe_free(struct origin *origin);  // after loop_stop()
 
 // --- drivers -------------------------------------------------------------------------------------

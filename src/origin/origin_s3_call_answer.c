@@ -13,7 +13,8 @@
 #include "stats/stats.h"
 
 #define REGION_HOPS_MAX 3u
-// caps the back-off after SlowDown, because the call keeps its slot meanwhile
+// The back-off after SlowDown does not grow beyond that of this attempt, because the call keeps its
+// slot.
 #define SLOWDOWN_BACKOFFS 2u
 #define SKEW_SEEN_S 600 // from this skew on, a 403 without a code counts as a clock error
 
@@ -71,7 +72,7 @@ static void note_failure(struct origin_s3_call *c, enum err err, const char *det
     const struct origin_s3_endpoint *endpoint = &origin_s3_state_of(c->call.ow)->endpoint;
     enum origin_trouble trouble = origin_trouble_of(err, endpoint->is_https, detail);
     if (trouble == ORIGIN_TROUBLE_DNS && origin_s3_call_is_virtual(c)) {
-        trouble = ORIGIN_TROUBLE_ANY_DNS; // the name server may be down
+        trouble = ORIGIN_TROUBLE_ANY_DNS; // no name may be resolved, or only those with a bucket
     }
     if (c->response_head.head_bytes == 0 && c->redirect_url == NULL) {
         origin_trouble_met(origin, trouble, c->started_us, detail);

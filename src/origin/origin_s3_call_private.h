@@ -54,8 +54,8 @@ struct origin_s3_call {
     int64_t signed_skew_s;       // this attempt was signed with this clock skew
     struct span host;            // this attempt was sent to this host
     char *redirect_url;          // URL of the next attempt; NULL: the endpoint's
-    // How private the address of the host is that sent the redirect. The next attempt may not
-    // connect to a more private one.
+    // The reach of the host that sent the redirect. The next attempt may not connect to a more
+    // private address.
     enum transfer_reach redirect_reach;
     struct response_head response_head;
     struct buf collected;
