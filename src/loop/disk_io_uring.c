@@ -8,8 +8,8 @@
 // refuses them. The worker's own thread enables its ring, and is the only thread that submits to it
 // (SINGLE_ISSUER). Kernels before 6.0 do not know that flag, and get a ring without it.
 //
-// With COOP_TASKRUN, the kernel posts completions only when the thread enters the kernel. The
-// epoll_wait() of each turn does that.
+// With COOP_TASKRUN, the kernel posts completions only when the thread enters the kernel. Each turn
+// does that by epoll_wait.
 #include "loop/loop_private.h"
 
 #include <assert.h>
@@ -133,8 +133,8 @@ enum err disk_io_uring_open(struct worker *w, struct buf *why)
 void disk_io_uring_enable(struct worker *w)
 {
     if (w->disk.has_ring && !w->disk.is_ring_enabled) {
-        // A direct call, because liburing 2.3 declares io_uring_enable_rings() but does not export
-        // it.
+        // A direct system call, because liburing 2.3 declares io_uring_enable_rings but does not
+        // export it.
         check(syscall(SYS_io_uring_register, w->disk.ring.ring_fd, IORING_REGISTER_ENABLE_RINGS,
                       NULL, 0) == 0);
         w->disk.is_ring_enabled = true;

@@ -240,10 +240,11 @@ void origin_slot_hasten(struct origin_call *call, uint64_t client);
 // Called before a retry. If fewer slots are left than calls hold, takes the call's slot away and
 // returns true. Then ops->ready() or ops->refused() will run later.
 bool origin_slot_yield(struct origin_call *call) MUST_USE;
-// Adapt the number of slots to an answer: slow_down() to a refusal or timeout, success() to the
-// others.
+// Adapts the number of slots after a SlowDown or a timeout.
 void origin_slot_slow_down(struct origin_worker *ow);
-void origin_slot_success(struct origin_worker *ow, uint64_t first_byte_us); // 0: unknown
+// Adapts the number of slots after any other answer. first_byte_us: time to its first byte; 0:
+// unknown.
+void origin_slot_success(struct origin_worker *ow, uint64_t first_byte_us);
 
 // --- hops.c --------------------------------------------------------------------------------------
 
