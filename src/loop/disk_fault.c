@@ -27,7 +27,7 @@
 enum rule_when { WHEN_EVERY, WHEN_NTH, WHEN_FROM, WHEN_FILE };
 
 struct rule {
-    int kind; // enum disk_op_kind, KIND_ANY or KIND_NAMED
+    int kind; // Enum disk_op_kind, KIND_ANY or KIND_NAMED.
     char name[NAME_MAX_LEN];
     char what[NAME_MAX_LEN];
     enum rule_when when;
@@ -46,7 +46,7 @@ static struct {
 } hook = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
 // 0: there are no rules, so a build with faults but without a script skips the lock.
-static atomic_int hook_has_rules = -1; // -1: the script was not read yet
+static atomic_int hook_has_rules = -1; // -1: the script was not read yet.
 
 static bool kind_parse(struct span s, int *ret_kind)
 {

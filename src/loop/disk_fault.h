@@ -20,8 +20,8 @@ enum disk_fault_what {
 
 struct disk_fault {
     enum disk_fault_what what;
-    int errno_value;   // for DISK_FAULT_ERRNO
-    uint64_t delay_ms; // for DISK_FAULT_SLOW
+    int errno_value;   // The errno to inject, for DISK_FAULT_ERRNO.
+    uint64_t delay_ms; // The delay of the operation, for DISK_FAULT_SLOW.
     // Simulated speed of the device. From it, disk_fault_next() computes delay_ms for the bytes of
     // this operation and of those before it. 0: delay_ms is fixed.
     uint64_t bytes_per_second;

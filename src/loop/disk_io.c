@@ -44,7 +44,7 @@ static const uint32_t state_next[] = {
 };
 
 #define IOV_MAX_OURS 64
-#define REPEATS_MAX 10000u // the most repeats of one operation after EINTR or EAGAIN
+#define REPEATS_MAX 10000u // The most repeats of one operation after EINTR or EAGAIN.
 
 void disk_io_init(struct worker *w, unsigned depth)
 {

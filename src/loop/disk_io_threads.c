@@ -150,7 +150,7 @@ static void threads_collect(struct worker *w, struct list *finished, struct list
     while (node != NULL) {
         struct list_node *older = node->next;
         list_node_init(node);
-        // the stack has the newest first, so this restores the order
+        // The stack has the newest first, so this restores the order.
         list_push_front(finished, node);
         node = older;
     }

@@ -249,8 +249,8 @@ static void uring_collect(struct worker *w, struct list *finished, struct list *
     struct io_uring *ring = &w->disk.ring;
     if (io_uring_cq_has_overflow(ring)) {
         (void)io_uring_get_events(
-            // fetches completions that did not fit into the ring; if it fails, the next turn tries
-            // again
+            // Fetches completions that did not fit into the ring; if it fails, the next turn tries
+            // again.
             ring);
     }
     unsigned head, count = 0;

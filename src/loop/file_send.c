@@ -30,7 +30,7 @@
 
 #define PIPE_BYTES (1u << 20)
 #define PIPE_BYTES_LEAST (64u << 10)
-#define SPLICE_BYTES (512u << 10) // the most per splice; what the socket does not accept is wasted
+#define SPLICE_BYTES (512u << 10) // The most per splice; what the socket does not accept is wasted.
 
 void file_send_init(struct file_send *fs)
 {
@@ -43,7 +43,7 @@ void file_send_init(struct file_send *fs)
     fs->take = ends[1];
     fs->nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
     for (unsigned size = PIPE_BYTES; size > PIPE_BYTES_LEAST; size /= 2) {
-        // fails if the user's pipe limit is exceeded
+        // Fails if the user's pipe limit is exceeded.
         if (fcntl(fs->take, F_SETPIPE_SZ, size) >= 0) {
             break;
         }

@@ -35,9 +35,10 @@ enum disk_engine { DISK_ENGINE_AUTO, DISK_ENGINE_URING, DISK_ENGINE_THREADS };
 #define LOOP_WORKERS_MAX 64
 
 struct loop_options {
-    unsigned worker_count;   // 1..LOOP_WORKERS_MAX
-    enum disk_engine engine; // AUTO: io_uring if one real read through a ring succeeds
-    unsigned disk_threads;   // threads engine: total of all workers; 0: two per worker, at least 4
+    unsigned worker_count;   // 1 to LOOP_WORKERS_MAX.
+    enum disk_engine engine; // AUTO: io_uring, if a real read through a ring succeeds.
+    // Threads of the engine `threads`, for all workers together. 0: two per worker, at least 4.
+    unsigned disk_threads;
     unsigned disk_queue_depth;
 };
 
@@ -54,7 +55,7 @@ void loop_stop(struct loop *loop);
 void loop_free(struct loop *loop);
 unsigned loop_worker_count(const struct loop *loop);
 struct worker *loop_worker(struct loop *loop, unsigned index);
-enum disk_engine loop_engine(const struct loop *loop); // the chosen engine; never AUTO
+enum disk_engine loop_engine(const struct loop *loop); // The chosen engine; never AUTO.
 // Returns why this engine was chosen, such as "io_uring: ok" or "threads: io_uring_setup: EPERM".
 const char *loop_engine_why(const struct loop *loop);
 // Returns the oldest heartbeat of all workers, in monotonic ms. Each worker updates its heartbeat
@@ -65,12 +66,12 @@ uint64_t loop_oldest_heartbeat_ms(const struct loop *loop);
 
 unsigned worker_index(const struct worker *w);
 struct event_base *worker_event_base(struct worker *w);
-struct worker *worker_current(void); // NULL if the calling thread is not a worker
+struct worker *worker_current(void); // NULL if the calling thread is not a worker.
 // Returns true if the calling thread may access the worker's own fields: it is the worker, or the
 // worker is not running.
 bool worker_is_mine(const struct worker *w);
-uint64_t worker_now_us(const struct worker *w); // monotonic; does not change during a turn
-// Start and duration of the previous turn.
+uint64_t worker_now_us(const struct worker *w); // Monotonic; does not change during a turn.
+// When the previous turn of a worker began, and how long it lasted.
 struct worker_turn_time {
     uint64_t began_us, lasted_us;
 };
@@ -107,15 +108,15 @@ void worker_task_cancel(struct task *task);
 // fires. A stopped timer never fires.
 struct timer {
     void (*fn)(struct timer *timer);
-    // private
+    // Private.
     uint64_t due_us;
     struct worker *worker;
-    unsigned heap_slot; // index in the worker's heap, plus 1; 0: stopped
+    unsigned heap_slot; // Index in the worker's heap, plus 1; 0: stopped.
 };
 void timer_init(struct worker *w, struct timer *timer, void (*fn)(struct timer *timer));
 void timer_start(struct timer *timer, uint64_t delay_ms);
 void timer_stop(struct timer *timer);
-void timer_done(struct timer *timer); // stops the timer; call it before its owner is freed
+void timer_done(struct timer *timer); // Stops the timer; call it before its owner is freed.
 
 // Announces a message that a thread other than a worker is going to send to this worker, so that
 // the worker does not stop before it has arrived. Call worker_expect_done() on the worker when it
@@ -153,7 +154,8 @@ enum disk_op_kind {
     DISK_STATX,
     DISK_UNLINK,
     DISK_FALLOCATE,
-    DISK_PUSH // writes the dirty pages of the range to the device, and waits until they are written
+    // Writes the dirty pages of the range to the device, and waits until they are written.
+    DISK_PUSH
 };
 
 // One disk operation, embedded in its owner, which container_of() finds. Buffers, paths and iov
@@ -163,25 +165,25 @@ enum disk_op_kind {
 struct disk_op {
     struct list_node node;
     enum disk_op_kind kind;
-    int fd; // OPEN, STATX, UNLINK: `path` is relative to it
+    int fd; // OPEN, STATX, UNLINK: `path` is relative to it.
     uint64_t offset;
-    struct iovec *iov;  // READ, WRITE: the caller's array, which this layer changes
-    unsigned iov_count; // <= 64
-    const char *path;   // OPEN, STATX, UNLINK
+    struct iovec *iov;  // READ, WRITE: the caller's array. This layer changes it.
+    unsigned iov_count; // At most 64.
+    const char *path;   // For OPEN, STATX and UNLINK.
     int open_flags;
     unsigned open_mode;
-    uint64_t open_resolve; // openat2 RESOLVE_* flags; 0: plain openat
-    int at_flags;          // STATX, UNLINK: AT_* flags; STATX adds AT_EMPTY_PATH for an empty path
-    uint64_t length;       // FALLOCATE, PUSH
-    void *statx;           // struct statx *
-    bool is_origins;       // on a file of a `dir:` origin; uses a separate queue
+    uint64_t open_resolve; // RESOLVE_* flags for openat2. 0: use openat.
+    int at_flags; // AT_* flags for STATX and UNLINK. STATX adds AT_EMPTY_PATH if the path is empty.
+    uint64_t length; // For FALLOCATE and PUSH.
+    void *statx;     // Result of STATX: a struct statx.
+    bool is_origins; // The file is of a `dir:` origin, so a separate queue is used.
     void (*done)(struct disk_op *op);
     // Results, valid in done().
     enum err err;
     int errno_value;
-    int64_t result; // bytes, or descriptor for OPEN
+    int64_t result; // Bytes, or descriptor for OPEN.
     uint64_t started_us;
-    // private
+    // Private.
     struct worker *worker;
     uint64_t engine_private[3];
     uint64_t progress_bytes, remaining_bytes;
@@ -241,7 +243,7 @@ int disk_fault_errno(const char *name);
 // A range of a file that is to be sent to a socket. release() releases the pin on the range, and
 // runs exactly once.
 struct file_range {
-    bool was_ready; // file_send_ready() has just returned true for the range
+    bool was_ready; // file_send_ready() has just returned true for the range.
     int fd;
     // Optional, used instead of `fd`. borrow() returns a descriptor that file_send.c uses during
     // one call, or -1 if the file is not open now. give_back() ends its use. Both get release_ctx.
@@ -280,16 +282,16 @@ int64_t file_send_range(struct worker *w, const struct file_range *range, uint64
 // one stalled device do not delay unrelated jobs. A lane queues at most 4,096 jobs. If it is full,
 // work() does not run, and done() runs with ERR_LIMIT.
 enum blocking_lane {
-    BLOCKING_GENERAL, // credentials, certificates
-    BLOCKING_STORE,   // the cache directory
-    BLOCKING_ORIGIN,  // folders of `dir:` origins
+    BLOCKING_GENERAL, // Loads credentials and certificates.
+    BLOCKING_STORE,   // For calls in the cache directory.
+    BLOCKING_ORIGIN,  // Reads folders of `dir:` origins.
     BLOCKING_LANE_COUNT
 };
 struct blocking_job {
     struct list_node node;
     enum blocking_lane lane;
-    void (*work)(struct blocking_job *job); // runs on a pool thread
-    void (*done)(struct blocking_job *job); // runs on the worker that started the job
+    void (*work)(struct blocking_job *job); // Runs on a pool thread.
+    void (*done)(struct blocking_job *job); // Runs on the worker that started the job.
     struct worker *worker;
     struct message message;
     enum err err;
@@ -298,12 +300,12 @@ void blocking_pool_run(struct worker *w, struct blocking_job *job);
 
 // --- unix sockets --------------------------------------------------------------------------------
 
-#define UNIX_PATH_SIZE 108 // size of sun_path in struct sockaddr_un
+#define UNIX_PATH_SIZE 108 // Size of sun_path in struct sockaddr_un.
 
 struct unix_listener {
-    int fd; // the caller closes it
+    int fd; // The caller closes it.
     char path[UNIX_PATH_SIZE];
-    dev_t dev; // `dev` and `ino` identify the socket's file
+    dev_t dev; // `dev` and `ino` identify the socket's file.
     ino_t ino;
 };
 

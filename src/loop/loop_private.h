@@ -21,7 +21,7 @@
 
 // --- timer.c -------------------------------------------------------------------------------------
 struct timer_heap {
-    struct timer **items; // binary heap by due_us
+    struct timer **items; // Binary heap by due_us.
     unsigned count, cap;
 };
 void timer_heap_done(struct timer_heap *heap);
@@ -34,7 +34,7 @@ uint64_t timer_heap_next_us(const struct timer_heap *heap);
 struct mailbox {
     // Newest first. Any thread pushes; only the owner takes messages, all at once.
     _Atomic(struct message *) pushed;
-    struct message *inbox; // messages that the owner has taken; oldest first
+    struct message *inbox; // Messages that the owner has taken; oldest first.
     struct message *self_first, *self_last;
     // The messages sent in this turn, for each receiver; newest first.
     struct {
@@ -59,8 +59,8 @@ void thread_pool_start(struct thread_pool *pool);
 // `queued_max` would be queued, and ERR_SHUTDOWN once the pool is stopping. Any thread may call it.
 enum err thread_pool_add(struct thread_pool *pool, struct list *work, unsigned count,
                          unsigned queued_max) MUST_USE;
-void thread_pool_stop(struct thread_pool *pool); // runs the queued work, then joins the threads
-void thread_pool_free(struct thread_pool *pool); // accepts NULL
+void thread_pool_stop(struct thread_pool *pool); // Runs the queued work, then joins the threads.
+void thread_pool_free(struct thread_pool *pool); // Accepts NULL.
 
 // --- disk_io.c and its engines -------------------------------------------------------------------
 
@@ -68,21 +68,21 @@ void thread_pool_free(struct thread_pool *pool); // accepts NULL
 // file server that hangs delays only the operations on an origin's files.
 enum disk_lane_kind { DISK_LANE_READS, DISK_LANE_WRITES, DISK_LANE_ORIGIN, DISK_LANE_COUNT };
 struct disk_lane {
-    struct list waiting; // started, but not yet passed to the engine
+    struct list waiting; // Started, but not yet passed to the engine.
     unsigned waiting_count, inflight_count, depth;
-    struct list issued; // threads engine: operations to pass to the pool at the next flush
+    struct list issued; // Threads engine: operations to pass to the pool at the next flush.
     unsigned issued_count;
 };
 struct disk_io {
     struct disk_lane lanes[DISK_LANE_COUNT];
-    struct list finished;        // operations with a result whose done() has not run yet
-    unsigned inflight_published; // this worker's part of the gauge, as last published
+    struct list finished;        // Operations that have a result, but whose done() has not run.
+    unsigned inflight_published; // This worker's part of the gauge, as last published.
     // Only for the io_uring engine.
     struct io_uring ring;
     bool has_ring, is_ring_enabled;
     struct event *ring_event;
     // Only for the threads engine.
-    _Atomic(struct list_node *) completed; // newest first, linked by node.next
+    _Atomic(struct list_node *) completed; // Newest first, linked by node.next.
 };
 
 struct disk_engine_calls {
@@ -99,17 +99,17 @@ extern const struct disk_engine_calls disk_io_threads_calls;
 // Tests io_uring by one real read. On ERR_INVALID, appends the reason to *why.
 enum err disk_io_uring_probe(struct buf *why) MUST_USE;
 enum err disk_io_uring_open(struct worker *w, struct buf *why) MUST_USE;
-void disk_io_uring_enable(struct worker *w); // called first, on the worker's own thread
+void disk_io_uring_enable(struct worker *w); // Called first, on the worker's own thread.
 void disk_io_uring_close(struct worker *w);
 
 // Creates the pool of one lane, which serves all workers.
 struct thread_pool *disk_io_threads_pool_new(enum disk_lane_kind lane, unsigned thread_count);
 
 void disk_io_init(struct worker *w, unsigned depth);
-void disk_io_dispatch(struct worker *w); // collects completions, then runs their done()
+void disk_io_dispatch(struct worker *w); // Collects completions, then runs their done().
 void disk_io_submit(struct worker *w);
-bool disk_io_has_work(const struct worker *w); // some work can be done without waiting
-// no operation is waiting, in flight, or finished with its done() still to run
+bool disk_io_has_work(const struct worker *w); // Some work can be done without waiting.
+// No operation is waiting, in flight, or finished with its done() still to run.
 bool disk_io_is_quiet(const struct worker *w);
 void disk_io_publish(struct worker *w);
 
@@ -135,9 +135,9 @@ struct dead {
 // State of file_send.c: a pipe, which is empty between two calls, and a descriptor of /dev/null,
 // into which bytes are discarded.
 struct file_send {
-    int take, give, nowhere; // the pipe's write end, its read end, /dev/null; -1: closed
-    long blocks;     // blocks that the thread had read from devices, by the last getrusage()
-    bool is_counted; // `blocks` needs no new getrusage() before the next splice
+    int take, give, nowhere; // The pipe's write end, its read end, /dev/null; -1: closed.
+    long blocks;             // Blocks that this thread had read at the last getrusage().
+    bool is_counted;         // `blocks` is valid, so the next splice needs no getrusage().
 };
 void file_send_init(struct file_send *fs);
 void file_send_done(struct file_send *fs);
@@ -147,18 +147,18 @@ struct worker {
     unsigned index;
     struct loop *loop;
     struct event_base *base;
-    struct event *wake_event;  // for wake_fd; edge-triggered, so wake_fd need not be read
-    struct event *timer_event; // ends the wait at wake_at_us
+    struct event *wake_event;  // For wake_fd. Edge-triggered, so wake_fd need not be read.
+    struct event *timer_event; // Ends the wait at wake_at_us.
     int wake_fd;
     pthread_t thread;
     bool is_running;
 
     uint64_t now_us_value;
-    uint64_t *now_us; // points to now_us_value; 0: the clock was not read in this turn
+    uint64_t *now_us; // Points to now_us_value; 0: the clock was not read in this turn.
     uint64_t wake_at_us;
-    uint64_t short_until_us;                // short work is expected until then
-    uint64_t quick_until_us;                // more quick answers are expected until then
-    uint64_t last_turn_at_us, last_turn_us; // start and duration of the previous turn
+    uint64_t short_until_us;                // Until then short work is expected.
+    uint64_t quick_until_us;                // Until then more quick answers are expected.
+    uint64_t last_turn_at_us, last_turn_us; // Start and duration of the previous turn.
     struct timer_heap timers;
     struct list deferred;
     struct dead *dead;
@@ -166,10 +166,10 @@ struct worker {
     struct mailbox mailbox;
     struct disk_io disk;
     struct file_send file_send;
-    unsigned expected_count; // messages that other threads are going to send
+    unsigned expected_count; // Messages that other threads are going to send.
     void *slots[WORKER_SLOT_COUNT_];
 
-    atomic_ulong heartbeat_ms; // read by any thread
+    atomic_ulong heartbeat_ms; // Read by any thread.
 };
 
 struct loop {
@@ -178,13 +178,13 @@ struct loop {
     enum disk_engine engine;
     const struct disk_engine_calls *engine_calls;
     char engine_why[160];
-    struct thread_pool *disk_pools[DISK_LANE_COUNT]; // NULL with io_uring
+    struct thread_pool *disk_pools[DISK_LANE_COUNT]; // NULL with io_uring.
     struct thread_pool *blocking_pools[BLOCKING_LANE_COUNT];
     bool is_started;
-    uint64_t idle_wait_us;           // longest time that a worker sleeps
-    atomic_ulong outside_sent_count; // messages sent by non-worker threads
-    atomic_bool is_stopping;         // set by loop_stop(): workers then report in each turn
-    atomic_bool is_exiting;          // workers end after their current turn
+    uint64_t idle_wait_us;           // Longest time that a worker sleeps.
+    atomic_ulong outside_sent_count; // Messages sent by threads that are no workers.
+    atomic_bool is_stopping;         // Set by loop_stop(). Workers then report in each turn.
+    atomic_bool is_exiting;          // Workers end after their current turn.
 
     // Only used while stopping: the latest report of each worker. No other lock is taken while this
     // mutex is locked.
@@ -198,7 +198,7 @@ struct loop {
     } stop;
 };
 
-void worker_wake(struct worker *w); // any thread
+void worker_wake(struct worker *w); // Any thread.
 // Makes the calling thread the worker `w`. NULL: the thread is no worker any more.
 void worker_enter(struct worker *w);
 void worker_run_deferred(struct worker *w);

@@ -24,13 +24,13 @@ void net_init(void);
 // A pool of connections. There is one per worker, origin and credential set, because libcurl reuses
 // a connection only inside a pool.
 struct transfer_pool_options {
-    unsigned max_connections;       // per host; further requests wait
-    uint64_t connect_timeout_ms;    // 3 s
-    uint64_t first_byte_timeout_ms; // from the end of the request to the first header line; 10 s
-    uint64_t idle_timeout_ms;       // longest silence inside a body that we have not paused; 10 s
-    uint64_t keepalive_ms;          // a connection idle for longer is not reused; 4 s
-    const char *ca_file;            // NULL: system bundle
-    bool deny_link_local;           // refuse addresses at which clouds hand out credentials
+    unsigned max_connections;       // Per host. Further requests wait.
+    uint64_t connect_timeout_ms;    // Limit for name look-up and connecting; 3 s.
+    uint64_t first_byte_timeout_ms; // From the end of the request to the first header line; 10 s.
+    uint64_t idle_timeout_ms;       // Longest silence inside a body that we have not paused; 10 s.
+    uint64_t keepalive_ms;          // A connection that was idle for longer is not reused; 4 s.
+    const char *ca_file;            // NULL: the system's bundle.
+    bool deny_link_local;           // Refuse addresses at which clouds hand out credentials.
     // For tests: "NAME:PORT:ADDRESS,ADDRESS" gives the addresses of NAME instead of a look-up.
     // Otherwise NULL.
     const char *names;
@@ -74,30 +74,30 @@ struct transfer_calls {
 // How private an address is, in rising order. A transfer that follows a redirect may connect only
 // to addresses that are no more private than that of the host that sent the redirect.
 enum transfer_reach {
-    TRANSFER_REACH_ANY,     // no limit, or unknown
-    TRANSFER_REACH_PUBLIC,  // the internet
-    TRANSFER_REACH_PRIVATE, // private and shared ranges (RFC 1918, 6598, 4193)
-    TRANSFER_REACH_LOCAL    // this machine or its network link
+    TRANSFER_REACH_ANY,     // No limit, or unknown.
+    TRANSFER_REACH_PUBLIC,  // An address on the internet.
+    TRANSFER_REACH_PRIVATE, // A private or shared range (RFC 1918, 6598, 4193).
+    TRANSFER_REACH_LOCAL    // This machine or its network link.
 };
 // Returns how private a literal address is. Returns ANY if the text is no literal address.
 enum transfer_reach transfer_reach_of_text(const char *address);
 
 struct transfer_request {
     struct span method;
-    const char *url; // complete; its path is sent unchanged (CURLOPT_PATH_AS_IS)
+    const char *url; // Complete; its path is sent unchanged (CURLOPT_PATH_AS_IS).
     // All headers to send, Host included, except for the framing headers. Content-Length,
     // Transfer-Encoding and Expect are ignored, because this layer writes the framing itself. A
     // body is sent with its length, and a PUT or POST without a body with length 0.
     const struct header *headers;
     unsigned header_count;
     bool has_body;
-    uint64_t body_length; // always known
+    uint64_t body_length; // Always known.
     // Use a new connection. Needed for a request that must not be repeated, because a reused
     // connection may be dead.
     bool fresh_connection;
-    uint64_t first_byte_timeout_ms; // 0: that of the pool
-    uint64_t late_timeout_ms;       // idle_timeout_ms for the body of a 2xx; 0: the pool's
-    const char *unix_socket;        // path of the socket to connect to; NULL: use the URL's host
+    uint64_t first_byte_timeout_ms; // 0: use the pool's.
+    uint64_t late_timeout_ms; // Replaces idle_timeout_ms in the body of a 2xx. 0: it does not.
+    const char *unix_socket;  // The path of a socket to connect to. NULL: the URL's host.
     // The most private kind of address that the transfer may connect to. If all addresses of the
     // host are more private, the transfer fails with ERR_PERMISSION.
     enum transfer_reach reach;
@@ -106,8 +106,8 @@ struct transfer_request {
 // immediate failure is reported later, by on_end().
 struct transfer *transfer_start(struct transfer_pool *pool, const struct transfer_request *request,
                                 const struct transfer_calls *calls, void *ctx);
-void transfer_pause(struct transfer *t);  // stops the delivery of the body; allowed in callbacks
-void transfer_resume(struct transfer *t); // continues in the next turn, never inside this call
+void transfer_pause(struct transfer *t);  // Stops the delivery of the body. Allowed in callbacks.
+void transfer_resume(struct transfer *t); // Continues in the next turn, never inside this call.
 void transfer_resume_upload(struct transfer *t);
 // Cancels the transfer. The only callback that still runs is on_end(ERR_CANCELLED).
 void transfer_cancel(struct transfer *t);
@@ -126,9 +126,10 @@ enum transfer_reach transfer_reach_of_peer(const struct transfer *t);
 
 // S3 allows 2 KiB of metadata, which may be several hundred headers. The error text of
 // ERR_ORIGIN_HEAD_TOO_LARGE states both limits. libcurl itself refuses heads above 300 KiB.
-#define RESPONSE_HEADERS_MAX 1024u // per head; below HEADERS_MAX, because our replies add headers
-#define RESPONSE_HEAD_MAX (256u << 10) // bytes of all header lines, interim heads included
-#define RESPONSE_INTERIM_MAX 16u       // 1xx heads before the final one
+#define RESPONSE_HEADERS_MAX 1024u // Per head; below HEADERS_MAX, because our replies add headers.
+// The most bytes of all header lines, interim heads included.
+#define RESPONSE_HEAD_MAX (256u << 10)
+#define RESPONSE_INTERIM_MAX 16u // The most 1xx heads before the final one.
 
 struct response_head {
     struct arena *arena;
@@ -139,11 +140,11 @@ struct response_head {
 
     // Valid once the head is complete.
     unsigned status, version_minor;
-    bool is_strict;  // every line was well formed; if false, the answer must not be stored
-    bool has_length; // Content-Length
+    bool is_strict;  // Every line was well formed. If false, the answer must not be stored.
+    bool has_length; // There is a Content-Length.
     uint64_t length;
-    bool is_chunked;        // Transfer-Encoding: chunked
-    struct headers headers; // copies of the well-formed headers, with trimmed values
+    bool is_chunked;        // There is "Transfer-Encoding: chunked".
+    struct headers headers; // Copies of the well-formed headers, with trimmed values.
 
     // About the previous header line, which a folded line would continue: whether it was kept, and
     // whether it was a framing header.

@@ -94,7 +94,7 @@ static enum err take_folded(struct response_head *h)
         return ERR_ORIGIN_PROTOCOL;
     }
     if (h->has_last && h->headers.count > 0) {
-        // drop the previous header, because the rest of its value is in this ignored line
+        // Drop the previous header, because the rest of its value is in this ignored line.
         h->headers.count--;
         h->has_last = false;
     }
@@ -182,7 +182,7 @@ enum err response_head_line(struct response_head *h, struct span line, bool *ret
         h->is_strict = false; // a bare line feed
     }
     if (line.len > 0 && line.ptr[0] == '\r') {
-        // libcurl would end the head here and take the rest for the body
+        // libcurl would end the head here and take the rest for the body.
         return ERR_ORIGIN_PROTOCOL;
     }
     switch (h->state) {

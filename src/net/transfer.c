@@ -222,7 +222,7 @@ static void transfer_note_head(struct transfer *t, struct span line)
         transfer_judge_upload(t);
         if (t->status >= 300 && t->upload_pause.is_wanted) {
             // curl will send no more of the upload, but does not end the transfer while that is
-            // paused
+            // paused.
             t->upload_pause.is_wanted = false;
             transfer_changed(t);
         }
@@ -598,7 +598,7 @@ static void transfer_set_callbacks(struct transfer *t)
     CURL_SET(easy, CURLOPT_HEADERDATA, t);
     CURL_SET(easy, CURLOPT_WRITEFUNCTION, on_curl_body);
     CURL_SET(easy, CURLOPT_WRITEDATA, t);
-    // there is no seek callback, because a body is sent only once
+    // There is no seek callback, because a body is sent only once.
     CURL_SET(easy, CURLOPT_READFUNCTION, on_curl_upload);
     CURL_SET(easy, CURLOPT_READDATA, t);
     CURL_SET(easy, CURLOPT_PREREQFUNCTION, on_curl_prereq);

@@ -36,7 +36,7 @@ static bool v4_is_metadata(const uint8_t a[4])
 
 static bool v6_is_metadata(const struct in6_addr *v6)
 {
-    // fd00:ec2::254 (EC2), fd00:ec2::23 (EKS), fd20:ce::254 (Google)
+    // fd00:ec2::254 (EC2), fd00:ec2::23 (EKS), fd20:ce::254 (Google).
     static const uint8_t known[][16] = {
         {0xfd, 0x00, 0x0e, 0xc2, [14] = 0x02, [15] = 0x54},
         {0xfd, 0x00, 0x0e, 0xc2, [15] = 0x23},

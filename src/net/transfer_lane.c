@@ -25,14 +25,14 @@
 #include "base/chunk.h"
 #include "net/transfer_private.h"
 
-#define UNUSED_MS_MIN 1000u // curl counts idle time in whole seconds
+#define UNUSED_MS_MIN 1000u // curl counts idle time in whole seconds.
 
 struct lane_socket {
     struct list_node node;
     struct transfer_lane *lane;
-    struct transfer *transfer; // curl watches the socket for this one; NULL: none of ours
+    struct transfer *transfer; // curl watches the socket for this one; NULL: none of ours.
     curl_socket_t fd;
-    bool is_idle; // curl does not watch the socket now
+    bool is_idle; // curl does not watch the socket now.
     struct event event;
 };
 
@@ -229,7 +229,7 @@ curl_socket_t transfer_open_socket(void *ctx, curlsocktype purpose, struct curl_
     check(t->magic == TRANSFER_MAGIC);
     struct transfer_lane *lane = t->lane;
     struct transfer_pool *pool = t->pool;
-    // if this is the second socket, the first address has failed
+    // If this is the second socket, the first address has failed.
     lane->must_look_up = t->has_opened;
     t->has_opened = true;
     transfer_note_socket(t);

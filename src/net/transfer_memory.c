@@ -16,9 +16,9 @@
 
 #include "net/transfer_private.h"
 
-#define CLASS_BYTES_MIN 64u // each class is larger than the one before by a half or a third
-#define CLASS_COUNT 23u     // up to 128 KiB
-#define SLACK_BYTES 32u     // room for the bytes that curl adds to a power of two
+#define CLASS_BYTES_MIN 64u // Each class is larger than the one before by a half or a third.
+#define CLASS_COUNT 23u     // The largest class has 128 KiB.
+#define SLACK_BYTES 32u     // Room for the bytes that curl adds to a power of two.
 // The limit per class and thread. That for all classes is TRANSFER_MEMORY_KEPT_MOST.
 #define KEPT_BYTES (256u * 1024)
 #define NO_CLASS CLASS_COUNT
@@ -33,7 +33,7 @@ struct piece {
         unsigned size_class;
         max_align_t align;
     } head;
-    struct piece *next; // only while the piece is kept; otherwise the caller's bytes begin here
+    struct piece *next; // Only while the piece is kept; otherwise the caller's bytes begin here.
 };
 #define HEAD_BYTES offsetof(struct piece, next)
 
@@ -44,7 +44,7 @@ struct kept {
 };
 
 static pthread_key_t kept_key;
-static _Thread_local struct kept *kept; // NULL: this thread keeps no pieces
+static _Thread_local struct kept *kept; // NULL: this thread keeps no pieces.
 
 static size_t class_bytes(unsigned size_class)
 {

@@ -18,44 +18,45 @@
 struct transfer_lane {
     unsigned magic;
     struct transfer_pool *pool;
-    CURLM *multi;            // NULL: not open
-    unsigned most;           // most connections in this lane
-    unsigned running;        // transfers in this lane that have not ended
-    struct list connections; // sockets opened for curl, see transfer_connection.c
+    CURLM *multi;            // NULL: the lane is not open.
+    unsigned most;           // The most connections in this lane.
+    unsigned running;        // Transfers in this lane that have not ended.
+    struct list connections; // Sockets opened for curl; see transfer_connection.c.
     struct list sockets;
-    struct list_node due_node; // in pool->due
-    struct timer timer;        // curl's timer
+    struct list_node due_node; // In pool->due.
+    struct timer timer;        // The timer that curl has asked for.
     bool is_timeout_due;
-    // the next transfer must look the host name up again, because one of its addresses failed
+    // The next transfer must look the host name up again, because one of its addresses failed.
     bool must_look_up;
-    struct timer unused_timer; // closes the lane if no transfer used it for keepalive_ms
+    struct timer unused_timer; // Closes the lane if no transfer used it for keepalive_ms.
 };
 
 // Limits on how much a pool receives in one turn of the worker's loop; see transfer_turn.c.
 struct transfer_turn {
-    uint64_t at_us;             // when the turn began
-    uint64_t left;              // how many bytes of long bodies may still be received
-    uint64_t room_us, spent_us; // time for reading sockets: allowed, used
+    uint64_t at_us;             // When the turn began.
+    uint64_t left;              // Bytes of long bodies that may still be received.
+    uint64_t room_us, spent_us; // Time for reading sockets: allowed, used.
 };
 
 struct transfer_pool {
     unsigned magic;
     struct worker *worker;
     struct transfer_pool_options options;
-    char *ca_file; // options.ca_file, or else the system's file; NULL: the system has only a folder
-    struct curl_slist *names; // options.names
+    // The file options.ca_file, or else the system's. NULL: the system has only a folder.
+    char *ca_file;
+    struct curl_slist *names; // options.names.
     struct transfer_lane *lanes;
     unsigned lane_count;
-    struct list transfers; // all transfers of the pool
-    struct list changed;   // transfers that pool_drive() must act on
-    struct list due;       // lanes whose timer is due, or where a transfer may have ended
-    struct list waiting;   // transfers that wait until they may receive again
+    struct list transfers; // All transfers of the pool.
+    struct list changed;   // Transfers that pool_drive() must act on.
+    struct list due;       // Lanes whose timer is due, or where a transfer may have ended.
+    struct list waiting;   // Transfers that wait until they may receive again.
     struct transfer_turn turn;
     struct task drive;
-    bool is_in_curl;   // a curl call that may run callbacks is in progress
-    bool is_reporting; // on_end() is running
+    bool is_in_curl;   // A curl call that may run callbacks is in progress.
+    bool is_reporting; // An on_end() is running.
     bool is_freeing;
-    CURL *idle[IDLE_HANDLES_MAX]; // unused curl handles, for later requests
+    CURL *idle[IDLE_HANDLES_MAX]; // Unused curl handles, for later requests.
     unsigned idle_count;
 };
 
@@ -63,7 +64,7 @@ struct transfer_pool {
 struct pool_connection {
     struct list_node node;
     curl_socket_t fd;
-    int local_port; // 0: not known yet
+    int local_port; // 0: not known yet.
 };
 
 enum transfer_state { STARTING, RUNNING, ENDED };
@@ -91,23 +92,23 @@ struct transfer {
 
     enum transfer_wait wait;
     struct timer timer;
-    uint64_t active_us;      // time of the last progress in the current wait
-    uint64_t passed_over_us; // since when its socket is readable but left unread; 0: it is read
-    uint64_t first_byte_timeout_ms, idle_timeout_ms; // 0: no timeout
-    uint64_t late_timeout_ms; // used instead of idle_timeout_ms in the body of a 2xx
+    uint64_t active_us;      // Time of the last progress in the current wait.
+    uint64_t passed_over_us; // Since when its readable socket is left unread. 0: it is read.
+    uint64_t first_byte_timeout_ms, idle_timeout_ms; // 0: no timeout.
+    uint64_t late_timeout_ms; // Used instead of idle_timeout_ms in the body of a 2xx.
 
-    enum err abort_err; // the error with which the transfer is being aborted; ERR_OK: it is not
+    enum err abort_err; // The error with which the transfer is being aborted; ERR_OK: it is not.
     struct transfer_pause body_pause, upload_pause;
     enum transfer_head head;
-    // the connection that curl chose is not clean, so the request needs another
+    // The connection that curl chose is not clean, so the request needs another.
     bool must_reconnect;
-    bool has_opened; // curl has opened a socket for the transfer
+    bool has_opened; // curl has opened a socket for the transfer.
     enum transfer_reach reach;
-    bool is_out_of_reach; // we refused an address because of `reach`
-    // curl may have another address to try, but needs a push; see transfer_run_connect()
+    bool is_out_of_reach; // We refused an address because of `reach`.
+    // curl may have another address to try, but needs a push; see transfer_run_connect().
     bool must_run;
-    unsigned status;     // status of the latest response head; 0: none yet
-    uint64_t held_bytes; // bytes charged to the memory budget
+    unsigned status;     // Status of the latest response head. 0: none yet.
+    uint64_t held_bytes; // Bytes charged to the memory budget.
     // The length of the body by its head, or TRANSFER_LENGTH_UNKNOWN, and how much has been
     // received.
     uint64_t body_announced, body_received;
@@ -133,7 +134,7 @@ void transfer_abort(struct transfer *t, enum err err);
 void transfer_note_socket(struct transfer *t);
 // Pauses and resumes the transfer in curl as body_pause, upload_pause and the turn require.
 CURLcode transfer_tell_curl(struct transfer *t);
-void transfer_wait(struct transfer *t); // pauses the transfer in curl until it may receive again
+void transfer_wait(struct transfer *t); // Pauses the transfer in curl until it may receive again.
 // Makes pool_drive() act on the lane, because its timer is due or a transfer in it may have ended.
 void transfer_lane_is_due(struct transfer_lane *lane);
 
@@ -141,7 +142,7 @@ void transfer_lane_is_due(struct transfer_lane *lane);
 // Records that a piece of the body has arrived. Returns false if the rest must wait for a later
 // turn.
 bool transfer_turn_received(struct transfer *t, uint64_t len) MUST_USE;
-bool transfer_turn_takes(const struct transfer *t); // true if the transfer may receive now
+bool transfer_turn_takes(const struct transfer *t); // True if the transfer may receive now.
 void transfer_turn_wait(struct transfer *t);
 // Returns true if the transfer's readable socket may be read in this turn. Otherwise records that
 // the socket is left unread.
@@ -174,13 +175,13 @@ int transfer_close_socket(void *ctx, curl_socket_t fd);
 void transfer_lane_run_timer(struct transfer_lane *lane);
 
 // --- transfer_memory.c ---------------------------------------------------------------------------
-void transfer_memory_init(void); // initialises curl and sets its allocator; once per process
-// from now on this thread keeps freed pieces for reuse, until it ends
+void transfer_memory_init(void); // Initialises curl and sets its allocator; once per process.
+// From now on this thread keeps freed pieces for reuse, until it ends.
 void transfer_memory_keep(void);
 void *transfer_memory_alloc(size_t bytes);
 void *transfer_memory_realloc(void *ptr, size_t bytes);
 void transfer_memory_free(void *ptr);
-#define TRANSFER_MEMORY_KEPT_MOST (1024u * 1024) // the most bytes that a thread keeps
+#define TRANSFER_MEMORY_KEPT_MOST (1024u * 1024) // The most bytes that a thread keeps.
 
 // --- transfer_setup.c ----------------------------------------------------------------------------
 // Sets the request's options on t->easy, except for the callbacks, and sets t->held_bytes.

@@ -12,7 +12,7 @@
 #define RECEIVE_BUFFER_SIZE (64u * 1024)
 #define UPLOAD_BUFFER_SIZE (128u * 1024)
 #define LEAN_BUFFER_SIZE (16u * 1024)
-#define HANDLE_BYTES (24u * 1024) // other memory of a transfer, ours and curl's, as measured
+#define HANDLE_BYTES (24u * 1024) // Other memory of a transfer, ours and curl's, as measured.
 #define HEADER_LINE_MAX (64u * 1024)
 #define NAMES_KEPT_S 60L
 
@@ -61,7 +61,7 @@ static enum err transfer_set_headers(struct transfer *t, const struct transfer_r
         struct span value = span_trim(h->value);
         line.len = 0;
         buf_append_span(&line, h->name);
-        // curl sends "Name;" with an empty value
+        // curl sends "Name;" with an empty value.
         buf_append_cstr(&line, value.len > 0 ? ": " : ";");
         buf_append_span(&line, value);
         if (buf_ok(&line)) {
@@ -118,7 +118,7 @@ static void transfer_set_connection(struct transfer *t, const struct transfer_re
     CURL_SET(easy, CURLOPT_HTTP09_ALLOWED, 0L);
     CURL_SET(easy, CURLOPT_FOLLOWLOCATION, 0L);
     CURL_SET(easy, CURLOPT_NETRC, (long)CURL_NETRC_IGNORED);
-    // a proxy named in the environment must not see signed requests
+    // A proxy named in the environment must not see signed requests.
     CURL_SET(easy, CURLOPT_NOPROXY, "*");
     CURL_SET(easy, CURLOPT_BUFFERSIZE, buffer_size(t, RECEIVE_BUFFER_SIZE));
     CURL_SET(easy, CURLOPT_TCP_NODELAY, 1L);

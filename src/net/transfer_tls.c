@@ -11,7 +11,8 @@
 
 #include "net/transfer_private.h"
 
-#define FILES_MAX 8u // files kept parsed: origin.ca_file, the system's; others are parsed each time
+// Files that are kept parsed: origin.ca_file and the system's. Others are parsed each time.
+#define FILES_MAX 8u
 
 static struct {
     pthread_mutex_t lock;

@@ -19,13 +19,13 @@
 struct credentials_set {
     atomic_uint refs;
     bool is_anonymous;
-    bool is_from_files; // the files may change at any time
-    bool is_extendable; // stays usable after its expiry, until a renewal succeeds
+    bool is_from_files; // The source is files, which may change at any time.
+    bool is_extendable; // Stays usable after its expiry, until a renewal succeeds.
     struct sigv4_credentials keys;
-    int64_t expires_at_s; // wall clock; 0: never
-    const char *source;   // static text: "environment", "profile", ...
-    char *region;         // from the source, or NULL
-    char *memory;         // the bytes of the keys
+    int64_t expires_at_s; // Wall clock. 0: the set does not expire.
+    const char *source;   // Static text: "environment", "profile", ...
+    char *region;         // The region that the source names, or NULL.
+    char *memory;         // The bytes of the keys.
     size_t memory_len;
 };
 
@@ -35,14 +35,14 @@ struct credentials_set *credentials_set_new(const char *source, struct span acce
                                             struct span secret_key, struct span session_token,
                                             int64_t expires_at_s);
 struct credentials_set *credentials_set_ref(struct credentials_set *set);
-void credentials_set_unref(struct credentials_set *set); // accepts NULL
+void credentials_set_unref(struct credentials_set *set); // Accepts NULL.
 bool credentials_set_same_keys(const struct credentials_set *a, const struct credentials_set *b);
 bool credentials_set_is_expired(const struct credentials_set *set, int64_t now_s);
 
 struct credentials_options {
     enum origin_credentials_source source;
     const char *access_key_file, *secret_key_file, *session_token_file;
-    const char *region; // for STS; NULL: us-east-1
+    const char *region; // For STS; NULL: us-east-1.
     const char *ca_file;
     // The renewer stores the expiry of the current set here; may be NULL.
     atomic_llong *expires_at_s;
@@ -61,7 +61,7 @@ struct credentials_renewer;
 struct credentials_renewer *credentials_renewer_new(struct loop *loop,
                                                     const struct credentials_options *options,
                                                     struct credentials_set **first);
-void credentials_renewer_free(struct credentials_renewer *renewer); // after loop_stop()
+void credentials_renewer_free(struct credentials_renewer *renewer); // After loop_stop().
 // Returns the current set on this worker. A caller that keeps it beyond the turn takes a reference.
 struct credentials_set *credentials_renewer_get(struct credentials_renewer *renewer,
                                                 struct worker *w);
@@ -75,7 +75,7 @@ enum err credentials_update_new(struct credentials_renewer *renewer,
                                 struct buf *ret_why) MUST_USE;
 // Sends the new set to every worker. Takes ownership of the update.
 void credentials_update_use(struct credentials_update *update);
-void credentials_update_free(struct credentials_update *update); // accepts NULL
+void credentials_update_free(struct credentials_update *update); // Accepts NULL.
 
 struct credentials_waiter {
     struct list_node node;
@@ -90,7 +90,7 @@ void credentials_renewer_ask(struct credentials_renewer *renewer, struct worker 
                              const struct credentials_set *used, struct credentials_waiter *waiter);
 void credentials_waiter_init(struct credentials_waiter *waiter,
                              void (*done)(struct credentials_waiter *waiter, enum err err));
-void credentials_waiter_cancel(struct credentials_waiter *waiter); // done() does not run any more
+void credentials_waiter_cancel(struct credentials_waiter *waiter); // done() does not run any more.
 
 // --- The sources; each may block -----------------------------------------------------------------
 

@@ -272,7 +272,7 @@ enum err credentials_from_process(const char *command, struct credentials_set **
             credentials_parse_json("credential_process", buf_span(&output), true, ret_set, ret_why);
     }
     if (err == ERR_OK && (*ret_set)->expires_at_s == 0) {
-        // without an expiry, only a refusal of the keys makes us run the program again
+        // Without an expiry, only a refusal of the keys makes us run the program again.
         (*ret_set)->is_from_files = false;
     }
     credentials_buf_done(&output);

@@ -21,8 +21,8 @@
 // --- One request ---------------------------------------------------------------------------------
 
 struct ask {
-    const char *method, *url, *body; // `body` NULL: no body
-    const char *headers[4];          // "Name: value"
+    const char *method, *url, *body; // `body` is NULL if there is none.
+    const char *headers[4];          // Each is "Name: value".
     const char *ca_file;
     long timeout_ms;
     struct buf answer;

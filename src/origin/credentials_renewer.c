@@ -19,7 +19,7 @@
 #define RENEW_JITTER_S 120u
 #define RENEW_FAILED_S 30
 #define REREAD_S 15
-#define RENEW_AGAIN_MS 2000u // the shortest time between two forced renewals
+#define RENEW_AGAIN_MS 2000u // The shortest time between two forced renewals.
 
 struct part {
     struct credentials_renewer *renewer;
@@ -27,7 +27,7 @@ struct part {
     struct credentials_set *set;
     struct list waiters, woken;
     struct task wake;
-    bool has_asked; // this worker has asked worker 0, which will send a result
+    bool has_asked; // This worker has asked worker 0, which will send a result.
 };
 
 struct credentials_renewer {
@@ -41,26 +41,27 @@ struct credentials_renewer {
     bool has_timer;
     struct blocking_job job;
     bool job_running;
-    struct credentials_set *loaded; // the job's result
+    struct credentials_set *loaded; // The job's result.
     struct buf why;
     uint64_t loaded_at_ms;
     bool last_failed;
-    struct credentials_update *now;  // owns the texts of `options`; NULL: the caller owns them
-    struct credentials_update *next; // waits for the end of the job, which reads the texts; or NULL
+    struct credentials_update *now; // Owns the texts of `options`. NULL: the caller owns them.
+    // Waits for the end of the job, which reads the texts. Or NULL.
+    struct credentials_update *next;
 };
 
 struct credentials_update {
     struct message message;
     struct credentials_renewer *renewer;
     struct credentials_options options;
-    char *texts[4]; // owned copies; `options` points to them
+    char *texts[4]; // Owned copies; `options` points to them.
     struct credentials_set *set;
 };
 
 struct renewer_message {
     struct message message;
     struct credentials_renewer *renewer;
-    struct credentials_set *set; // NULL: the load failed
+    struct credentials_set *set; // NULL: the load failed.
     unsigned part;
 };
 

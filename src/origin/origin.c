@@ -124,8 +124,8 @@ enum err origin_new(const struct origin_options *options, struct loop *loop,
 
 struct origin_update {
     struct origin *origin;
-    struct origin_options options; // only the numbers and ca_file are valid; ca_file is a copy
-    struct credentials_update *credentials; // NULL: unchanged
+    struct origin_options options; // Only the numbers and ca_file are valid; ca_file is a copy.
+    struct credentials_update *credentials; // NULL: unchanged.
     bool has_key_files;
 };
 
@@ -174,7 +174,7 @@ void origin_update_free(struct origin_update *update)
 struct order {
     struct message message;
     struct origin *origin;
-    bool rests; // the argument of origin_rest()
+    bool rests; // The argument of origin_rest().
 };
 
 static void order_all(struct origin *origin, bool rests,

@@ -42,10 +42,10 @@ enum origin_credentials_source {
 };
 
 struct origin_options {
-    const char *name; // unique; names the origin in cache keys and logs
+    const char *name; // Unique; names the origin in cache keys and logs.
     // "https://host[:port]", "http://..." or "dir:/path". The region replaces "{region}".
     const char *endpoint;
-    const char *region; // NULL: Forebay finds the region
+    const char *region; // NULL: Forebay finds the region.
     enum origin_addressing addressing;
     enum origin_credentials_source credentials;
     // Files with the keys. CONFIG reads only these; AUTO tries them first.
@@ -55,7 +55,7 @@ struct origin_options {
     uint64_t keepalive_ms, connect_timeout_ms, first_byte_timeout_ms, idle_timeout_ms;
     unsigned retries;
     unsigned retry_budget_percent;
-    bool probe; // origin_probe_start() sends probes to this origin
+    bool probe; // origin_probe_start() sends probes to this origin.
 };
 
 struct origin;
@@ -76,7 +76,7 @@ enum err origin_update_new(struct origin *origin, const struct origin_options *o
                            struct origin_update **ret_update, struct buf *ret_why) MUST_USE;
 // Applies the update to calls that start later. Takes ownership of the update.
 void origin_update_use(struct origin_update *update);
-void origin_update_free(struct origin_update *update); // frees an unused update; accepts NULL
+void origin_update_free(struct origin_update *update); // Frees an unused update; accepts NULL.
 // Cancels all running calls on all workers, and each call that starts later. Call it before
 // loop_stop(), which waits until these calls have ended. Any thread; accepts NULL.
 void origin_close(struct origin *origin);
@@ -85,14 +85,14 @@ void origin_close(struct origin *origin);
 // closed. Its calls continue, and requests that began earlier may start new ones. Only one thread
 // calls this, which is not a worker.
 void origin_rest(struct origin *origin, bool rests);
-bool origin_rests(const struct origin *origin); // any thread
+bool origin_rests(const struct origin *origin); // Any thread.
 // Frees the origin after loop_stop(). Calls that have not ended are dropped, and none of their
 // callbacks runs any more.
 void origin_free(struct origin *origin);
 const char *origin_name(const struct origin *origin);
 // Returns the name for messages to people. It contains the region in place of "{region}".
 const char *origin_shown(const struct origin *origin);
-const char *origin_endpoint(const struct origin *origin); // as configured
+const char *origin_endpoint(const struct origin *origin); // As configured.
 // Sets the number that the origin's cache keys contain in addition to its name, initially 0. A new
 // number puts all earlier copies out of reach (store/state/state_holder.c). Call it before anything
 // uses the origin.
@@ -110,9 +110,9 @@ struct origin_capabilities {
     // origin_relay_start() also accepts GetObject and HeadObject. If false, only
     // origin_fetch_start() can read objects.
     bool relays_reads;
-    bool has_parts;     // "-" in an ETag means an upload in parts
-    bool has_checksums; // the store keeps the checksums of uploads and returns them
-    bool is_remote;     // reached over a network, so it may not answer
+    bool has_parts;     // "-" in an ETag means an upload in parts.
+    bool has_checksums; // The store keeps the checksums of uploads and returns them.
+    bool is_remote;     // The origin is reached over a network, so it may not answer.
 };
 const struct origin_capabilities *origin_capabilities(const struct origin *origin);
 
@@ -124,19 +124,19 @@ const struct origin_capabilities *origin_capabilities(const struct origin *origi
 // wrong.
 void origin_probe_start(struct origin *origin, sem_t *told);
 struct origin_trouble_text {
-    const char *why;    // "dns", "connect", "tls", "credentials" ...; "" for no trouble
-    const char *text;   // describes the trouble in a log line
-    const char *remedy; // advises people what to change
+    const char *why;    // "dns", "connect", "tls", "credentials" ... "": no trouble.
+    const char *text;   // Describes the trouble in a log line.
+    const char *remedy; // Advises people what to change.
 };
 // Returns true while the origin is in trouble: its last calls got no answer, or it refused our
 // credentials. Any thread.
 bool origin_in_trouble(const struct origin *origin, struct origin_trouble_text *ret_text);
 struct origin_times {
-    bool has_skew;                // skew_s is known, because the origin has sent a Date
-    int64_t skew_s;               // the origin's clock minus ours, exact to a second or two
-    int64_t credentials_expire_s; // wall clock; 0: the credentials do not expire
+    bool has_skew;                // The origin has sent a Date, so skew_s is known.
+    int64_t skew_s;               // The origin's clock minus ours, exact to a second or two.
+    int64_t credentials_expire_s; // Wall clock. 0: the credentials do not expire.
 };
-void origin_times(const struct origin *origin, struct origin_times *ret_times); // any thread
+void origin_times(const struct origin *origin, struct origin_times *ret_times); // Any thread.
 // Asks the cloud's instance metadata service for a session token, and returns how the service
 // reacts. Sets *ret_endpoint to the service's URL. Blocks for at most a second, so a worker must
 // not call it.
@@ -152,27 +152,27 @@ const char *origin_why(enum err err);
 // the origin. "": the client sent none that may be passed on.
 #define ORIGIN_ID_SIZE 64u
 struct origin_trace {
-    char traceparent[56];            // W3C trace context
-    char request_id[ORIGIN_ID_SIZE]; // x-request-id
+    char traceparent[56];            // The client's W3C trace context.
+    char request_id[ORIGIN_ID_SIZE]; // The client's x-request-id.
 };
 
 // Why an answer must not be stored in the cache.
 enum origin_forbids {
     ORIGIN_FORBIDS_NOTHING,
-    ORIGIN_FORBIDS_SHAPE,         // ERR_ORIGIN_UNFIT: the answer cannot fill a cache at all
-    ORIGIN_FORBIDS_FRAMING,       // it is chunked, or has lines that are not strictly HTTP
-    ORIGIN_FORBIDS_ETAG,          // the ETag is weak, malformed or missing, or there are several
-    ORIGIN_FORBIDS_VARY,          // Vary names a header that may differ between requests
-    ORIGIN_FORBIDS_CUSTOMER_KEY,  // the client encrypts with its own key (SSE-C)
-    ORIGIN_FORBIDS_COOKIE,        // it has Set-Cookie, and nothing shows that it is S3's
-    ORIGIN_FORBIDS_CACHE_CONTROL, // it says private or no-store, and nothing shows that it is S3's
-    ORIGIN_FORBIDS_CODING,        // it has Content-Encoding, and nothing shows that it is S3's
-    ORIGIN_FORBIDS_VERSIONS,      // the store's replicas answer with different versions
+    ORIGIN_FORBIDS_SHAPE,         // ERR_ORIGIN_UNFIT: the answer cannot fill a cache at all.
+    ORIGIN_FORBIDS_FRAMING,       // It is chunked, or has lines that are not strictly HTTP.
+    ORIGIN_FORBIDS_ETAG,          // The ETag is weak, malformed or missing, or there are several.
+    ORIGIN_FORBIDS_VARY,          // Vary names a header that may differ between requests.
+    ORIGIN_FORBIDS_CUSTOMER_KEY,  // The client encrypts with its own key (SSE-C).
+    ORIGIN_FORBIDS_COOKIE,        // It has Set-Cookie, and nothing shows that it is S3's.
+    ORIGIN_FORBIDS_CACHE_CONTROL, // It says private or no-store, and nothing shows that it is S3's.
+    ORIGIN_FORBIDS_CODING,        // It has Content-Encoding, and nothing shows that it is S3's.
+    ORIGIN_FORBIDS_VERSIONS,      // The store's replicas answer with different versions.
     ORIGIN_FORBIDS_COUNT
 };
 struct origin_forbids_text {
-    const char *word; // short form, for Cache-Status, explain and warm
-    const char *text; // describes the reason to people
+    const char *word; // The reason in short, for Cache-Status, explain and warm.
+    const char *text; // Describes the reason to people.
 };
 const struct origin_forbids_text *origin_forbids_text(enum origin_forbids forbids);
 
@@ -206,8 +206,8 @@ static inline bool origin_condition_equal(const struct origin_condition *a,
 // The request of a fetch.
 enum origin_fetch_kind {
     ORIGIN_GET_WHOLE,
-    ORIGIN_GET_RANGE, // the bytes `first` to `last`, or the last `suffix` bytes
-    ORIGIN_HEAD,      // no body
+    ORIGIN_GET_RANGE, // Gets the bytes `first` to `last`, or the last `suffix` bytes.
+    ORIGIN_HEAD,      // Gets no body.
     // Like ORIGIN_HEAD, but sent as a GET of one byte. src/origin also sets this kind when it
     // replaces a HEAD in this way.
     ORIGIN_HEAD_BY_GET
@@ -217,20 +217,20 @@ enum origin_checksums { ORIGIN_CHECKSUMS_NONE, ORIGIN_CHECKSUMS_TOO, ORIGIN_CHEC
 struct origin_fetch {
     // The request. The caller fills in these fields. The spans must stay valid until on_end.
     enum origin_fetch_kind kind;
-    struct span bucket; // the bucket's name at the origin
+    struct span bucket; // The bucket's name at the origin.
     struct span key;
-    uint64_t first, last;                // positions of bytes, both inclusive
-    uint64_t suffix;                     // not 0: the last `suffix` bytes are requested instead
-    struct span if_match, if_none_match; // whole ETags with quotes; empty: not sent
-    const struct origin_condition *condition; // a client's condition; or NULL
+    uint64_t first, last;                     // Positions of bytes, both inclusive.
+    uint64_t suffix;                          // Not 0: request the last `suffix` bytes instead.
+    struct span if_match, if_none_match;      // Whole ETags with quotes. Empty: not sent.
+    const struct origin_condition *condition; // A client's condition; or NULL.
     // Unless this is NONE, the request has x-amz-checksum-mode: ENABLED. With ONLY, the caller
     // needs nothing but checksums, so no GET replaces a refused HEAD: a GET of a range returns
     // none.
     enum origin_checksums wants_checksums;
-    const struct sigv4_credentials *credentials; // NULL: the origin's own
+    const struct sigv4_credentials *credentials; // NULL: the origin's own.
     // Identifies the client. When calls wait for a slot, the clients take turns.
     uint64_t client;
-    bool ahead; // read-ahead: no client waits for it, so all other calls come first
+    bool ahead; // read-ahead: no client waits for it, so all other calls come first.
     // A revalidation: the caller may use its cached version instead. So the call is retried for a
     // shorter time if the origin answers SlowDown.
     bool is_check;
@@ -242,7 +242,7 @@ struct origin_fetch {
     // another version or none, the fetch asks again a few times, because another replica may have
     // the version. Then it fails. May be set while the request is in flight.
     bool is_bound;
-    const struct origin_trace *trace; // of the client that caused the fetch; or NULL
+    const struct origin_trace *trace; // Of the client that caused the fetch; or NULL.
 
     // Called for the head of a 200 or 206 whose status, range, length and ETag match the request.
     // The callback may pause the fetch. If it returns an error, the fetch ends with that error.
@@ -263,25 +263,25 @@ struct origin_fetch {
 
     // The answer. These fields are set before on_head, or before on_end if the call fails.
     unsigned status;
-    uint64_t size_bytes;           // size of the whole object
-    uint64_t body_first, body_len; // the part of the object that the body has
-    struct span etag;              // as the origin sent it; empty: none
+    uint64_t size_bytes;           // Size of the whole object.
+    uint64_t body_first, body_len; // The part of the object that the body has.
+    struct span etag;              // As the origin sent it. Empty: none.
     struct span version_id;
     bool weak_or_no_etag;
-    time_t last_modified; // 0: unknown
+    time_t last_modified; // 0: unknown.
     // The headers to send to clients: Content-*, Cache-Control, Expires, ETag, Last-Modified,
     // x-amz-meta-*, x-amz-storage-class and others of S3's, but not x-amz-checksum-*. For a 304,
     // only the headers that a 304 may carry.
     struct headers headers;
-    struct headers checksums;    // x-amz-checksum-*, only for answers with the whole object
-    enum origin_forbids forbids; // why the answer must not be stored
-    bool too_young;              // dir: the file changed less than 2 s ago, so it is not stored
-    struct span error_answer;  // the origin's error answer, packed by s3_error_pack(); empty: none
-    struct span bucket_region; // x-amz-bucket-region
-    struct span origin_id;     // x-amz-request-id
-    struct arena *arena;       // memory of the answer; freed after on_end returns
+    struct headers checksums;    // x-amz-checksum-*, only for answers with the whole object.
+    enum origin_forbids forbids; // Why the answer must not be stored.
+    bool too_young;              // Dir: the file changed less than 2 s ago, so it is not stored.
+    struct span error_answer;  // The origin's error answer, packed by s3_error_pack(). Empty: none.
+    struct span bucket_region; // The header x-amz-bucket-region.
+    struct span origin_id;     // The header x-amz-request-id.
+    struct arena *arena;       // Memory of the answer. Freed after on_end returns.
 
-    void *driver; // private
+    void *driver; // Private.
 };
 static inline bool origin_fetch_is_head(const struct origin_fetch *f)
 {
@@ -293,7 +293,7 @@ void origin_fetch_pause(struct origin_fetch *f);
 void origin_fetch_resume(struct origin_fetch *f);
 // Records that this client now waits for the bytes of a read-ahead fetch.
 void origin_fetch_hasten(struct origin_fetch *f, uint64_t client);
-void origin_fetch_cancel(struct origin_fetch *f); // on_end(ERR_CANCELLED) follows
+void origin_fetch_cancel(struct origin_fetch *f); // on_end(ERR_CANCELLED) follows.
 
 // --- stores whose answers differ without a change (origin_doubt.c) -------------------------------
 
@@ -306,10 +306,10 @@ enum origin_oddity {
     ORIGIN_VERSIONS_DIFFER,
     ORIGIN_ODDITIES
 };
-bool origin_is_odd(const struct origin *origin, enum origin_oddity oddity); // any thread
+bool origin_is_odd(const struct origin *origin, enum origin_oddity oddity); // Any thread.
 struct origin_oddity_text {
-    const char *word; // its name in the output of explain
-    const char *text; // describes the oddity and its effect to people
+    const char *word; // Names the oddity in the output of explain.
+    const char *text; // Describes the oddity and its effect to people.
 };
 const struct origin_oddity_text *origin_oddity_text(enum origin_oddity oddity);
 // Records that HEAD and GET have described one object differently. For some minutes every HEAD is
@@ -340,15 +340,15 @@ struct origin_relay {
     // Operation, key and parameters. Parameters of a presigned URL are not sent on.
     const struct s3_request *request;
     struct span method;
-    struct span bucket;            // the bucket's name at the origin
-    const struct headers *headers; // the client's; this room filters them and signs again
+    struct span bucket;            // The bucket's name at the origin.
+    const struct headers *headers; // The client's. This room filters them and signs again.
     enum origin_body body;
     uint64_t body_length;
-    struct span payload_hash;                    // hex; only for ORIGIN_BODY_HASH
-    const struct sigv4_credentials *credentials; // NULL: the origin's own
-    uint64_t client;                             // as in origin_fetch
-    bool is_unsigned; // sent without our signature: a signed form, a call to STS, or a preflight
-    bool is_probe;    // never retried, because the caller wants to see each failure
+    struct span payload_hash;                    // In hex. Only for ORIGIN_BODY_HASH.
+    const struct sigv4_credentials *credentials; // NULL: the origin's own.
+    uint64_t client;                             // As in struct origin_fetch.
+    bool is_unsigned; // Sent without our signature: a signed form, a call to STS or a preflight.
+    bool is_probe;    // Never retried, because the caller wants to see each failure.
     // Writes the next bytes of the upload to `buf`, like on_upload of struct transfer_calls
     // (net.h).
     enum err (*on_upload)(struct origin_relay *r, char *buf, size_t max, size_t *ret_len);
@@ -373,10 +373,10 @@ struct origin_relay {
     // ETag. If the body breaks off, a fetch can get the rest. Empty: no fetch can.
     struct span part_etag;
     uint64_t part_first;
-    struct span origin_id;  // x-amz-request-id
-    struct span error_code; // code in the error document; empty: no document was read
+    struct span origin_id;  // The header x-amz-request-id.
+    struct span error_code; // Code in the error document. Empty: no document was read.
     struct arena *arena;
-    void *driver; // private
+    void *driver; // Private.
 };
 void origin_relay_start(struct worker *w, struct origin *origin, struct origin_relay *r);
 void origin_relay_pause(struct origin_relay *r);

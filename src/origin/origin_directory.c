@@ -29,32 +29,32 @@
 #include "origin/origin_directory_private.h"
 #include "stats/stats.h"
 
-#define PIECE_CHUNKS 4u // the most chunks of a piece; the first piece is one chunk
+#define PIECE_CHUNKS 4u // The most chunks of a piece; the first piece is one chunk.
 #define OPEN_TRIES_MAX 16u
 
 enum phase {
     PHASE_OPEN,
-    PHASE_OPEN_BUCKET, // the key does not exist; looks for its bucket, to choose the error
+    PHASE_OPEN_BUCKET, // The key does not exist; looks for its bucket, to choose the error.
     PHASE_STAT,
     PHASE_READ,
     PHASE_STAT_AGAIN,
-    PHASE_LAST // the last piece may be delivered
+    PHASE_LAST // The last piece may be delivered.
 };
 
 struct origin_directory_fetch {
-    struct origin_call call; // must be the first member
+    struct origin_call call; // Must be the first member.
     enum phase phase;
     bool op_running, paused, cancelled;
-    enum err start_err; // the fetch got no slot, and ends with this error
+    enum err start_err; // The fetch got no slot, and ends with this error.
     unsigned open_tries;
     int fd;
-    char *path;   // in the fetch's arena
-    char *bucket; // the same, as a C string
+    char *path;   // The path of the file, in the fetch's arena.
+    char *bucket; // The bucket's name as a C string, in the same arena.
     struct disk_op op;
     struct chunk *piece[PIECE_CHUNKS];
     struct iovec iov[PIECE_CHUNKS];
     unsigned piece_chunks;
-    uint64_t offset, remaining; // the part of the body that is not read yet
+    uint64_t offset, remaining; // The part of the body that is not read yet.
     struct statx stat, stat_again;
     struct task task;
     uint64_t started_us;

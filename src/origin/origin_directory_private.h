@@ -9,7 +9,7 @@
 
 #include "origin/origin_private.h"
 
-#define ORIGIN_DIRECTORY_ETAG_LEN 34u // 32 hex digits and "-1", without quotes
+#define ORIGIN_DIRECTORY_ETAG_LEN 34u // 32 hex digits and "-1", without quotes.
 
 struct origin_directory_scans;
 
@@ -59,7 +59,7 @@ enum err origin_directory_error(int errno_value);
 
 // --- origin_directory_window.c: one thread at a time ---------------------------------------------
 
-#define ORIGIN_DIRECTORY_NAME_MAX 256u // NAME_MAX, and the '/' after a folder's name
+#define ORIGIN_DIRECTORY_NAME_MAX 256u // NAME_MAX, and the '/' after a folder's name.
 
 // One name. Its bytes are in origin_directory_window.bytes. A folder's name ends in '/'.
 struct origin_directory_name {
@@ -72,10 +72,10 @@ struct origin_directory_window {
     struct buf bytes;
     struct origin_directory_name *names;
     size_t name_count, name_cap;
-    size_t next;            // index of the first name that the walk has not used yet
-    struct buf from;        // names up to this one were in previous windows
-    struct buf bound;       // names above this one did not fit; empty: all did
-    uint64_t charged_bytes; // charged to the memory budget
+    size_t next;            // Index of the first name that the walk has not used yet.
+    struct buf from;        // Names up to this one were in previous windows.
+    struct buf bound;       // Names above this one did not fit. Empty: all did.
+    uint64_t charged_bytes; // Memory of the window that the budget counts.
 };
 void origin_directory_window_init(struct origin_directory_window *w);
 void origin_directory_window_done(struct origin_directory_window *w);
@@ -84,7 +84,7 @@ void origin_directory_window_done(struct origin_directory_window *w);
 enum err origin_directory_window_add(struct origin_directory_window *w, struct span name,
                                      enum origin_directory_kind kind, bool (*give_back)(void *ctx),
                                      void *ctx) MUST_USE;
-void origin_directory_window_sort(struct origin_directory_window *w); // after the last add()
+void origin_directory_window_sort(struct origin_directory_window *w); // After the last add().
 struct span origin_directory_window_name(const struct origin_directory_window *w, size_t i);
 // Returns true if the folder has names above those of the window. To get them, the caller advances
 // the window and adds all names of the folder again.

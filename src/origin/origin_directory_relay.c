@@ -18,14 +18,14 @@
 #define JOB_ARENA_MAX (32u << 20)
 
 struct origin_directory_relay {
-    struct origin_call call; // must be the first member
+    struct origin_call call; // Must be the first member.
     struct blocking_job job;
     bool job_running, job_done, paused, cancelled, head_done;
     enum err start_err;
     int root_fd;
     struct origin_directory_scans *scans;
-    enum err answer;               // the result; ERR_OK: `body` is the body of a 200
-    struct s3_error_detail detail; // details, if `answer` is an error
+    enum err answer;               // The result. ERR_OK: `body` is the body of a 200.
+    struct s3_error_detail detail; // Details of the error, if `answer` is one.
     struct buf body;
     struct task task;
     uint64_t started_us;

@@ -38,21 +38,21 @@
 
 struct level {
     struct origin_directory_window window;
-    size_t path_len; // length of this folder's path in scan.path, with its '/'
+    size_t path_len; // Length of this folder's path in scan.path, with its '/'.
     uint32_t dev_major, dev_minor;
     uint64_t inode;
 };
 
 struct scan {
-    struct list_node node;                      // in origin_directory_scans.parked
-    struct buf bucket, prefix, delimiter, last; // identify a parked walk
+    struct list_node node;                      // In origin_directory_scans.parked.
+    struct buf bucket, prefix, delimiter, last; // Identify a parked walk.
     uint64_t parked_at_ms;
 
-    char path[S3_KEY_MAX + 257]; // the path of the current folder, and then the current name
-    struct level **levels;       // the folders on the path
+    char path[S3_KEY_MAX + 257]; // The path of the current folder, and then the current name.
+    struct level **levels;       // The folders on the path.
     unsigned level_count;
-    struct buf after, skip; // names up to `after`, or beginning with `skip`, are left out
-    bool has_pending;       // `pending` is the next name, found after the last page was full
+    struct buf after, skip; // Names up to `after`, or beginning with `skip`, are left out.
+    bool has_pending;       // `pending` is the next name, found after the last page was full.
     enum origin_directory_kind pending_kind;
     struct buf pending;
 };

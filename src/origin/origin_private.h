@@ -19,19 +19,19 @@
 #define ORIGIN_CALL_MAGIC 0x63616c6cu
 // Slots that an origin begins with, on all workers together. Demand may raise the number.
 #define ORIGIN_SLOTS_FIRST 64u
-#define ORIGIN_WAITERS_MAX 16384u // the most calls that wait for a slot, per worker
-#define ORIGIN_LINES 64u          // the most waiting clients with a queue of their own
+#define ORIGIN_WAITERS_MAX 16384u // The most calls that wait for a slot, per worker.
+#define ORIGIN_LINES 64u          // The most waiting clients with a queue of their own.
 // The longest wait for a slot. A call that waits longer fails with ERR_ORIGIN_FULL.
 #define ORIGIN_SLOT_WAIT_MS 30000u
 // A request refused with SlowDown is retried for this long, as long as the origin answers other
 // requests. The origin counts as answering if it answered one within ORIGIN_ANSWERS_US.
 #define ORIGIN_SLOWDOWN_WAIT_US 20000000u
 #define ORIGIN_ANSWERS_US 5000000u
-#define ORIGIN_KEPT_SHARE 8u           // relays leave 1/8 of the slots, at least one, to fetches
-#define ORIGIN_ERROR_BODY_MAX 65536u   // the most bytes kept of an error document
-#define ORIGIN_ERROR_ANSWER_MAX 32768u // the most for an error copied to each reader
-#define ORIGIN_ARENA_MAX (1u << 20)    // memory of one call
-#define ORIGIN_SERVER_HEADERS_MAX 16u  // the most Server values remembered
+#define ORIGIN_KEPT_SHARE 8u           // Relays leave 1/8 of the slots, at least one, to fetches.
+#define ORIGIN_ERROR_BODY_MAX 65536u   // The most bytes kept of an error document.
+#define ORIGIN_ERROR_ANSWER_MAX 32768u // The most bytes of an error that each reader gets.
+#define ORIGIN_ARENA_MAX (1u << 20)    // The most bytes in the arena of one call.
+#define ORIGIN_SERVER_HEADERS_MAX 16u  // The most Server headers remembered.
 
 struct origin_call;
 struct origin_driver;
@@ -66,8 +66,8 @@ struct origin_call_ops {
     void (*pause)(struct origin_call *call);
     void (*resume)(struct origin_call *call);
     void (*resume_upload)(struct origin_call *call);
-    void (*cancel)(struct origin_call *call); // on_end runs later, exactly once
-    void (*free)(void *call);                 // frees the driver's struct; runs no callback
+    void (*cancel)(struct origin_call *call); // on_end runs later, exactly once.
+    void (*free)(void *call);                 // Frees the driver's struct. Runs no callback.
 };
 
 // The common head of every running call. A driver embeds it as the first member of its own struct.
@@ -75,12 +75,12 @@ struct origin_call {
     unsigned magic;
     const struct origin_call_ops *ops;
     struct origin_worker *ow;
-    struct origin_fetch *f; // exactly one of f and r is not NULL
+    struct origin_fetch *f; // Exactly one of f and r is not NULL.
     struct origin_relay *r;
-    struct arena *arena;   // the caller's: f->arena or r->arena
-    struct list_node live; // in origin_worker.live
+    struct arena *arena;   // The caller's: f->arena or r->arena.
+    struct list_node live; // In origin_worker.live.
 
-    struct list_node waiting; // in a queue of origin_worker.waiters; `line` is its index
+    struct list_node waiting; // In a queue of origin_worker.waiters; `line` is its index.
     unsigned line;
     uint64_t client;
     struct timer slot_timer;
@@ -92,7 +92,7 @@ struct origin_driver {
     struct origin_capabilities capabilities;
     void (*fetch_start)(struct origin_worker *ow, struct origin_fetch *f);
     void (*relay_start)(struct origin_worker *ow, struct origin_relay *r);
-    void (*rest)(struct origin_worker *ow); // closes unused connections; may be NULL
+    void (*rest)(struct origin_worker *ow); // Closes unused connections; may be NULL.
     // Called first, after loop_stop(). Ends the transfers of all calls, without callbacks to their
     // callers. May be NULL.
     void (*stop)(struct origin *origin);
@@ -102,9 +102,9 @@ struct origin_driver {
 // Waiting calls in lines, which are the queues of single clients; see origin_slots.c.
 struct origin_lines {
     struct list calls[ORIGIN_LINES];
-    uint64_t client[ORIGIN_LINES]; // whose line it is; valid if its bit in `taken` is set
+    uint64_t client[ORIGIN_LINES]; // Whose line it is; valid if its bit in `taken` is set.
     uint64_t taken;
-    unsigned turn; // the line whose turn is next
+    unsigned turn; // The line whose turn is next.
     unsigned count;
 };
 
@@ -113,15 +113,15 @@ struct origin_worker {
     struct origin *origin;
     struct worker *w;
     struct list live;
-    bool is_closed; // after origin_close(): new calls are cancelled at once
-    bool rests;     // the configuration no longer names the origin
+    bool is_closed; // After origin_close(): new calls are cancelled at once.
+    bool rests;     // The configuration no longer names the origin.
 
     // Used by origin_slots.c. `limit` is the number of calls that may run at once.
     struct origin_lines waiters[ORIGIN_CALL_KINDS];
-    enum origin_call_kind turn; // the kind whose turn is next; never ORIGIN_CALL_AHEAD
+    enum origin_call_kind turn; // The kind whose turn is next; never ORIGIN_CALL_AHEAD.
     unsigned waiting_count, running_count, relay_count;
     unsigned slots_max, slots_first, limit, successes, refusals;
-    bool is_settled; // a SlowDown or timeout has come; `limit` grows slowly since
+    bool is_settled; // A SlowDown or timeout has come; `limit` grows slowly since.
     // Times from a request to the first byte of its answer.
     uint64_t usual_us, best_us, former_best_us, best_since_us;
     struct task wake;
@@ -131,48 +131,48 @@ struct origin_worker {
 
 struct origin {
     unsigned magic;
-    struct origin_options options; // we own its strings
+    struct origin_options options; // We own its strings.
     const struct origin_driver *driver;
     void *driver_state;
     struct loop *loop;
     char *description;
-    char *shown; // its name for people; the driver may replace it
-    char *place; // canonical endpoint, set by the driver
+    char *shown; // The origin's name for people. The driver may replace it.
+    char *place; // The canonical endpoint, which the driver sets.
     uint64_t number;
-    struct origin_worker *workers; // one per worker, by index
+    struct origin_worker *workers; // One per worker, by index.
     unsigned worker_count;
     // The current values of the settings that origin_update_use() changes. `options` keeps the
     // initial values.
     struct {
         _Atomic uint64_t keepalive_ms, connect_timeout_ms, first_byte_timeout_ms, idle_timeout_ms;
         atomic_uint retries, retry_budget_percent;
-        atomic_uint number; // incremented at the end of each change
-        bool has_key_files; // only for the thread that makes updates
+        atomic_uint number; // Incremented at the end of each change.
+        bool has_key_files; // Only for the thread that makes updates.
         pthread_mutex_t lock;
-        const char *ca_file; // guarded by the lock
+        const char *ca_file; // Guarded by the lock.
     } live;
 
     // The retry budget, in thousandths of a retry. Each request adds its share, and each retry
     // takes 1000.
     atomic_long retry_tokens;
-    atomic_ulong retry_floor_at_us; // when a retry was last granted above the budget
+    atomic_ulong retry_floor_at_us; // When a retry was last granted above the budget.
 
     atomic_bool rests;
-    atomic_bool has_answered;    // hops.c
-    atomic_ulong answered_at_us; // when any call last succeeded
-    atomic_ulong heard_at_us;    // when an answer with a status below 500 last came
-    atomic_uint trouble;         // enum origin_trouble
-    atomic_uint trouble_told;    // the logged trouble whose end is not logged yet, or NONE
+    atomic_bool has_answered;    // See hops.c.
+    atomic_ulong answered_at_us; // When any call last succeeded.
+    atomic_ulong heard_at_us;    // When an answer with a status below 500 last came.
+    atomic_uint trouble;         // The current enum origin_trouble.
+    atomic_uint trouble_told;    // The logged trouble whose end is not logged yet, or NONE.
     atomic_ulong trouble_since_us;
-    atomic_ulong bucket_dns_at_us;     // when a host name with a bucket last failed
-    atomic_llong credentials_expire_s; // wall clock; 0: never
-    atomic_llong date_skew_s;          // the origin's clock minus ours, from Date headers
+    atomic_ulong bucket_dns_at_us;     // When a host name with a bucket last failed.
+    atomic_llong credentials_expire_s; // Wall clock. 0: they do not expire.
+    atomic_llong date_skew_s;          // The origin's clock minus ours, from Date headers.
     atomic_bool has_date_skew;
     // Until when each oddity of the store counts (origin_doubt.c, origin_s3_odd.c); monotonic.
     atomic_ulong head_doubted_until_us, head_refused_until_us, if_match_fails_until_us,
         versions_differ_until_us;
-    atomic_uint moved_dates;    // how many in a row; see origin_note_date()
-    struct origin_probe *probe; // NULL: the origin is not probed
+    atomic_uint moved_dates;    // How many in a row; see origin_note_date().
+    struct origin_probe *probe; // NULL: the origin is not probed.
     // Called on a worker when a trouble begins or changes. NULL: nothing is called.
     void (*on_trouble)(struct origin *origin);
 
@@ -227,10 +227,11 @@ struct origin_call *origin_lines_first(struct origin_lines *lines);
 void origin_lines_next(struct origin_lines *lines, const struct origin_call *served);
 // Sets the slots of a worker: `first` at the beginning, and never more than `most`.
 void origin_slots_init(struct origin_worker *ow, unsigned most, unsigned first);
-unsigned origin_slots_spared(const struct origin_worker *ow); // slots that read-ahead leaves free
+unsigned origin_slots_spared(const struct origin_worker *ow); // Slots that read-ahead leaves free.
 void origin_slot_init(struct origin_call *call);
-void origin_slot_leave(struct origin_call *call);        // returns the slot, or stops waiting
-void origin_slot_stop_waiting(struct origin_call *call); // neither callback runs any more
+void origin_slot_leave(struct origin_call *call); // Returns the slot, or stops waiting.
+// After this, ready() and refused() do not run.
+void origin_slot_stop_waiting(struct origin_call *call);
 // Asks for a slot. Sets *ret_now to true if the call has one now. Otherwise ops->ready() or
 // ops->refused() will run later. Returns ERR_ORIGIN_FULL if too many calls wait.
 enum err origin_slot_enter(struct origin_call *call, bool *ret_now) MUST_USE;
@@ -271,13 +272,13 @@ void origin_trouble_met(struct origin *origin, enum origin_trouble trouble, uint
 // with the origin's own credentials, and they were accepted. by_bucket_name: the request was sent
 // to a host name that begins with the bucket.
 void origin_trouble_answered(struct origin *origin, bool takes_keys, bool by_bucket_name);
-void origin_trouble_forget(struct origin *origin); // ends any trouble without a log line
+void origin_trouble_forget(struct origin *origin); // Ends any trouble without a log line.
 
 // --- origin_probe.c ------------------------------------------------------------------------------
 
-void origin_probe_new(struct origin *origin);   // creates the probe if the options ask for one
-void origin_probe_close(struct origin *origin); // stops the probe; on worker 0
-void origin_probe_free(struct origin *origin);  // after loop_stop()
+void origin_probe_new(struct origin *origin);   // Creates the probe if the options ask for one.
+void origin_probe_close(struct origin *origin); // Stops the probe. On worker 0.
+void origin_probe_free(struct origin *origin);  // Frees the probe after loop_stop().
 
 // --- drivers -------------------------------------------------------------------------------------
 

@@ -29,8 +29,8 @@
 #include "origin/origin_s3_call_private.h"
 #include "stats/stats.h"
 
-#define COLLECT_IDLES 3u       // longest time in COLLECT, in idle timeouts
-#define SLOW_ANSWER_MS 600000u // wait for operations that answer only at their end
+#define COLLECT_IDLES 3u       // Longest time in COLLECT, in idle timeouts.
+#define SLOW_ANSWER_MS 600000u // Wait for operations that answer only at their end.
 
 #define TO(name) (1u << S3_PHASE_##name)
 static const uint16_t SUCCESSORS[] = {

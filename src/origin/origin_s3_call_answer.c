@@ -16,7 +16,7 @@
 // The back-off after SlowDown does not grow beyond that of this attempt, because the call keeps its
 // slot.
 #define SLOWDOWN_BACKOFFS 2u
-#define SKEW_SEEN_S 600 // from this skew on, a 403 without a code counts as a clock error
+#define SKEW_SEEN_S 600 // From this skew on, a 403 without a code counts as a clock error.
 
 static const struct origin_s3_verdict ask = {.next = S3_NEXT_ASK};
 

@@ -17,9 +17,9 @@ enum origin_s3_phase {
 
 // How the HEAD of a fetch is sent; see origin_s3_odd.c.
 enum origin_s3_form {
-    S3_FORM_ASKED,   // as a HEAD
-    S3_FORM_BY_BYTE, // as a GET of the first byte
-    S3_FORM_BY_WHOLE // as a GET of the whole object: it is empty, so it has no first byte
+    S3_FORM_ASKED,   // As a HEAD.
+    S3_FORM_BY_BYTE, // As a GET of the first byte.
+    S3_FORM_BY_WHOLE // As a GET of the whole object: it is empty, so it has no first byte.
 };
 
 // Corrections that the call has already made. The three flags stand for corrections that are made
@@ -30,30 +30,30 @@ struct origin_s3_mended {
 };
 
 struct origin_s3_call {
-    struct origin_call call; // must be the first member
+    struct origin_call call; // Must be the first member.
     enum origin_s3_phase phase;
     enum origin_s3_form form;
     struct origin_s3_mended mended;
-    bool is_paused; // the caller has paused the call
+    bool is_paused; // The caller has paused the call.
     bool upload_has_left;
-    bool wants_fresh;    // each further attempt uses a new connection
-    bool omits_if_match; // If-Match is not sent; see origin_s3_odd.c
-    bool is_presigned;   // this attempt's URL has its own signature
+    bool wants_fresh;    // Each further attempt uses a new connection.
+    bool omits_if_match; // If-Match is not sent; see origin_s3_odd.c.
+    bool is_presigned;   // This attempt's URL has its own signature.
     // replaced_head: the status of the HEAD that a GET has replaced, because it was refused or did
     // not describe the object. refused_if_match: the status of the attempt whose If-Match was
     // refused. 0: none.
     unsigned replaced_head, refused_if_match;
-    unsigned replicas_asked; // repetitions because a replica denied the version
+    unsigned replicas_asked; // Repetitions because a replica denied the version.
     unsigned attempts;
-    enum err pending_err; // for S3_PHASE_ENDING
+    enum err pending_err; // For S3_PHASE_ENDING.
 
     struct transfer *transfer;
     struct origin_s3_pool *pool;
-    struct credentials_set *set; // for this attempt; NULL: the caller has its own
-    struct span region;          // this attempt was signed for this region
-    int64_t signed_skew_s;       // this attempt was signed with this clock skew
-    struct span host;            // this attempt was sent to this host
-    char *redirect_url;          // URL of the next attempt; NULL: the endpoint's
+    struct credentials_set *set; // Credentials of this attempt. NULL: those of the caller.
+    struct span region;          // This attempt was signed for this region.
+    int64_t signed_skew_s;       // This attempt was signed with this clock skew.
+    struct span host;            // This attempt was sent to this host.
+    char *redirect_url;          // The URL of the next attempt. NULL: the endpoint's.
     // The reach of the host that sent the redirect. The next attempt may not connect to a more
     // private address.
     enum transfer_reach redirect_reach;
@@ -155,11 +155,11 @@ enum err origin_s3_call_build(struct origin_s3_call *c, struct origin_s3_url *re
 
 // The next step of a call after an attempt.
 enum origin_s3_next {
-    S3_NEXT_ASK,   // make the next attempt at once
-    S3_NEXT_WAIT,  // make the next attempt after wait_ms
-    S3_NEXT_RENEW, // make the next attempt with new credentials
-    S3_NEXT_HOLD,  // pass the collected answer to the relay's caller
-    S3_NEXT_END    // end the call with `err`
+    S3_NEXT_ASK,   // Make the next attempt at once.
+    S3_NEXT_WAIT,  // Make the next attempt after wait_ms.
+    S3_NEXT_RENEW, // Make the next attempt with new credentials.
+    S3_NEXT_HOLD,  // Pass the collected answer to the relay's caller.
+    S3_NEXT_END    // End the call with `err`.
 };
 struct origin_s3_verdict {
     enum origin_s3_next next;

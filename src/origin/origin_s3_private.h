@@ -8,22 +8,22 @@
 #include "origin/credentials_chain.h"
 #include "origin/origin_private.h"
 
-#define ORIGIN_S3_REGIONS_MAX 256u     // the most buckets whose region is remembered
-#define ORIGIN_S3_REGION_NAMES_MAX 64u // the most region names
-#define ORIGIN_S3_REGION_MAX 63u       // the most bytes of a region name
-#define ORIGIN_S3_REDIRECTS_MAX 4u     // the most redirects that one call follows
-#define ORIGIN_S3_LOCATION_MAX 8192u   // the longest Location that is followed
-#define ORIGIN_S3_HEADS_REFUSED 256u   // the most keys with a refused HEAD that an origin remembers
-#define ORIGIN_S3_POOLS_MAX 16u        // pools of connections, per worker
+#define ORIGIN_S3_REGIONS_MAX 256u     // The most buckets whose region is remembered.
+#define ORIGIN_S3_REGION_NAMES_MAX 64u // The most region names.
+#define ORIGIN_S3_REGION_MAX 63u       // The most bytes of a region name.
+#define ORIGIN_S3_REDIRECTS_MAX 4u     // The most redirects that one call follows.
+#define ORIGIN_S3_LOCATION_MAX 8192u   // The longest Location that is followed.
+#define ORIGIN_S3_HEADS_REFUSED 256u   // The most keys with a refused HEAD that are remembered.
+#define ORIGIN_S3_POOLS_MAX 16u        // The most pools of connections, per worker.
 
 // --- origin_s3_endpoint.c: pure ------------------------------------------------------------------
 
 // The parsed endpoint of an origin. `host` may contain "{region}".
 struct origin_s3_endpoint {
     bool is_https, is_aws;
-    char *host;           // with the port, as in the Host header; lower case
-    char *base_path;      // "" or "/prefix", already percent-encoded
-    char *default_region; // the region in the endpoint's name; NULL: none
+    char *host;           // With the port, as in the Host header. Lower case.
+    char *base_path;      // "" or "/prefix", already percent-encoded.
+    char *default_region; // The region in the endpoint's name. NULL: none.
 };
 // Parses an endpoint. On ERR_INVALID, ret_why has one line.
 enum err origin_s3_endpoint_parse(const char *text, struct origin_s3_endpoint *ret_endpoint,
@@ -116,14 +116,14 @@ enum err origin_s3_status_error(const struct origin_fetch *f, unsigned status, s
 
 struct origin_s3_state {
     struct origin_s3_endpoint endpoint;
-    char *region; // configured, or chosen when the origin was opened
+    char *region; // Configured, or chosen when the origin was opened.
     bool region_is_fixed;
     struct credentials_renewer *renewer;
-    // the origin's clock minus ours; 0 until it refuses a request for its time
+    // The origin's clock minus ours; 0 until it refuses a request for its time.
     atomic_long clock_skew_s;
-    atomic_bool unpacks; // see origin_s3_unpacks()
+    atomic_bool unpacks; // See origin_s3_unpacks().
     // Used by origin_s3_odd.c.
-    atomic_ulong head_answered_until_us, if_match_answered_until_us; // monotonic
+    atomic_ulong head_answered_until_us, if_match_answered_until_us; // Monotonic.
     // Keys whose HEAD was refused: each entry has the key's hash and a time. 0: a free entry.
     atomic_ulong heads_refused[ORIGIN_S3_HEADS_REFUSED];
     atomic_bool is_stopping;
@@ -133,15 +133,15 @@ struct origin_s3_state {
     // the region: the index in region_names plus 1. Region names are never freed while the origin
     // exists.
     _Atomic(char *) region_names[ORIGIN_S3_REGION_NAMES_MAX];
-    atomic_uint_least64_t bucket_regions[ORIGIN_S3_REGIONS_MAX]; // 0: free
-    atomic_uint region_next; // the entry of bucket_regions to replace next
+    atomic_uint_least64_t bucket_regions[ORIGIN_S3_REGIONS_MAX]; // 0: free.
+    atomic_uint region_next; // The entry of bucket_regions to replace next.
 };
 
 struct origin_s3_pool {
-    char access_key[129]; // "": the origin's own credentials
+    char access_key[129]; // "": the origin's own credentials.
     struct transfer_pool *pool;
-    unsigned use_count; // number of running calls
-    unsigned number;    // value of origin.live.number when the options were set
+    unsigned use_count; // Number of running calls.
+    unsigned number;    // Value of origin.live.number when the options were set.
     uint64_t used_at_us;
 };
 
@@ -168,8 +168,8 @@ void origin_s3_region_learn(struct origin_worker *ow, struct span bucket, struct
 struct origin_s3_pool *origin_s3_pool_enter(struct origin_worker *ow,
                                             const struct sigv4_credentials *credentials);
 void origin_s3_pool_leave(struct origin_worker *ow, struct origin_s3_pool *pool);
-void origin_s3_rest(struct origin_worker *ow); // frees the worker's unused pools
-void origin_s3_stop(struct origin *origin);    // ends all transfers, but not their calls
+void origin_s3_rest(struct origin_worker *ow); // Frees the worker's unused pools.
+void origin_s3_stop(struct origin *origin);    // Ends all transfers, but not their calls.
 
 // Returns true if the store may decompress objects. Google's store and Cloudflare's R2 decompress
 // an object stored with Content-Encoding: gzip, unless the request has Accept-Encoding: gzip. The

@@ -102,7 +102,7 @@ void origin_s3_unpacks_learn(struct origin_worker *ow, const struct headers *ans
 static void pool_refresh(struct origin_worker *ow, struct origin_s3_pool *pool)
 {
     struct origin *origin = ow->origin;
-    // read first: settings that change later have another number
+    // Read first: settings that change later have another number.
     unsigned number = atomic_load(&origin->live.number);
     if (pool->pool != NULL && pool->number == number) {
         return;

@@ -32,7 +32,7 @@ static const struct trouble_row {
 #undef TROUBLE
 };
 
-static atomic_uint degraded[COMPONENT_COUNT_]; // how many origins have a trouble of each component
+static atomic_uint degraded[COMPONENT_COUNT_]; // How many origins have a trouble of each component.
 
 static void gauge_move(enum origin_trouble trouble, bool up)
 {
@@ -65,7 +65,7 @@ enum origin_trouble origin_trouble_of(enum err err, bool is_https, const char *d
     switch (err) {
     case ERR_ORIGIN_DNS:
         return ORIGIN_TROUBLE_DNS;
-    // a server without TLS may take our TLS hello for a part of a request, and wait for the rest
+    // A server without TLS may take our TLS hello for a part of a request, and wait for the rest.
     case ERR_ORIGIN_CONNECT:
         return strstr(detail, "SSL connection timeout") != NULL ? ORIGIN_TROUBLE_PLAIN
                                                                 : ORIGIN_TROUBLE_CONNECT;

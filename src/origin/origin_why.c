@@ -37,8 +37,8 @@ const struct origin_forbids_text *origin_forbids_text(enum origin_forbids forbid
 
 struct failure {
     enum err err;
-    const char *why;      // NULL: an answer to one request, no failure of the origin
-    enum counter counter; // COUNTER_COUNT_: counted elsewhere
+    const char *why;      // NULL: an answer to one request, no failure of the origin.
+    enum counter counter; // COUNTER_COUNT_: the failure is counted elsewhere.
 };
 
 static const struct failure *failure_of(enum err err)

@@ -51,8 +51,8 @@ static bool has_name_prefix(struct span name, struct span prefix)
 }
 
 struct content_range {
-    bool is_unsatisfied; // "bytes */total"
-    bool has_total;      // not "bytes first-last/*"
+    bool is_unsatisfied; // The header is "bytes */total".
+    bool has_total;      // The header is not "bytes first-last/*".
     uint64_t first, last, total;
 };
 

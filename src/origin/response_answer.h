@@ -15,10 +15,10 @@
 
 struct response_asked {
     bool head, has_range;
-    uint64_t first, last; // UINT64_MAX as `last`: to the end
-    uint64_t suffix;      // not 0: the last `suffix` bytes instead
+    uint64_t first, last; // UINT64_MAX as `last`: to the end.
+    uint64_t suffix;      // Not 0: the last `suffix` bytes instead.
     struct span if_match;
-    bool of_store; // Forebay knows that this is S3, whatever its headers are
+    bool of_store; // Forebay knows that this is S3, whatever its headers are.
 };
 
 struct response_answer {
@@ -26,7 +26,7 @@ struct response_answer {
     uint64_t size_bytes, body_first, body_len;
     struct span etag, version_id;
     bool weak_or_no_etag;
-    enum origin_forbids forbids; // why the answer must not be stored
+    enum origin_forbids forbids; // Why the answer must not be stored.
     time_t last_modified;
     struct headers headers, checksums;
 };
