@@ -258,7 +258,8 @@ bool disk_op_take_result(struct disk_op *op, int64_t result)
         op_fail(op, ERR_CANCELLED, ECANCELED);
         return true;
     }
-    op->result = (int64_t)op->progress_bytes; // all bytes, or those up to the end of the file
+    // all bytes, or for a read those before the end of the file
+    op->result = (int64_t)op->progress_bytes;
     return true;
 }
 
@@ -560,7 +561,7 @@ static bool mincore_is_resident(int fd, uint64_t offset, uint64_t len)
             is_resident = (pages[i] & 1) != 0;
         }
     }
-    (void)munmap(map, size); // cannot fail for a mapping just made
+    (void)munmap(map, size); // munmap cannot fail for a mapping that was just made
     return is_resident;
 }
 
@@ -608,7 +609,7 @@ static int probe_file(const char *dir)
     }
     fd = mkostemp(path, O_CLOEXEC);
     if (fd >= 0) {
-        (void)unlink(path); // a file that is left does no harm
+        (void)unlink(path); // if this fails, the file that is left does no harm
     }
     return fd;
 }

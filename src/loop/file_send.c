@@ -43,7 +43,7 @@ void file_send_init(struct file_send *fs)
     fs->take = ends[1];
     fs->nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
     for (unsigned size = PIPE_BYTES; size > PIPE_BYTES_LEAST; size /= 2) {
-        // Fails if the user's pipe limit is exceeded.
+        // This fails if the size exceeds the user's limit for pipes.
         if (fcntl(fs->take, F_SETPIPE_SZ, size) >= 0) {
             break;
         }

@@ -36,8 +36,8 @@
 #include "base/thread.h"
 #include "loop/loop_private.h"
 
-#define IDLE_WAIT_US 500000u    // Longest sleep of a worker. Keeps heartbeats below 1 s.
-#define FAKED_IDLE_WAIT_US 5000 // The same under a test clock, whose jumps must be seen soon.
+#define IDLE_WAIT_US 500000u    // Longest sleep, so that no heartbeat is older than 1 s.
+#define FAKED_IDLE_WAIT_US 5000 // The same with a test clock, whose jumps must be seen soon.
 #define STOP_WAIT_US 10000000u
 #define LEFTOVER_ROUNDS_MAX 64
 

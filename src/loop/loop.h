@@ -168,20 +168,20 @@ struct disk_op {
     int fd; // OPEN, STATX, UNLINK: `path` is relative to it.
     uint64_t offset;
     struct iovec *iov;  // READ, WRITE: the caller's array. This layer changes it.
-    unsigned iov_count; // At most 64.
-    const char *path;   // For OPEN, STATX and UNLINK.
+    unsigned iov_count; // At most 64 buffers.
+    const char *path;   // The path for OPEN, STATX and UNLINK.
     int open_flags;
     unsigned open_mode;
     uint64_t open_resolve; // RESOLVE_* flags for openat2. 0: use openat.
     int at_flags; // AT_* flags for STATX and UNLINK. STATX adds AT_EMPTY_PATH if the path is empty.
-    uint64_t length; // For FALLOCATE and PUSH.
+    uint64_t length; // The length of the range for FALLOCATE and PUSH.
     void *statx;     // Result of STATX: a struct statx.
     bool is_origins; // The file is of a `dir:` origin, so a separate queue is used.
     void (*done)(struct disk_op *op);
     // Results, valid in done().
     enum err err;
     int errno_value;
-    int64_t result; // Bytes, or descriptor for OPEN.
+    int64_t result; // Bytes transferred, or the descriptor for OPEN.
     uint64_t started_us;
     // Private.
     struct worker *worker;
@@ -283,7 +283,7 @@ int64_t file_send_range(struct worker *w, const struct file_range *range, uint64
 // work() does not run, and done() runs with ERR_LIMIT.
 enum blocking_lane {
     BLOCKING_GENERAL, // Loads credentials and certificates.
-    BLOCKING_STORE,   // For calls in the cache directory.
+    BLOCKING_STORE,   // Runs calls in the cache directory.
     BLOCKING_ORIGIN,  // Reads folders of `dir:` origins.
     BLOCKING_LANE_COUNT
 };

@@ -156,8 +156,8 @@ struct worker {
     uint64_t now_us_value;
     uint64_t *now_us; // Points to now_us_value; 0: the clock was not read in this turn.
     uint64_t wake_at_us;
-    uint64_t short_until_us;                // Until then short work is expected.
-    uint64_t quick_until_us;                // Until then more quick answers are expected.
+    uint64_t short_until_us;                // Short work is expected until this time.
+    uint64_t quick_until_us;                // More quick answers are expected until this time.
     uint64_t last_turn_at_us, last_turn_us; // Start and duration of the previous turn.
     struct timer_heap timers;
     struct list deferred;
@@ -166,10 +166,10 @@ struct worker {
     struct mailbox mailbox;
     struct disk_io disk;
     struct file_send file_send;
-    unsigned expected_count; // Messages that other threads are going to send.
+    unsigned expected_count; // How many messages other threads are going to send.
     void *slots[WORKER_SLOT_COUNT_];
 
-    atomic_ulong heartbeat_ms; // Read by any thread.
+    atomic_ulong heartbeat_ms; // Updated in each turn, and read by any thread.
 };
 
 struct loop {
@@ -178,7 +178,7 @@ struct loop {
     enum disk_engine engine;
     const struct disk_engine_calls *engine_calls;
     char engine_why[160];
-    struct thread_pool *disk_pools[DISK_LANE_COUNT]; // NULL with io_uring.
+    struct thread_pool *disk_pools[DISK_LANE_COUNT]; // NULL if the engine is io_uring.
     struct thread_pool *blocking_pools[BLOCKING_LANE_COUNT];
     bool is_started;
     uint64_t idle_wait_us;           // Longest time that a worker sleeps.

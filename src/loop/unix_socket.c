@@ -78,7 +78,7 @@ static enum err folder_lock(const char *path, int *ret_fd)
             }
             break;
         }
-        (void)poll(NULL, 0, LOCK_PAUSE_MS); // runs at start-up, never on a worker
+        (void)poll(NULL, 0, LOCK_PAUSE_MS); // this code runs at start-up, never on a worker
     }
     *ret_fd = fd;
     return ERR_OK;

@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "loop/loop_private.h"
 
-#define QUICK_LASTS_US 100000u // For this long after a quick answer, more are expected.
+#define QUICK_LASTS_US 100000u // How long more quick answers are expected after one.
 
 static __thread struct worker *current_worker;
 

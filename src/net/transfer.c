@@ -72,7 +72,8 @@ void transfer_enter(struct transfer *t, enum transfer_state state)
 {
     static const uint8_t successors[] = {
         [STARTING] = 1u << RUNNING | 1u << ENDED,
-        [RUNNING] = 1u << STARTING | 1u << ENDED, // STARTING: once more, on a new connection
+        // STARTING: it starts once more, on a new connection
+        [RUNNING] = 1u << STARTING | 1u << ENDED,
         [ENDED] = 0,
     };
     check_step(successors, t->state, state);
@@ -457,7 +458,7 @@ static void transfer_run_connect(struct transfer *t)
     t->must_run = false;
     if (must_run) {
         t->pool->is_in_curl = true;
-        (void)curl_easy_pause(t->easy, CURLPAUSE_SEND); // fails if curl has ended the transfer
+        (void)curl_easy_pause(t->easy, CURLPAUSE_SEND); // this fails if curl has ended the transfer
         (void)curl_easy_pause(t->easy, CURLPAUSE_CONT);
         t->pool->is_in_curl = false;
         transfer_lane_is_due(t->lane);
@@ -501,7 +502,8 @@ static void pool_drive(struct task *task)
     struct transfer_pool *pool = as_pool(container_of(task, struct transfer_pool, drive));
     struct list batch;
     list_init(&batch);
-    pool_run_lanes(pool); // first, because transfers that curl has ended must not be acted on
+    // run the lanes first, because transfers that curl has ended must not be acted on
+    pool_run_lanes(pool);
     list_append_all(&batch, &pool->changed);
     struct list_node *node;
     while ((node = list_pop_front(&batch)) != NULL) {
@@ -569,7 +571,7 @@ void transfer_pool_free(struct transfer_pool *pool)
     }
     check(worker_is_mine(as_pool(pool)->worker));
     check(!pool->is_in_curl);
-    check(!pool->is_reporting); // inside on_end(), use worker_free_later()
+    check(!pool->is_reporting); // callers inside on_end() use worker_free_later()
     pool->is_freeing = true;
     struct list_node *node;
     while ((node = list_first(&pool->transfers)) != NULL) {

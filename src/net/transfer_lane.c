@@ -25,7 +25,7 @@
 #include "base/chunk.h"
 #include "net/transfer_private.h"
 
-#define UNUSED_MS_MIN 1000u // curl counts idle time in whole seconds.
+#define UNUSED_MS_MIN 1000u // No less, because curl counts idle time in whole seconds.
 
 struct lane_socket {
     struct list_node node;
@@ -174,7 +174,7 @@ static int on_curl_socket(CURL *easy, curl_socket_t fd, int what, void *ctx, voi
 {
     struct transfer_lane *lane = as_lane(ctx);
     struct lane_socket *s = socket_ctx;
-    struct transfer *t = NULL; // NULL for a handle that curl made for its own use
+    struct transfer *t = NULL; // stays NULL for a handle that curl made for its own use
     check(curl_easy_getinfo(easy, CURLINFO_PRIVATE, (char **)&t) == CURLE_OK);
     if (what == CURL_POLL_REMOVE) {
         if (s != NULL) {

@@ -19,7 +19,8 @@
 #define CLASS_BYTES_MIN 64u // Each class is larger than the one before by a half or a third.
 #define CLASS_COUNT 23u     // The largest class has 128 KiB.
 #define SLACK_BYTES 32u     // Room for the bytes that curl adds to a power of two.
-// The limit per class and thread. That for all classes is TRANSFER_MEMORY_KEPT_MOST.
+// The most bytes that a thread keeps of one class. The limit for all classes is
+// TRANSFER_MEMORY_KEPT_MOST.
 #define KEPT_BYTES (256u * 1024)
 #define NO_CLASS CLASS_COUNT
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

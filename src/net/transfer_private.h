@@ -23,7 +23,7 @@ struct transfer_lane {
     unsigned running;        // Transfers in this lane that have not ended.
     struct list connections; // Sockets opened for curl; see transfer_connection.c.
     struct list sockets;
-    struct list_node due_node; // In pool->due.
+    struct list_node due_node; // Links the lane into pool->due.
     struct timer timer;        // The timer that curl has asked for.
     bool is_timeout_due;
     // The next transfer must look the host name up again, because one of its addresses failed.
@@ -69,7 +69,7 @@ struct pool_connection {
 
 enum transfer_state { STARTING, RUNNING, ENDED };
 enum transfer_wait { WAIT_CONNECT, WAIT_UPLOAD, WAIT_FIRST_BYTE, WAIT_BODY };
-// HEAD_FINAL: also before any head begins
+// The kind of head that is being received. HEAD_FINAL also stands for the time before any head.
 enum transfer_head { HEAD_FINAL, HEAD_INTERIM, HEAD_OVER };
 #define TRANSFER_LENGTH_UNKNOWN UINT64_MAX
 
@@ -93,7 +93,7 @@ struct transfer {
     enum transfer_wait wait;
     struct timer timer;
     uint64_t active_us;      // Time of the last progress in the current wait.
-    uint64_t passed_over_us; // Since when its readable socket is left unread. 0: it is read.
+    uint64_t passed_over_us; // Time since which its readable socket is unread. 0: it is read.
     uint64_t first_byte_timeout_ms, idle_timeout_ms; // 0: no timeout.
     uint64_t late_timeout_ms; // Used instead of idle_timeout_ms in the body of a 2xx.
 

@@ -12,7 +12,8 @@
 #define RECEIVE_BUFFER_SIZE (64u * 1024)
 #define UPLOAD_BUFFER_SIZE (128u * 1024)
 #define LEAN_BUFFER_SIZE (16u * 1024)
-#define HANDLE_BYTES (24u * 1024) // Other memory of a transfer, ours and curl's, as measured.
+// Memory of a transfer besides its buffers, ours and curl's; measured.
+#define HANDLE_BYTES (24u * 1024)
 #define HEADER_LINE_MAX (64u * 1024)
 #define NAMES_KEPT_S 60L
 

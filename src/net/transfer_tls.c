@@ -33,7 +33,7 @@ static X509_STORE *parse(const char *path)
         ERR_clear_error();
         return NULL;
     }
-    // curl sets the same flags.
+    // These are the flags that curl sets for its own store.
     check(X509_STORE_set_flags(store, X509_V_FLAG_TRUSTED_FIRST | X509_V_FLAG_PARTIAL_CHAIN) == 1);
     return store;
 }

@@ -42,7 +42,7 @@ bool credentials_set_is_expired(const struct credentials_set *set, int64_t now_s
 struct credentials_options {
     enum origin_credentials_source source;
     const char *access_key_file, *secret_key_file, *session_token_file;
-    const char *region; // For STS; NULL: us-east-1.
+    const char *region; // The region of STS. NULL: us-east-1.
     const char *ca_file;
     // The renewer stores the expiry of the current set here; may be NULL.
     atomic_llong *expires_at_s;
@@ -90,7 +90,8 @@ void credentials_renewer_ask(struct credentials_renewer *renewer, struct worker 
                              const struct credentials_set *used, struct credentials_waiter *waiter);
 void credentials_waiter_init(struct credentials_waiter *waiter,
                              void (*done)(struct credentials_waiter *waiter, enum err err));
-void credentials_waiter_cancel(struct credentials_waiter *waiter); // done() does not run any more.
+// After this, done() does not run.
+void credentials_waiter_cancel(struct credentials_waiter *waiter);
 
 // --- The sources; each may block -----------------------------------------------------------------
 

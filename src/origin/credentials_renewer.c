@@ -41,7 +41,7 @@ struct credentials_renewer {
     bool has_timer;
     struct blocking_job job;
     bool job_running;
-    struct credentials_set *loaded; // The job's result.
+    struct credentials_set *loaded; // The set that the job has loaded.
     struct buf why;
     uint64_t loaded_at_ms;
     bool last_failed;

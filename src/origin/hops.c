@@ -11,7 +11,7 @@
 // request from another Forebay joins no fill before the origin has given an answer other than a
 // timeout or 508 (origin_has_answered()).
 //
-// Pure except for the name; any thread.
+// All functions are pure, except that the name of the process is random. Any thread.
 #include <stdatomic.h>
 #include <stdio.h>
 

@@ -64,7 +64,7 @@ struct origin;
 //
 // - ERR_NOT_FOUND: the directory of a dir: endpoint is missing.
 // - ERR_ORIGIN_CREDENTIALS: no credentials were found, and requests are not to be anonymous.
-// - ERR_INVALID: the endpoint or the region.
+// - ERR_INVALID: the endpoint or the region is not valid.
 // - ERR_PERMISSION: a key file is unreadable, or other users may read it.
 enum err origin_new(const struct origin_options *options, struct loop *loop,
                     struct origin **ret_origin, struct buf *ret_why) MUST_USE;
@@ -92,7 +92,7 @@ void origin_free(struct origin *origin);
 const char *origin_name(const struct origin *origin);
 // Returns the name for messages to people. It contains the region in place of "{region}".
 const char *origin_shown(const struct origin *origin);
-const char *origin_endpoint(const struct origin *origin); // As configured.
+const char *origin_endpoint(const struct origin *origin); // Returns the endpoint as configured.
 // Sets the number that the origin's cache keys contain in addition to its name, initially 0. A new
 // number puts all earlier copies out of reach (store/state/state_holder.c). Call it before anything
 // uses the origin.
@@ -156,7 +156,7 @@ struct origin_trace {
     char request_id[ORIGIN_ID_SIZE]; // The client's x-request-id.
 };
 
-// Why an answer must not be stored in the cache.
+// The reasons why an answer must not be stored in the cache.
 enum origin_forbids {
     ORIGIN_FORBIDS_NOTHING,
     ORIGIN_FORBIDS_SHAPE,         // ERR_ORIGIN_UNFIT: the answer cannot fill a cache at all.
@@ -203,7 +203,7 @@ static inline bool origin_condition_equal(const struct origin_condition *a,
     return a->kind == b->kind && strcmp(a->value, b->value) == 0;
 }
 
-// The request of a fetch.
+// The kind of request that a fetch sends.
 enum origin_fetch_kind {
     ORIGIN_GET_WHOLE,
     ORIGIN_GET_RANGE, // Gets the bytes `first` to `last`, or the last `suffix` bytes.
@@ -242,7 +242,7 @@ struct origin_fetch {
     // another version or none, the fetch asks again a few times, because another replica may have
     // the version. Then it fails. May be set while the request is in flight.
     bool is_bound;
-    const struct origin_trace *trace; // Of the client that caused the fetch; or NULL.
+    const struct origin_trace *trace; // Identifiers of the client that caused the fetch, or NULL.
 
     // Called for the head of a 200 or 206 whose status, range, length and ETag match the request.
     // The callback may pause the fetch. If it returns an error, the fetch ends with that error.
@@ -257,7 +257,7 @@ struct origin_fetch {
     // - ERR_ORIGIN_CHANGED: 412, or the ETag differs from if_match; for dir: the file changed.
     // - ERR_ORIGIN_RESET or ERR_ORIGIN_TIMEOUT after on_head: the body broke off. The caller
     //   resumes with Range and If-Match.
-    // - Other ERR_ORIGIN_*.
+    // - Any other ERR_ORIGIN_*: the fetch failed.
     void (*on_end)(struct origin_fetch *f, enum err err);
     void *ctx;
 
@@ -275,7 +275,7 @@ struct origin_fetch {
     struct headers headers;
     struct headers checksums;    // x-amz-checksum-*, only for answers with the whole object.
     enum origin_forbids forbids; // Why the answer must not be stored.
-    bool too_young;              // Dir: the file changed less than 2 s ago, so it is not stored.
+    bool too_young;            // Of a dir: file that changed less than 2 s ago, and is not stored.
     struct span error_answer;  // The origin's error answer, packed by s3_error_pack(). Empty: none.
     struct span bucket_region; // The header x-amz-bucket-region.
     struct span origin_id;     // The header x-amz-request-id.
@@ -327,12 +327,12 @@ bool origin_dates_move(const struct origin *origin);
 
 // --- relay: all other requests -------------------------------------------------------------------
 
-// How the upload body is signed and framed for the origin.
+// The ways in which an upload's body is signed and framed for the origin.
 enum origin_body {
     ORIGIN_BODY_NONE,
-    ORIGIN_BODY_HASH /* x-amz-content-sha256 = payload_hash */,
+    ORIGIN_BODY_HASH /* x-amz-content-sha256 is payload_hash. */,
     ORIGIN_BODY_UNSIGNED,
-    ORIGIN_BODY_UNSIGNED_TRAILER /* bytes are aws-chunked already */
+    ORIGIN_BODY_UNSIGNED_TRAILER /* The bytes are aws-chunked already. */
 };
 
 struct origin_relay {
@@ -344,9 +344,9 @@ struct origin_relay {
     const struct headers *headers; // The client's. This room filters them and signs again.
     enum origin_body body;
     uint64_t body_length;
-    struct span payload_hash;                    // In hex. Only for ORIGIN_BODY_HASH.
+    struct span payload_hash; // SHA-256 of the body in hex, for ORIGIN_BODY_HASH.
     const struct sigv4_credentials *credentials; // NULL: the origin's own.
-    uint64_t client;                             // As in struct origin_fetch.
+    uint64_t client;                             // Number of the client, as in struct origin_fetch.
     bool is_unsigned; // Sent without our signature: a signed form, a call to STS or a preflight.
     bool is_probe;    // Never retried, because the caller wants to see each failure.
     // Writes the next bytes of the upload to `buf`, like on_upload of struct transfer_calls

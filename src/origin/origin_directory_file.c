@@ -131,9 +131,9 @@ static int64_t age_us(const struct statx_timestamp *t, uint64_t now_wall_us)
 
 bool origin_directory_file_too_young(const struct statx *stat, uint64_t now_wall_us)
 {
-    // Ctime comes from the file server's clock. If it is in our future, that clock is ahead, so the
-    // age is unknown and the file counts as young. Users can set mtime to any value, so it counts
-    // only if it is near our time.
+    // The ctime comes from the file server's clock. If it is in our future, that clock is ahead, so
+    // the age is unknown and the file counts as young. Users can set mtime to any value, so it
+    // counts only if it is near our time.
     int64_t changed = age_us(&stat->stx_ctime, now_wall_us);
     int64_t modified = age_us(&stat->stx_mtime, now_wall_us);
     return changed < (int64_t)YOUNG_US ||

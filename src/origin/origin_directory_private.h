@@ -84,7 +84,8 @@ void origin_directory_window_done(struct origin_directory_window *w);
 enum err origin_directory_window_add(struct origin_directory_window *w, struct span name,
                                      enum origin_directory_kind kind, bool (*give_back)(void *ctx),
                                      void *ctx) MUST_USE;
-void origin_directory_window_sort(struct origin_directory_window *w); // After the last add().
+// Sorts the names after the last one was added.
+void origin_directory_window_sort(struct origin_directory_window *w);
 struct span origin_directory_window_name(const struct origin_directory_window *w, size_t i);
 // Returns true if the folder has names above those of the window. To get them, the caller advances
 // the window and adds all names of the folder again.

@@ -44,7 +44,7 @@ struct level {
 };
 
 struct scan {
-    struct list_node node;                      // In origin_directory_scans.parked.
+    struct list_node node;                      // Links a parked walk.
     struct buf bucket, prefix, delimiter, last; // Identify a parked walk.
     uint64_t parked_at_ms;
 

@@ -12,7 +12,7 @@
 #include "base/chunk.h"
 #include "origin/origin_directory_private.h"
 
-#define WINDOW_BYTES_MAX (4u << 20) // For the names of one window and their table.
+#define WINDOW_BYTES_MAX (4u << 20) // The most bytes for the names of one window and their table.
 #define WINDOW_BYTES_LEAST 65536u
 
 void origin_directory_window_init(struct origin_directory_window *w)

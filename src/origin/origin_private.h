@@ -77,10 +77,10 @@ struct origin_call {
     struct origin_worker *ow;
     struct origin_fetch *f; // Exactly one of f and r is not NULL.
     struct origin_relay *r;
-    struct arena *arena;   // The caller's: f->arena or r->arena.
-    struct list_node live; // In origin_worker.live.
+    struct arena *arena;   // The arena of the call: f->arena or r->arena.
+    struct list_node live; // Links the call into origin_worker.live.
 
-    struct list_node waiting; // In a queue of origin_worker.waiters; `line` is its index.
+    struct list_node waiting; // Links a waiting call into its line, which has the index `line`.
     unsigned line;
     uint64_t client;
     struct timer slot_timer;
@@ -102,7 +102,7 @@ struct origin_driver {
 // Waiting calls in lines, which are the queues of single clients; see origin_slots.c.
 struct origin_lines {
     struct list calls[ORIGIN_LINES];
-    uint64_t client[ORIGIN_LINES]; // Whose line it is; valid if its bit in `taken` is set.
+    uint64_t client[ORIGIN_LINES]; // The clients of the lines whose bit in `taken` is set.
     uint64_t taken;
     unsigned turn; // The line whose turn is next.
     unsigned count;
@@ -113,7 +113,7 @@ struct origin_worker {
     struct origin *origin;
     struct worker *w;
     struct list live;
-    bool is_closed; // After origin_close(): new calls are cancelled at once.
+    bool is_closed; // origin_close() was called, so new calls are cancelled at once.
     bool rests;     // The configuration no longer names the origin.
 
     // Used by origin_slots.c. `limit` is the number of calls that may run at once.
@@ -131,7 +131,7 @@ struct origin_worker {
 
 struct origin {
     unsigned magic;
-    struct origin_options options; // We own its strings.
+    struct origin_options options; // The origin owns the strings.
     const struct origin_driver *driver;
     void *driver_state;
     struct loop *loop;
@@ -139,7 +139,7 @@ struct origin {
     char *shown; // The origin's name for people. The driver may replace it.
     char *place; // The canonical endpoint, which the driver sets.
     uint64_t number;
-    struct origin_worker *workers; // One per worker, by index.
+    struct origin_worker *workers; // The parts of the origin, one per worker.
     unsigned worker_count;
     // The current values of the settings that origin_update_use() changes. `options` keeps the
     // initial values.
@@ -149,7 +149,7 @@ struct origin {
         atomic_uint number; // Incremented at the end of each change.
         bool has_key_files; // Only for the thread that makes updates.
         pthread_mutex_t lock;
-        const char *ca_file; // Guarded by the lock.
+        const char *ca_file; // `lock` guards it.
     } live;
 
     // The retry budget, in thousandths of a retry. Each request adds its share, and each retry
@@ -158,21 +158,22 @@ struct origin {
     atomic_ulong retry_floor_at_us; // When a retry was last granted above the budget.
 
     atomic_bool rests;
-    atomic_bool has_answered;    // See hops.c.
+    atomic_bool has_answered;    // The result of origin_has_answered(); see hops.c.
     atomic_ulong answered_at_us; // When any call last succeeded.
     atomic_ulong heard_at_us;    // When an answer with a status below 500 last came.
     atomic_uint trouble;         // The current enum origin_trouble.
     atomic_uint trouble_told;    // The logged trouble whose end is not logged yet, or NONE.
     atomic_ulong trouble_since_us;
     atomic_ulong bucket_dns_at_us;     // When a host name with a bucket last failed.
-    atomic_llong credentials_expire_s; // Wall clock. 0: they do not expire.
+    atomic_llong credentials_expire_s; // Wall clock. 0: the credentials do not expire.
     atomic_llong date_skew_s;          // The origin's clock minus ours, from Date headers.
     atomic_bool has_date_skew;
-    // Until when each oddity of the store counts (origin_doubt.c, origin_s3_odd.c); monotonic.
+    // The times until which the oddities of the store count (origin_doubt.c, origin_s3_odd.c).
+    // Monotonic.
     atomic_ulong head_doubted_until_us, head_refused_until_us, if_match_fails_until_us,
         versions_differ_until_us;
-    atomic_uint moved_dates;    // How many in a row; see origin_note_date().
-    struct origin_probe *probe; // NULL: the origin is not probed.
+    atomic_uint moved_dates;    // Dates that moved, in a row; see origin_note_date().
+    struct origin_probe *probe; // NULL if the origin is not probed.
     // Called on a worker when a trouble begins or changes. NULL: nothing is called.
     void (*on_trouble)(struct origin *origin);
 

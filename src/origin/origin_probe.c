@@ -154,7 +154,7 @@ static void probe_order(struct origin *origin, sem_t *told, bool from_worker)
 void origin_probe_start(struct origin *origin, sem_t *told)
 {
     if (origin->probe == NULL) {
-        (void)sem_post(told); // this origin is not probed
+        (void)sem_post(told); // nothing to wait for, because this origin is not probed
         return;
     }
     probe_order(origin, told, false);

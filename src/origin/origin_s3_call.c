@@ -428,7 +428,7 @@ static enum err collect(struct origin_s3_call *c, struct span data)
         return ERR_OK;
     }
     if (status_is_enough(c)) {
-        timer_stop(&c->timer); // otherwise it could fire in this very turn
+        timer_stop(&c->timer); // otherwise the timer could fire in this very turn
         origin_s3_call_enter(c, S3_PHASE_CUT);
         return ERR_ORIGIN_RESET;
     }

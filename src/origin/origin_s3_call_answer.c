@@ -323,7 +323,8 @@ static bool refuses_credentials(struct origin_s3_call *c, const struct s3_error_
     if (!origin_s3_call_is_signed(c)) {
         return false;
     }
-    if (trouble == ORIGIN_TROUBLE_NONE || body->region.len > 0) { // mend_region() handles a region
+    // mend_region() handles refusals that name a region
+    if (trouble == ORIGIN_TROUBLE_NONE || body->region.len > 0) {
         if (is_own && body->code.len > 0) {
             origin_trouble_answered(c->call.ow->origin, true, origin_s3_call_is_virtual(c));
         }

@@ -15,11 +15,11 @@ enum origin_s3_phase {
     S3_PHASE_COUNT_
 };
 
-// How the HEAD of a fetch is sent; see origin_s3_odd.c.
+// The ways in which the HEAD of a fetch is sent; see origin_s3_odd.c.
 enum origin_s3_form {
-    S3_FORM_ASKED,   // As a HEAD.
-    S3_FORM_BY_BYTE, // As a GET of the first byte.
-    S3_FORM_BY_WHOLE // As a GET of the whole object: it is empty, so it has no first byte.
+    S3_FORM_ASKED,   // Sent as a HEAD.
+    S3_FORM_BY_BYTE, // Sent as a GET of the first byte.
+    S3_FORM_BY_WHOLE // Sent as a GET of the object, which is empty and has no first byte.
 };
 
 // Corrections that the call has already made. The three flags stand for corrections that are made
@@ -45,7 +45,7 @@ struct origin_s3_call {
     unsigned replaced_head, refused_if_match;
     unsigned replicas_asked; // Repetitions because a replica denied the version.
     unsigned attempts;
-    enum err pending_err; // For S3_PHASE_ENDING.
+    enum err pending_err; // The error with which S3_PHASE_ENDING ends the call.
 
     struct transfer *transfer;
     struct origin_s3_pool *pool;

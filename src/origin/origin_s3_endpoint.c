@@ -279,7 +279,8 @@ bool origin_s3_endpoint_is_virtual(const struct origin_s3_endpoint *endpoint,
         !bucket_fits_host(bucket, &dotted)) {
         return false;
     }
-    return !dotted || !endpoint->is_https; // a wildcard certificate covers only one label
+    // a wildcard certificate covers no bucket name with a dot
+    return !dotted || !endpoint->is_https;
 }
 
 void origin_s3_endpoint_show(const struct origin_s3_endpoint *endpoint, struct span region,

@@ -107,7 +107,7 @@ bool origin_s3_status_is_hidden(unsigned status);
 // reused connection, it does not answer our request.
 bool origin_s3_status_is_foreign(unsigned status);
 bool origin_s3_status_is_token_error(struct span code);
-// Returns the error for 408, 429 and 5xx.
+// Returns the error for a status that shows a failure: 408, 429 or 5xx.
 enum err origin_s3_status_failure(unsigned status);
 // Returns the error with which a fetch ends if its answer is neither 200 nor 206.
 enum err origin_s3_status_error(const struct origin_fetch *f, unsigned status, struct span code);
@@ -122,7 +122,7 @@ struct origin_s3_state {
     // The origin's clock minus ours; 0 until it refuses a request for its time.
     atomic_long clock_skew_s;
     atomic_bool unpacks; // See origin_s3_unpacks().
-    // Used by origin_s3_odd.c.
+    // Only origin_s3_odd.c uses these fields.
     atomic_ulong head_answered_until_us, if_match_answered_until_us; // Monotonic.
     // Keys whose HEAD was refused: each entry has the key's hash and a time. 0: a free entry.
     atomic_ulong heads_refused[ORIGIN_S3_HEADS_REFUSED];

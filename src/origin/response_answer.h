@@ -15,8 +15,8 @@
 
 struct response_asked {
     bool head, has_range;
-    uint64_t first, last; // UINT64_MAX as `last`: to the end.
-    uint64_t suffix;      // Not 0: the last `suffix` bytes instead.
+    uint64_t first, last; // If `last` is UINT64_MAX, the range reaches to the end.
+    uint64_t suffix;      // If not 0, the range is the last `suffix` bytes instead.
     struct span if_match;
     bool of_store; // Forebay knows that this is S3, whatever its headers are.
 };
