@@ -27,7 +27,7 @@
 enum rule_when { WHEN_EVERY, WHEN_NTH, WHEN_FROM, WHEN_FILE };
 
 struct rule {
-    int kind; // Enum disk_op_kind, KIND_ANY or KIND_NAMED.
+    int kind; // An enum disk_op_kind, KIND_ANY or KIND_NAMED.
     char name[NAME_MAX_LEN];
     char what[NAME_MAX_LEN];
     enum rule_when when;

@@ -494,7 +494,7 @@ enum err disk_io_read_nowait(int fd, const struct iovec *iov, unsigned iov_count
     switch (errno) {
     case EAGAIN:
     case EINTR:
-    case EOPNOTSUPP: // the file system or the kernel has no such reads
+    case EOPNOTSUPP: // the file system or the kernel has no reads that never block
     case ENOSYS:
         return ERR_AGAIN;
     default:

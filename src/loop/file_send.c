@@ -30,7 +30,8 @@
 
 #define PIPE_BYTES (1u << 20)
 #define PIPE_BYTES_LEAST (64u << 10)
-#define SPLICE_BYTES (512u << 10) // The most per splice; what the socket does not accept is wasted.
+// The most bytes per splice. Those that the socket does not accept are wasted.
+#define SPLICE_BYTES (512u << 10)
 
 void file_send_init(struct file_send *fs)
 {

@@ -35,7 +35,7 @@ enum disk_engine { DISK_ENGINE_AUTO, DISK_ENGINE_URING, DISK_ENGINE_THREADS };
 #define LOOP_WORKERS_MAX 64
 
 struct loop_options {
-    unsigned worker_count;   // 1 to LOOP_WORKERS_MAX.
+    unsigned worker_count;   // From 1 to LOOP_WORKERS_MAX workers.
     enum disk_engine engine; // AUTO: io_uring, if a real read through a ring succeeds.
     // Threads of the engine `threads`, for all workers together. 0: two per worker, at least 4.
     unsigned disk_threads;
@@ -49,8 +49,8 @@ struct loop;
 enum err loop_new(const struct loop_options *options, struct loop **ret_loop,
                   struct buf *ret_why) MUST_USE;
 enum err loop_start(struct loop *loop) MUST_USE;
-// Stops all workers and joins their threads. Before, queued messages are delivered and queued work
-// runs.
+// Stops all workers and joins their threads, after queued messages have been delivered and queued
+// work has run.
 void loop_stop(struct loop *loop);
 void loop_free(struct loop *loop);
 unsigned loop_worker_count(const struct loop *loop);
@@ -70,7 +70,7 @@ struct worker *worker_current(void); // NULL if the calling thread is not a work
 // Returns true if the calling thread may access the worker's own fields: it is the worker, or the
 // worker is not running.
 bool worker_is_mine(const struct worker *w);
-uint64_t worker_now_us(const struct worker *w); // Monotonic; does not change during a turn.
+uint64_t worker_now_us(const struct worker *w); // Monotonic time. It does not change during a turn.
 // When the previous turn of a worker began, and how long it lasted.
 struct worker_turn_time {
     uint64_t began_us, lasted_us;

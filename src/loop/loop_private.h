@@ -135,7 +135,7 @@ struct dead {
 // State of file_send.c: a pipe, which is empty between two calls, and a descriptor of /dev/null,
 // into which bytes are discarded.
 struct file_send {
-    int take, give, nowhere; // The pipe's write end, its read end, /dev/null; -1: closed.
+    int take, give, nowhere; // The pipe's write end, its read end, and /dev/null. -1: closed.
     long blocks;             // Blocks that this thread had read at the last getrusage().
     bool is_counted;         // `blocks` is valid, so the next splice needs no getrusage().
 };
@@ -154,7 +154,7 @@ struct worker {
     bool is_running;
 
     uint64_t now_us_value;
-    uint64_t *now_us; // Points to now_us_value; 0: the clock was not read in this turn.
+    uint64_t *now_us; // Points to now_us_value, which is 0 until the clock is read in this turn.
     uint64_t wake_at_us;
     uint64_t short_until_us;                // Short work is expected until this time.
     uint64_t quick_until_us;                // More quick answers are expected until this time.

@@ -24,12 +24,12 @@ void net_init(void);
 // A pool of connections. There is one per worker, origin and credential set, because libcurl reuses
 // a connection only inside a pool.
 struct transfer_pool_options {
-    unsigned max_connections;       // Per host. Further requests wait.
+    unsigned max_connections;       // The most connections per host. Further requests wait.
     uint64_t connect_timeout_ms;    // Limit for name look-up and connecting; 3 s.
-    uint64_t first_byte_timeout_ms; // From the end of the request to the first header line; 10 s.
+    uint64_t first_byte_timeout_ms; // Limit from the request's end to the first header line; 10 s.
     uint64_t idle_timeout_ms;       // Longest silence inside a body that we have not paused; 10 s.
     uint64_t keepalive_ms;          // A connection that was idle for longer is not reused; 4 s.
-    const char *ca_file;            // NULL: the system's bundle.
+    const char *ca_file;            // File of certificate authorities. NULL: the system's.
     bool deny_link_local;           // Refuse addresses at which clouds hand out credentials.
     // For tests: "NAME:PORT:ADDRESS,ADDRESS" gives the addresses of NAME instead of a look-up.
     // Otherwise NULL.

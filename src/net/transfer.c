@@ -117,7 +117,7 @@ void transfer_resume_upload(struct transfer *t)
 void transfer_cancel(struct transfer *t)
 {
     if (as_transfer(t)->state != ENDED) {
-        t->abort_err = ERR_CANCELLED; // this error replaces any other
+        t->abort_err = ERR_CANCELLED; // a cancel replaces any other error
         transfer_changed(t);
     }
 }

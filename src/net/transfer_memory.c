@@ -34,7 +34,8 @@ struct piece {
         unsigned size_class;
         max_align_t align;
     } head;
-    struct piece *next; // Only while the piece is kept; otherwise the caller's bytes begin here.
+    // The next kept piece. While the piece is in use, the caller's bytes begin here.
+    struct piece *next;
 };
 #define HEAD_BYTES offsetof(struct piece, next)
 

@@ -142,7 +142,7 @@ void transfer_lane_is_due(struct transfer_lane *lane);
 // Records that a piece of the body has arrived. Returns false if the rest must wait for a later
 // turn.
 bool transfer_turn_received(struct transfer *t, uint64_t len) MUST_USE;
-bool transfer_turn_takes(const struct transfer *t); // True if the transfer may receive now.
+bool transfer_turn_takes(const struct transfer *t); // Returns true if it may receive now.
 void transfer_turn_wait(struct transfer *t);
 // Returns true if the transfer's readable socket may be read in this turn. Otherwise records that
 // the socket is left unread.

@@ -46,7 +46,7 @@ struct credentials_renewer {
     uint64_t loaded_at_ms;
     bool last_failed;
     struct credentials_update *now; // Owns the texts of `options`. NULL: the caller owns them.
-    // Waits for the end of the job, which reads the texts. Or NULL.
+    // Waits for the end of the job, which reads the texts. May be NULL.
     struct credentials_update *next;
 };
 

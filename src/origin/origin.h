@@ -42,8 +42,9 @@ enum origin_credentials_source {
 };
 
 struct origin_options {
-    const char *name; // Unique; names the origin in cache keys and logs.
-    // "https://host[:port]", "http://..." or "dir:/path". The region replaces "{region}".
+    const char *name; // A unique name, used in cache keys and logs.
+    // The address: "https://host[:port]", "http://..." or "dir:/path". The region replaces
+    // "{region}".
     const char *endpoint;
     const char *region; // NULL: Forebay finds the region.
     enum origin_addressing addressing;
@@ -159,15 +160,16 @@ struct origin_trace {
 // The reasons why an answer must not be stored in the cache.
 enum origin_forbids {
     ORIGIN_FORBIDS_NOTHING,
-    ORIGIN_FORBIDS_SHAPE,         // ERR_ORIGIN_UNFIT: the answer cannot fill a cache at all.
-    ORIGIN_FORBIDS_FRAMING,       // It is chunked, or has lines that are not strictly HTTP.
-    ORIGIN_FORBIDS_ETAG,          // The ETag is weak, malformed or missing, or there are several.
-    ORIGIN_FORBIDS_VARY,          // Vary names a header that may differ between requests.
-    ORIGIN_FORBIDS_CUSTOMER_KEY,  // The client encrypts with its own key (SSE-C).
-    ORIGIN_FORBIDS_COOKIE,        // It has Set-Cookie, and nothing shows that it is S3's.
-    ORIGIN_FORBIDS_CACHE_CONTROL, // It says private or no-store, and nothing shows that it is S3's.
-    ORIGIN_FORBIDS_CODING,        // It has Content-Encoding, and nothing shows that it is S3's.
-    ORIGIN_FORBIDS_VERSIONS,      // The store's replicas answer with different versions.
+    ORIGIN_FORBIDS_SHAPE,        // ERR_ORIGIN_UNFIT: the answer cannot fill a cache at all.
+    ORIGIN_FORBIDS_FRAMING,      // The answer is chunked, or has lines that are not strictly HTTP.
+    ORIGIN_FORBIDS_ETAG,         // The ETag is weak, malformed or missing, or there are several.
+    ORIGIN_FORBIDS_VARY,         // Vary names a header that may differ between requests.
+    ORIGIN_FORBIDS_CUSTOMER_KEY, // The client encrypts with its own key (SSE-C).
+    ORIGIN_FORBIDS_COOKIE,       // Set-Cookie, in an answer that nothing shows to be S3's.
+    // Private or no-store, in an answer that nothing shows to be S3's.
+    ORIGIN_FORBIDS_CACHE_CONTROL,
+    ORIGIN_FORBIDS_CODING,   // Content-Encoding, in an answer that nothing shows to be S3's.
+    ORIGIN_FORBIDS_VERSIONS, // The store's replicas answer with different versions.
     ORIGIN_FORBIDS_COUNT
 };
 struct origin_forbids_text {
@@ -265,7 +267,7 @@ struct origin_fetch {
     unsigned status;
     uint64_t size_bytes;           // Size of the whole object.
     uint64_t body_first, body_len; // The part of the object that the body has.
-    struct span etag;              // As the origin sent it. Empty: none.
+    struct span etag;              // The ETag as the origin sent it. Empty: none.
     struct span version_id;
     bool weak_or_no_etag;
     time_t last_modified; // 0: unknown.
@@ -341,7 +343,7 @@ struct origin_relay {
     const struct s3_request *request;
     struct span method;
     struct span bucket;            // The bucket's name at the origin.
-    const struct headers *headers; // The client's. This room filters them and signs again.
+    const struct headers *headers; // The client's headers. This room filters and signs them.
     enum origin_body body;
     uint64_t body_length;
     struct span payload_hash; // SHA-256 of the body in hex, for ORIGIN_BODY_HASH.

@@ -84,7 +84,8 @@ static void level_free(struct level *level)
     }
 }
 
-// Writes "bucket/" + key path + name to `out` and returns it as a C string.
+// Writes "bucket/", the first `path_len` bytes of the scan's path, and `name` to `out`. Returns the
+// result as a C string.
 static const char *full_path(const struct scan *scan, size_t path_len, const char *name,
                              struct buf *out)
 {
