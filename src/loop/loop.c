@@ -3,15 +3,17 @@
 // the turns of a worker, and starts and stops a set of workers (struct loop).
 //
 // The steps of a turn, on the worker's thread:
-//    1. wait for events and run those of sockets, ours and curl's; the events of the ring, the
-//       eventfd and the timer only end the wait
-//    2. run due timers and the callbacks of finished disk operations; deliver messages from other
-//       threads
-//    3. deliver messages to itself, run deferred work, deliver messages to itself again
-//   4. submit disk operations
-//   5. push outgoing messages to their receivers
-//   6. run the destructors of worker_free_later()
-//   7. publish gauges and the heartbeat
+// - Step 1: wait for events and run those of sockets, ours and curl's. The events of the ring, the
+//   eventfd and the timer only end the wait.
+// - Step 2: run due timers and the callbacks of finished disk operations. Deliver messages from
+// other
+//   threads.
+// - Step 3: deliver messages to itself, run deferred work, deliver messages to itself again.
+// - Step 4: submit disk operations.
+// - Step 5: push outgoing messages to their receivers.
+// - Step 6: run the destructors of worker_free_later().
+// - Step 7: publish gauges and the heartbeat.
+//
 // If steps 3 to 6 leave work for another turn, the next turn does not wait. The clock is read once
 // a turn, when it is first used after the wait.
 //

@@ -2,13 +2,13 @@
 // Learns from a store's answers: its Server header, and two ways in which it differs from S3. Any
 // worker.
 //
-//   HEAD and GET describe an object differently (for HEAD, a gateway makes up type, length or ETag,
-//   or omits the metadata)
-//      Clients get the answers of GET, so revalidations use a GET of one byte (origin_s3_odd.c).
-//   Last-Modified is the time of the answer
-//      The date then shows no change, and home_doubt.c compares versions without it. Forebay
-//      assumes this after MOVED_DATES revalidations in a row in which nothing but the date has
-//      changed. One revalidation that finds an older date ends the assumption.
+// - HEAD and GET describe an object differently: for HEAD, a gateway makes up type, length or ETag,
+//   or omits the metadata. Clients get the answers of GET, so revalidations use a GET of one byte
+//   (origin_s3_odd.c).
+// - Last-Modified is the time of the answer. The date then shows no change, and home_doubt.c
+//   compares versions without it. Forebay assumes this after MOVED_DATES revalidations in a row in
+//   which nothing but the date has changed. One revalidation that finds an older date ends the
+//   assumption.
 #include <stdlib.h>
 #include <string.h>
 

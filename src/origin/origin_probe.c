@@ -4,10 +4,10 @@
 // even without requests. The probe sends ListBuckets for one bucket. An S3 server answers this
 // request even if it does not allow it, and either answer shows that all is well. Runs on worker 0.
 //
-//   idle      nothing is wrong, or the probe of the start has not been sent yet
-//   running   a request of one attempt is in flight
-//   waiting   the timer runs until the next request; each failure doubles the wait, up to
-//             PROBE_WAIT_MAX_MS
+// - idle: nothing is wrong, or the probe of the start has not been sent yet.
+// - running: a request of one attempt is in flight.
+// - waiting: the timer runs until the next request. Each failure doubles the wait, up to
+//   PROBE_WAIT_MAX_MS.
 #include <stdlib.h>
 
 #include "base/clock.h"

@@ -11,7 +11,8 @@ bool origin_s3_status_must_collect(unsigned status)
            status == 408 || status == 429 || status >= 500;
 }
 
-// Clients retry after 500 and 503. They take these statuses for fatal, so they never get them.
+// Clients retry after 500 and 503, but take 408, 429, 502 and 504 for fatal. So they never get
+// those four.
 bool origin_s3_status_is_hidden(unsigned status)
 {
     return status == 408 || status == 429 || status == 502 || status == 504;
