@@ -6,8 +6,7 @@
 // - Step 1: wait for events and run those of sockets, ours and curl's. The events of the ring, the
 //   eventfd and the timer only end the wait.
 // - Step 2: run due timers and the callbacks of finished disk operations. Deliver messages from
-// other
-//   threads.
+//   other threads.
 // - Step 3: deliver messages to itself, run deferred work, deliver messages to itself again.
 // - Step 4: submit disk operations.
 // - Step 5: push outgoing messages to their receivers.

@@ -174,7 +174,7 @@ enum err transfer_error_from_curl(const struct transfer *t, CURLcode code)
     case CURLE_INTERFACE_FAILED:
         return t->is_out_of_reach ? ERR_PERMISSION : ERR_ORIGIN_CONNECT;
     case CURLE_SSL_CONNECT_ERROR:
-        // If the connection breaks during the handshake, nothing is wrong with certificates.
+        // A connection that breaks during the handshake is no evidence about certificates.
         return strstr(t->error, "reset by peer") != NULL ? ERR_ORIGIN_RESET : ERR_ORIGIN_TLS;
     case CURLE_PEER_FAILED_VERIFICATION:
     case CURLE_SSL_CERTPROBLEM:
