@@ -4,8 +4,7 @@
 // learnt about an origin, and each fact expires after some minutes.
 //
 // - HEAD refused (405, 501; also 400 and 403, unless the origin has answered a HEAD lately): sends
-// a
-//   GET of one byte. It describes the object as HEAD would, except for its checksums. An empty
+//   a GET of one byte. It describes the object as HEAD would, except for its checksums. An empty
 //   object has no first byte (416), so the whole object is requested. A caller who wants only
 //   checksums gets the refusal; other callers get the GET's answer. If the GET succeeds, the store
 //   refuses HEAD as such, because a key without rights would be refused both.
