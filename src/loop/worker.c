@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "loop/loop_private.h"
 
-#define QUICK_LASTS_US 100000u // How long more quick answers are expected after one.
+#define QUICK_LASTS_US 100000u // After a quick answer, more of them are likely for this long.
 
 static __thread struct worker *current_worker;
 

@@ -125,7 +125,7 @@ const struct origin_capabilities *origin_capabilities(const struct origin *origi
 // wrong.
 void origin_probe_start(struct origin *origin, sem_t *told);
 struct origin_trouble_text {
-    const char *why;    // "dns", "connect", "tls", "credentials" ... "": no trouble.
+    const char *why;    // The kind: "dns", "connect", "tls", "credentials" ... "": none.
     const char *text;   // Describes the trouble in a log line.
     const char *remedy; // Advises people what to change.
 };

@@ -44,8 +44,8 @@ struct level {
 };
 
 struct scan {
-    struct list_node node;                      // Links a parked walk.
-    struct buf bucket, prefix, delimiter, last; // Identify a parked walk.
+    struct list_node node; // Links the walk into origin_directory_scans.parked.
+    struct buf bucket, prefix, delimiter, last; // Together they identify a parked walk.
     uint64_t parked_at_ms;
 
     char path[S3_KEY_MAX + 257]; // The path of the current folder, and then the current name.

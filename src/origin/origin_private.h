@@ -230,7 +230,8 @@ void origin_lines_next(struct origin_lines *lines, const struct origin_call *ser
 void origin_slots_init(struct origin_worker *ow, unsigned most, unsigned first);
 unsigned origin_slots_spared(const struct origin_worker *ow); // Slots that read-ahead leaves free.
 void origin_slot_init(struct origin_call *call);
-void origin_slot_leave(struct origin_call *call); // Returns the slot, or stops waiting.
+// Returns the call's slot, or ends its wait for one.
+void origin_slot_leave(struct origin_call *call);
 // After this, ready() and refused() do not run.
 void origin_slot_stop_waiting(struct origin_call *call);
 // Asks for a slot. Sets *ret_now to true if the call has one now. Otherwise ops->ready() or
