@@ -590,8 +590,8 @@ bool index_fit(struct index *index)
         return true;
     }
     log_warn("index_dropped", "reason=size");
-    // Order the rebuild before the index is dropped, so that the memory side keeps deletes for the
-    // new index from now on.
+    // Request the rebuild before the caller drops the index. From the request on, the memory side
+    // keeps deletes until the rebuild ends, because the new index needs them.
     index->host.want_rebuild(index->host.ctx);
     return false;
 }

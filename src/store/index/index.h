@@ -145,8 +145,8 @@ enum err index_grow(struct index *index, struct index_env *env, uint64_t bytes) 
 // Returns true if cache.size has room for an index file of `bytes`.
 bool index_has_room(const struct index *index, uint64_t bytes);
 // Truncates the unused end of the file. Returns false if the file is still too large for the
-// present size of the cache. A rebuild is then ordered, and the caller must drop the index. Called
-// on the index writer.
+// present size of the cache. It has then requested a rebuild, and the caller must drop the index.
+// Called on the index writer.
 bool index_fit(struct index *index) MUST_USE;
 // Installs a handler of SIGBUS, which the kernel raises when it cannot read a page of the map. The
 // handler leaves a marker for the next start and ends the process. A failed assertion of LMDB does

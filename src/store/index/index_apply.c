@@ -32,10 +32,11 @@
 #define PAGES_SLACK 64u
 #define TXN_PARTS 32u // a transaction copies at most 1/32 of cache.size
 
-// Cautious number of places of one generation in a leaf. They are neighbours, and a leaf holds up
-// to 47 places and at least half as many.
+// A low estimate of how many places of one generation share a leaf. They are neighbours in the
+// tree. A leaf holds up to 47 places, and at least half as many.
 #define PLACES_PER_PAGE 8u
-// Any transaction may remove this many places, because PAGES_SLACK includes their pages.
+// Each transaction may remove this many places without reserving more pages. PAGES_SLACK, which it
+// always reserves, is enough for them.
 #define PLACES_LEAST 128u
 #define PLACES_MOST 65536u    // removing this many places takes some 50 ms
 #define PLACES_PER_GROWTH 64u // above PLACES_LEAST, pages are reserved for this many at once

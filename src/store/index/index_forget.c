@@ -131,8 +131,8 @@ unsigned index_forget_take(struct index_forget *forget, unsigned max)
 {
     check(max > 0 && forget->slice_count <= forget->slice_max);
     if (forget->slice_count > 0 || atomic_load(&forget->waiting) == 0) {
-        // A rest of the last slice is tried again, because the disk or cache.size had no room for
-        // it.
+        // Some places of the last slice may be left, because the disk or cache.size had no room to
+        // remove them. They are tried again before new places are taken.
         return forget->slice_count;
     }
     if (forget->slice_max < max) {

@@ -329,7 +329,8 @@ static void writer_commit_failed(struct index_writer *writer, int rc)
     stats_add(COUNTER_index_commit_failures, 1);
     log_error("index_commit_failed", "lmdb=%s", log_quote(span_from_cstr(mdb_strerror(rc))));
     if (rc_means_broken(rc)) {
-        // Order the rebuild first, so that the memory side keeps later deletes for the new index.
+        // Request the rebuild before dropping the index. From the request on, the memory side keeps
+        // deletes until the rebuild ends, because the new index needs them.
         index->host.want_rebuild(index->host.ctx);
         writer_drop_index(writer);
         return;

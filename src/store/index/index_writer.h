@@ -65,8 +65,8 @@ struct index_change {
     uint64_t from;   // REDESCRIBE: generation of the record before the change
     char *described; // REDESCRIBE: the new description
     size_t described_len;
-    // urgent: a batch with this change is due at once. is_ours: the change counts in
-    // INDEX_QUEUE_MAX.
+    // urgent: a batch with this change is due at once. is_ours: the change counts towards
+    // INDEX_QUEUE_MAX, the limit on changes that the store itself makes.
     bool urgent, is_ours;
     bool is_bad;                                   // DELETE_AT: the run fails its checksum
     uint64_t validated_mono_ms, validated_wall_ms; // PUT

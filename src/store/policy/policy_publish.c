@@ -10,8 +10,8 @@
 #define MARGIN_PART 2.0f // additional factor if a part of a new object is requested
 // In hits per tick: a hundredth of a hit while the whole capacity is requested. A run of less worth
 // does not justify the write, whatever its rule, unless it replaces runs that are gone. A bar below
-// this counts as 0. Keys that collide make some runs of a data set that is read only once look as
-// if they were read again. This limit excludes them.
+// this counts as 0. When a data set is read only once, colliding keys make some of its runs look as
+// if they were read again. Because of this limit, their worth counts as 0.
 #define WORTH_LEAST (0.01f / POLICY_CAPACITY_TICKS)
 // If clients request more than this share of missed runs again at once, all missed runs are stored.
 #define AGAIN_SHARE 0.3f
@@ -94,7 +94,7 @@ enum policy_verdict policy_admit(const struct policy *policy, uint64_t key, unsi
     float bar = atomic_load_explicit(&published->bar, memory_order_relaxed);
     float worth = policy_worth(policy, reuse_class, group);
     if (atomic_load_explicit(&published->factor[group], memory_order_relaxed) < 0) {
-        return POLICY_STORE; // a pinned run is never stored on probation
+        return POLICY_STORE; // POLICY_FACTOR_PINNED: pinned runs are always stored
     }
     // A request for a part says little about the worth of a new object, because requests for its
     // other parts follow soon.

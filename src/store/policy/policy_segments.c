@@ -168,7 +168,7 @@ static void segment_give_pages(struct policy_segments *segments, struct policy_s
             todo[count++].height = segment->height;
         }
     }
-    while (count > 0) { // each page once
+    while (count > 0) { // once for each page of the segment
         uint32_t page = todo[--count].page;
         unsigned height = todo[count].height;
         for (unsigned i = 0; height > 0 && i < POLICY_PAGE_CHILDREN; i++) {

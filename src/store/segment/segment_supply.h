@@ -9,7 +9,7 @@ void segment_enter(struct segment_log *log, uint32_t number, enum segment_state 
 // Frees the verified and bad marks. No thread has a pin of the segment or can get one.
 void segment_free_marks(struct segment *segment);
 
-// Creates the first spare segments, unless the disk refuses, and starts the thread.
+// Creates the first spare segments, if the disk works and has ample room. Then starts the thread.
 void segment_supply_start(struct segment_log *log);
 void segment_supply_stop(struct segment_log *log);
 // Returns true if readers keep too many evicted segments from being freed. Only segments without

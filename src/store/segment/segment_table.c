@@ -12,7 +12,7 @@
 //   8   4  format version         0   16 keyed hash of realm, bucket, key
 //   12  4  segment number         16  8  generation, as in the run's header
 //   16  8  salt                   24  8  object size
-//   24  4  id of this writing     32  8  hash of the ETag
+//   24  4  id of the table        32  8  hash of the ETag
 //   28  4  ordinal of the sector  40  8  first block
 //   32     rows of 68 bytes       48  4  header offset
 //   508 4  CRC of 0..507          52  4  payload offset
@@ -21,11 +21,11 @@
 //                                 64  2  length of the header
 //                                 66  2  number of blocks; high bit: known to be bad
 //
-// The seal has the number of rows and the id of the writing. A reader accepts a table only if all
-// of this is true:
+// The id is random, and new each time that the table is written. The seal has the number of rows
+// and the id. A reader accepts a table only if all of this is true:
 //
 // - Every sector is complete and belongs to this segment, by number and salt.
-// - Every sector has the id of the writing that the seal states, and its ordinal.
+// - Every sector has the same id as the seal, and the ordinals count up from 0.
 // - Every row describes a run that fits at the offset that the row states.
 //
 // Otherwise the segment counts as having no table, and is scanned.
