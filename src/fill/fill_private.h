@@ -280,7 +280,8 @@ struct fill {
     struct message memory_message;
     struct task deliver_task;
     // fill_unknown.c
-    // Condition of the reader that began the run, until the head has come.
+    // Condition of the client that began the run, such as If-None-Match. The origin evaluates it.
+    // After the head has come, it has no effect.
     struct origin_condition condition;
     uint64_t suffix_bytes; // bytes wanted at the object's end; 0: the run's first byte is known
     // fill_describe.c

@@ -9,9 +9,9 @@
 // write event exists only while the socket is full.
 //
 // A client that shuts its sending side still gets complete replies. Everything that has arrived is
-// processed, pipelined requests included. The connection ends when a phase needs more bytes. Such a
-// client looks like one that has closed, until bytes are sent to it. So a reply that does not move
-// within the idle timeout ends too.
+// processed, pipelined requests included. The connection ends when a phase needs more bytes. The
+// socket looks the same if the client has closed it completely. Only sending bytes shows the
+// difference. So an exchange that makes no progress for the idle timeout ends, too.
 //
 // Time limits are lazy. The timer is only ever moved to an earlier time, and compares with
 // deadline_us when it fires, so that a request on a live connection touches no timer. The minimum
@@ -37,8 +37,8 @@ static bool body_passes_through(const struct http_exchange *x)
     return x->body == BODY_FLOWING || x->body == BODY_PAUSED || x->body == BODY_DROPPED;
 }
 
-// Returns how many bytes may be received now. While memory is short, these are few, because they
-// stay in memory. That includes pipelined requests.
+// Returns how many bytes may be received now. While memory is full, only a few may, unless they are
+// of a body that passes through. All others, such as pipelined requests, stay in memory.
 static size_t input_room(const struct http_connection *c)
 {
     size_t room = HTTP_IN_MAX - (c->in.len - c->in_used);
@@ -162,7 +162,8 @@ static uint64_t deadline_of_state(struct http_connection *c, bool waits)
 
 // --- Moving on -----------------------------------------------------------------------------------
 
-// A client that speaks TLS here reports only a reset, so the log states the reason.
+// Refuses a client that speaks TLS on a port without TLS. Such a client sees only a reset, so
+// the log states the reason.
 static void refuse_tls_hello(struct http_connection *c)
 {
     stats_add(COUNTER_http_tls_hello_on_plain, 1);
