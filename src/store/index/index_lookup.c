@@ -297,8 +297,8 @@ static void lookup_window(struct lookup *l, uint64_t size_bytes, uint32_t block_
 }
 
 // Picks the version's places in the window, in ascending order. The list has newer places first. Of
-// two places that begin at the same block, the newer counts. Called before LMDB's view is opened.
-// So a place that is removed from the list later is in that view.
+// two places that begin at the same block, the newer counts. Called before LMDB's view is opened,
+// so that the view has each place that the index writer has already moved from the list to LMDB.
 static void pick_pending(struct lookup *l)
 {
     check(l->version->generation != 0 && l->pending_count == 0);

@@ -191,7 +191,8 @@ uint64_t policy_group_identity(const struct policy *policy, unsigned group);
 // policy_groups_step() moves their runs to the groups' `plain`. When it returns false, the groups
 // have their initial settings.
 void policy_groups_vacate(struct policy *policy, uint32_t groups);
-// Processes whole segments until it has processed at least `runs_max` runs. Returns false when all
+// Applies to stored runs what policy_group_set() and policy_groups_vacate() have changed. Takes one
+// segment after the other, until it has visited at least `runs_max` runs. Returns false when all
 // segments are done.
 bool policy_groups_step(struct policy *policy, uint32_t runs_max);
 // Sets the limit on the bytes of all pinned runs together. It is 0 initially, so nothing is pinned.

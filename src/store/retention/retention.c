@@ -5,14 +5,14 @@
 // The retention thread
 //   - drains the rings, one at a time;
 //   - rewrites survivors (retention_rewrite.c);
-//   - lists the segments found at the start, so that the policy knows their runs, unless the saved
-//     knowledge includes them (retention_state.c);
+//   - tells the policy which runs are in the segments found at the start, unless the knowledge that
+//     an earlier process saved includes those runs (retention_state.c);
 //   - saves the policy's knowledge every few minutes.
 // The supply thread picks the segment to evict. The freeing thread reports freed segments.
 //
 // If a ring is full, events are lost and counted. After a lost read the policy knows a little less.
-// If the event of a stored run is lost, the retention thread finds the run by listing its segment
-// when the segment is full.
+// If the event of a stored run is lost, the retention thread finds the run in the list of the
+// segment's runs when the segment is full.
 //
 // The policy's arrays are in memory that is mapped to an unlinked file (retention_region.c). They
 // are lost when the process ends.

@@ -6,9 +6,12 @@
 
 #include "store/retention/retention.h"
 
-// Reviews in addition to enum store_review.
-#define RETENTION_REVIEW_MARKED 4u // all runs of the segments with `wants_review`
-#define RETENTION_REVIEW_LAST 8u   // no retention_review_again() after this review
+// Reviews in addition to enum store_review:
+//
+// All runs of the segments for which retention_segment.wants_review is set.
+#define RETENTION_REVIEW_MARKED 4u
+// Goes with the review that retention_review_again() asks for, so that no other one follows it.
+#define RETENTION_REVIEW_LAST 8u
 
 // Asks for these reviews. Any thread.
 void retention_review_want(struct retention *retention, unsigned reviews);

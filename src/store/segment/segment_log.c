@@ -611,7 +611,8 @@ bool segment_log_adopt(struct segment_log *log, struct segment *segment,
         check(found->sealed || found->rows != NULL);
         check(found->sealed || found->end_offset >= SEGMENT_DATA_OFFSET);
         check(found->sealed || found->end_offset <= log->segment_size_bytes);
-        found->sealed |= segment->given_bytes > 0; // a trimmed segment takes no more runs
+        // A segment that has given unused bytes back to the file system takes no more runs.
+        found->sealed |= segment->given_bytes > 0;
         segment->recovered = false;
         segment->append_offset = found->end_offset;
         segment->unit_count = found->unit_count;

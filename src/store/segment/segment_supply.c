@@ -505,7 +505,8 @@ void segment_supply_stop(struct segment_log *log)
 // process must not continue it, because its table could not be saved.
 static bool segment_leave(struct segment *segment, struct store_append *ret_append)
 {
-    check(segment->given_bytes == 0); // a trimmed segment is never written again
+    // A segment that has given unused bytes back to the file system is never written again.
+    check(segment->given_bytes == 0);
     check(segment->append_offset >= SEGMENT_DATA_OFFSET);
     check(segment->append_offset <= segment->log->segment_size_bytes);
     *ret_append = (struct store_append){
