@@ -87,8 +87,9 @@ enum http_chunked_step http_chunked_next(struct http_chunked *c, struct span *re
 // One piece of the reply body that is being sent, and the chunk framing before it.
 struct reply_entry {
     struct http_slice slice;
-    uint64_t sent;  // bytes of the slice that were sent
-    uint32_t asked; // FILE: the pass in which its residency was confirmed
+    uint64_t sent; // bytes of the slice that were sent
+    // FILE: reply_state.pass when the source confirmed that the range is resident; 0: it did not.
+    uint32_t asked;
     char prefix[REPLY_PREFIX_MAX];
     uint8_t prefix_len, prefix_sent;
 };

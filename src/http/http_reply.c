@@ -4,10 +4,12 @@
 //
 // The parts of a reply are sent in this order: the rest of "100 Continue", the rest of the head,
 // the rest of a whole small body, the queue. The queue is a ring of slices in the request's arena.
-// It holds at most HTTP_OUT_HIGH bytes in memory, or less while memory is short. One file range may
-// follow them as the last slice. One call sends everything in memory together with the head. Then
-// sendfile sends the file range, if its source or this file has confirmed in this pass that exactly
-// this piece is resident. If it is not resident, the range returns to its source (recall), which
+// Its slices in memory have at most HTTP_OUT_HIGH bytes, or less while memory is short. The last
+// slice may be a file range.
+//
+// One call sends everything in memory together with the head. Then sendfile sends the next bytes of
+// the file range, if they are resident. The source or this file must have confirmed that since
+// http_reply_write() was called. If they are not, the range returns to its source (recall), which
 // delivers the bytes in another way.
 //
 // Nothing here calls the handler: http_reply_write() tells the connection how far it got, and the
