@@ -319,12 +319,13 @@ void request_pool_free(struct proxy_worker *pw);
 // `detail` may be NULL.
 enum step_result request_fail(struct request *r, enum err err, struct s3_error_detail *detail);
 // Like request_fail(), but sends the origin's own error if that error is about this request.
-// `packed`: as in origin_fetch.error_answer; may be empty.
+// `packed`: the origin's error answer, packed by s3_error_pack(). Empty: there is none.
 enum step_result request_fail_by_origin(struct request *r, enum err err, struct span packed);
 // Adds the headers that every reply carries: x-amz-request-id, x-amz-id-2, Server, Cache-Status.
 void request_common_headers(struct request *r, struct headers *headers);
-// Returns text in the arena: `before`, the headers of request_common_headers(), `behind`, and the
-// object's headers (`stored`). Returns an empty span if there is no memory.
+// Returns header lines in the arena, in this order: `before`, the headers of
+// request_common_headers(), `behind`, and `stored`, which are the object's headers. Returns an
+// empty span if there is no memory.
 struct span request_lines(struct request *r, struct span before, struct span behind,
                           struct span stored);
 // Adds headers that sandbox the object in a browser. If a browser opens it as a page, its scripts
@@ -357,8 +358,8 @@ struct span request_realm(const struct request *r);
 // --- request_client.c ----------------------------------------------------------------------------
 
 struct span request_address(const struct request *r); // the client's IP address, without the port
-// Returns a hash that identifies the client when clients take turns at the origin: of its address
-// and its access key (open mode has one name for all).
+// Returns a hash of the client's address and access key. It identifies the client when clients take
+// turns at the origin. In open mode, clients differ only by address.
 uint64_t request_client(const struct request *r);
 
 // --- request_result.c ----------------------------------------------------------------------------
