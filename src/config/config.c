@@ -113,8 +113,8 @@ static bool is_service_link(struct span name)
     return false;
 }
 
-// Returns true if `name` is a variable of Forebay that is not a setting: for commands, the server's
-// address and token; or a switch of tests.
+// Returns true if `name` is a variable of Forebay that is not a setting. Some tell commands which
+// configuration file and which server to use. The others are for tests.
 static bool is_other_variable(struct span name)
 {
     static const char *const names[] = {"FOREBAY_CONFIG", "FOREBAY_ADMIN", "FOREBAY_ADMIN_TOKEN"};
@@ -505,7 +505,7 @@ static void finish_origin(struct loader *l)
     char why[WHY_MAX];
     const char *where = l->raws[SETTING_origin_endpoint].where;
     if (!config_value_is_endpoint(span_from_cstr(c->origin_endpoint), why)) {
-        // a flag or a variable, which WHERE names already
+        // If a flag or a variable set the value, `where` names it, so the message need not.
         bool is_named = !l->raws[SETTING_origin_endpoint].from_file;
         config_loader_error(l, where, "%s%s", is_named ? "" : "origin.endpoint: ", why);
     } else {
