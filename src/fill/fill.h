@@ -86,7 +86,8 @@ static inline bool fill_ask_is_for_checksums(enum fill_ask_kind kind)
     return kind == FILL_ASK_CHECKSUMS || kind == FILL_ASK_CHECKSUMS_NOW;
 }
 
-// The question. The caller keeps its own references.
+// The question. subscription_ask() copies it, and takes references of its own to the key and the
+// versions. The caller still owns those that it has.
 struct fill_ask {
     enum fill_ask_kind kind;
     struct object_key *key;
