@@ -243,6 +243,24 @@ static int mapping_key(struct keys_reader *reader, const yaml_node_t *key, const
     return -1;
 }
 
+// Warns of a prefix that grants no right on the keys below it by itself, because a file-based
+// origin would read them as keys outside the prefix.
+static void warn_of_prefix(struct keys_reader *reader, const yaml_node_t *node, struct span prefix)
+{
+    struct s3_path path;
+    struct span folder = prefix; // a last segment may go on, so that "a/." becomes "a/.b"
+    while (folder.len > 0 && folder.ptr[folder.len - 1] != '/') {
+        folder.len--;
+    }
+    if ((s3_key_as_path(folder, 0, &path) && path.differs) || s3_key_as_path(prefix, 1, &path)) {
+        report(
+            reader, node,
+            "warning: this prefix has '\\' or an empty, '.' or '..' segment; its keys also need a "
+            "right on the path that an origin on files makes of them:",
+            prefix);
+    }
+}
+
 static struct access_keys_allow read_allow(struct keys_reader *reader, const yaml_node_t *node)
 {
     static const char *const NAMES[] = {"bucket", "prefix", "ops"};
@@ -263,6 +281,7 @@ static struct access_keys_allow read_allow(struct keys_reader *reader, const yam
             break;
         case 1:
             allow.prefix = read_text(reader, value);
+            warn_of_prefix(reader, value, allow.prefix);
             break;
         case 2:
             allow.ops = read_ops(reader, value);
@@ -670,19 +689,19 @@ static bool is_allowed(const struct access_keys_principal *p, const struct s3_ef
 
 bool access_keys_allowed(const struct access_keys_principal *p, const struct s3_effect *effect)
 {
-    if (!is_allowed(p, effect)) {
-        return false;
-    }
-    // Without ".." the path has the segments of the key, so it stays below the folder of an allowed
-    // prefix.
-    struct s3_path path;
-    s3_key_as_path(effect->key, &path);
-    if (!path.climbs) {
-        return true;
-    }
     struct s3_effect as_path = *effect;
-    as_path.key = (struct span){path.text, path.len};
-    return !path.leaves && is_allowed(p, &as_path);
+    struct s3_path path;
+    bool ok = is_allowed(p, effect);
+    for (unsigned reading = 0; ok && reading < S3_PATH_READINGS; reading++) {
+        // A listing without ".." needs no right on the path: access_keys_may_see() judges each name
+        // in it, and a prefix such as "a/." is the start of good names.
+        if (s3_key_as_path(effect->key, reading, &path) &&
+            (effect->scope == S3_SCOPE_KEY ? path.differs : path.climbs)) {
+            as_path.key = (struct span){path.text, path.len};
+            ok = !path.leaves && is_allowed(p, &as_path);
+        }
+    }
+    return ok;
 }
 
 bool access_keys_may_see(const struct access_keys_principal *p, struct span bucket,

@@ -65,9 +65,9 @@ const struct access_keys_principal *access_keys_find(const struct access_keys *t
                                                      struct span access_key);
 struct span access_keys_dummy_secret(void);
 // Returns true if an allow rule grants the effect. A listing needs a rule whose prefix is the start
-// of the listing's prefix. An effect on a whole bucket needs a rule with an empty prefix. A key or
-// prefix with ".." must also be allowed as the path that it stands for, and is denied if that path
-// leaves its bucket.
+// of the listing's prefix. An effect on a whole bucket needs a rule with an empty prefix. A key
+// must also be allowed as each path that a file-based origin may make of it, and is denied if such
+// a path leaves its bucket. The same holds for a listing's prefix with "..".
 bool access_keys_allowed(const struct access_keys_principal *p, const struct s3_effect *effect);
 // Returns true if a listing may show this name to the principal. The name is compared by its bytes.
 bool access_keys_may_see(const struct access_keys_principal *p, struct span bucket,

@@ -176,9 +176,8 @@ struct s3_effects {
 enum err s3_effects_find(struct arena *arena, const struct s3_request *r,
                          const struct headers *headers, struct span origin_bucket,
                          struct s3_effects *ret_effects) MUST_USE;
-// A key as a file-based origin would read it. Such an origin stores each object as a file. '\\'
-// becomes '/', empty and "." segments are removed, and ".." removes the segment before it. A
-// trailing '/' stays.
+// A key as a file-based origin would read it. Such an origin stores each object as a file. Empty
+// and "." segments are removed, and ".." removes the segment before it. A trailing '/' stays.
 struct s3_path {
     char text[S3_KEY_MAX + 1];
     size_t len;
@@ -186,7 +185,12 @@ struct s3_path {
     bool climbs;  // the key has a ".." segment
     bool leaves;  // a ".." segment leads out of the bucket
 };
-void s3_key_as_path(struct span key, struct s3_path *ret_path);
+// Origins differ in two ways: some read '\\' as '/' (bit 0 of a reading), and some end the name at
+// a NUL (bit 1).
+#define S3_PATH_READINGS 4u
+// Returns false if the key has no such reading, because it has no '\\' or no NUL. It always has
+// reading 0.
+bool s3_key_as_path(struct span key, unsigned reading, struct s3_path *ret_path);
 // Returns true if a versionId or uploadId (name in any case) would lead a file-based origin to the
 // path of another key.
 bool s3_ids_climb(const struct s3_request *r);

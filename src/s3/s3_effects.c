@@ -9,8 +9,9 @@
 //   - A write needs ANY and may change the key. Without a key, or if its body may name keys that
 //     are not read here, it may change the whole bucket.
 //
-// A file-based origin turns a key into a path (s3_key_as_path). So the principal must be allowed
-// both the key and that path (access_keys_allowed), and a write changes both.
+// A file-based origin turns a key into a path (s3_key_as_path), and origins differ in how. So the
+// principal must be allowed the key and each such path (access_keys_allowed), and a write changes
+// all of them.
 //
 // A version id or upload id that leads a file-based origin to another key's path is refused.
 //
@@ -54,15 +55,28 @@ static_assert(ARRAY_LEN(ROWS) == S3_OPERATION_COUNT_, "one row per operation");
 
 // --- keys as paths -------------------------------------------------------------------------------
 
-void s3_key_as_path(struct span key, struct s3_path *ret_path)
+bool s3_key_as_path(struct span key, unsigned reading, struct s3_path *ret_path)
 {
     struct s3_path *path = ret_path;
+    const struct span whole = key;
+    bool has_backslashes = (reading & 1u) != 0, ends_at_nul = (reading & 2u) != 0;
+    check(reading < S3_PATH_READINGS);
+    if (ends_at_nul) {
+        key.len = span_find(key, '\0');
+    }
+    if ((ends_at_nul && key.len == whole.len) ||
+        (has_backslashes && span_find(key, '\\') == key.len)) {
+        return false;
+    }
     path->len = 0;
     path->climbs = path->leaves = false;
     bool names_folder = false; // the last segment was "." or "..", so a trailing '/' is dropped
     for (size_t at = 0; at < key.len;) {
         struct span rest = {key.ptr + at, key.len - at};
-        struct span segment = {rest.ptr, min_u64(span_find(rest, '/'), span_find(rest, '\\'))};
+        struct span segment = {rest.ptr, span_find(rest, '/')};
+        if (has_backslashes) {
+            segment.len = span_find(segment, '\\');
+        }
         bool is_closed = segment.len < rest.len;
         at += segment.len + (is_closed ? 1 : 0);
         bool is_parent = span_equal_cstr(segment, "..");
@@ -88,7 +102,8 @@ void s3_key_as_path(struct span key, struct s3_path *ret_path)
         }
     }
     path->len -= names_folder && path->len > 0 && path->text[path->len - 1] == '/' ? 1 : 0;
-    path->differs = !span_equal(key, (struct span){path->text, path->len});
+    path->differs = !span_equal(whole, (struct span){path->text, path->len});
+    return true;
 }
 
 // Returns true if an id has a ".." segment. A file-based origin may use the id as the name of a
@@ -96,8 +111,12 @@ void s3_key_as_path(struct span key, struct s3_path *ret_path)
 bool s3_id_climbs(struct span id)
 {
     struct s3_path path;
-    s3_key_as_path(id, &path);
-    return path.climbs;
+    for (unsigned reading = 0; reading < S3_PATH_READINGS; reading++) {
+        if (s3_key_as_path(id, reading, &path) && path.climbs) {
+            return true;
+        }
+    }
+    return false;
 }
 
 bool s3_ids_climb(const struct s3_request *r)

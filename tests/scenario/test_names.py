@@ -62,6 +62,8 @@ CLIMBING = [
     "mine/../mine/../theirs/key",
     "mine/..\\theirs/key",
     "mine/a\\..\\..\\theirs\\key",
+    "mine/a\\b/../../theirs/key",  # an origin may take "a\\b" for one name
+    "mine/a/..",
 ]
 
 
@@ -96,9 +98,31 @@ def test_no_path_leads_out_of_the_prefix(tmp_path, files, start, engine):
             mark = files.mark()
             judge_denied(alice.ask(method, target, headers, body), "AccessDenied")
             assert not files.requests(since=mark), (method, target, headers)
+    for method, target, headers, body in asking_for("mine/."):
+        if "prefix=" not in target:  # names below "mine/" may begin with a dot
+            mark = files.mark()
+            judge_denied(alice.ask(method, target, headers, body), "AccessDenied")
+            assert not files.requests(since=mark), (method, target, headers)
     assert files.content("theirs/key") == SECRET and files.content("mine/k") == b"old"
     for key in ("mine/a/../k", "mine//k", "mine/./k", "mine/a..b/../k"):
         assert bytes(alice.ask("GET", f"/bkt/{key}").body) == b"old", key
+
+
+# A right on such a prefix is not a right on the paths that its keys stand for.
+ODD_PREFIXES = ["mine//", "/mine/", "mine/.", "./", "mine\\"]
+
+
+@pytest.mark.parametrize("prefix", ODD_PREFIXES)
+def test_a_right_on_an_odd_prefix_opens_no_other_key(tmp_path, files, start, engine, prefix):
+    allow = {"ALICE": [("bkt", prefix, RWLD + ["any"])]}
+    server = start(files, engine=engine, settings=verify(keys_file(tmp_path, allow)))
+    alice = Caller(server, "ALICE")
+    key = {"mine/.": "mine/./k", "./": "./mine/k"}.get(prefix, prefix + "k").replace("\\", "%5C")
+    for method, body in (("GET", b""), ("HEAD", b""), ("PUT", b"new"), ("DELETE", b"")):
+        mark = files.mark()
+        judge_denied(alice.ask(method, f"/bkt/{key}", [], body), "AccessDenied")
+        assert not files.requests(since=mark), (method, key)
+    assert files.content("mine/k") == b"old"
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,10 @@ static enum err add_write(struct pass_state *p, struct span bucket, struct span 
     if (key.len > S3_KEY_MAX) {
         return ERR_KEY_TOO_LONG;
     }
-    s3_key_as_path(key, &path);
-    if (path.leaves) {
-        return ERR_INVALID_URI; // its target is in no bucket or another one; S3
-                                // refuses it as well
+    for (unsigned reading = 0; reading < S3_PATH_READINGS; reading++) {
+        if (s3_key_as_path(key, reading, &path) && path.leaves) {
+            return ERR_INVALID_URI; // its target is in no bucket or another one; S3 refuses it, too
+        }
     }
     return pass_writes_add(p, bucket, key);
 }

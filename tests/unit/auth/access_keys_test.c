@@ -287,3 +287,69 @@ Test(access_keys, nothing_is_allowed_that_no_rule_allows)
     access_keys_unref(c);
     cr_assert_gt(access_keys_dummy_secret().len, 0);
 }
+
+// Returns true if a principal with this prefix only may read the key, whose length is `len`.
+static bool may_read(const char *prefix, const char *key, size_t len)
+{
+    char yaml[256];
+    struct access_keys *c = NULL;
+    const struct s3_effect effect = {1, S3_SCOPE_KEY, SPAN("b"), {key, len}, false};
+    (void)snprintf(yaml, sizeof(yaml),
+                   "- {id: a, secret: s, allow: [{bucket: b, prefix: '%s', ops: [read, list]}]}\n",
+                   prefix);
+    cr_assert_eq(load(yaml, &c), ERR_OK);
+    bool ok = access_keys_allowed(access_keys_find(c, SPAN("a")), &effect);
+    access_keys_unref(c);
+    return ok;
+}
+
+Test(access_keys, a_key_is_also_judged_as_each_path_that_an_origin_on_files_may_make_of_it)
+{
+    static const struct {
+        const char *prefix;
+        struct span key;
+        bool may;
+    } ROWS[] = {
+        {"a//", SPAN("a//b"), false},          // a/b
+        {"/", SPAN("/b"), false},              // b
+        {"./", SPAN("./b"), false},            // b
+        {"a/.", SPAN("a/./b"), false},         // a/b
+        {"a/.", SPAN("a/.b"), true},           //
+        {"a/", SPAN("a/."), false},            // a
+        {"a/", SPAN("a/./"), false},           // a
+        {"a/", SPAN("a//b"), true},            // a/b
+        {"a/", SPAN("a/./b/"), true},          // a/b/
+        {"a/", SPAN("a/"), true},              //
+        {"a\\", SPAN("a\\b"), false},          // a/b, if '\\' is '/'
+        {"a/", SPAN("a\\b"), false},           // starts otherwise
+        {"a/", SPAN("a/b\\c"), true},          // a/b/c, if '\\' is '/'
+        {"a/", SPAN("a/b\\c/../x"), true},     // a/x or a/b/x
+        {"a/", SPAN("a/b\\c/../../x"), false}, // x, if '\\' is not '/'
+        {"a/", SPAN("a/..\\x"), false},        // x, if '\\' is '/'
+        {"a/", SPAN("a/.\0"), false},          // a, if a NUL ends the name
+        {"a/", SPAN("a/..\0/y"), false},       // the bucket, if a NUL ends the name
+        {"a/", SPAN("a/\0/../../x"), false},   // x, if it does not
+        {"a/", SPAN("a/b\0c"), true},          // a/b
+        {"a/", SPAN("a/%2e%2e/x"), true},      // a name: no origin decodes twice
+        {"", SPAN("a//./b\\..\\c\0"), true},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(ROWS); i++) {
+        cr_assert_eq(may_read(ROWS[i].prefix, ROWS[i].key.ptr, ROWS[i].key.len), ROWS[i].may,
+                     "row %zu", i);
+    }
+}
+
+Test(access_keys, a_prefix_whose_keys_are_other_paths_is_warned_of)
+{
+    static const struct {
+        const char *prefix;
+        bool is_warned_of;
+    } ROWS[] = {{"a//", true},  {"/a", true},   {"a/./b", true}, {"a/../b", true},
+                {"a\\b", true}, {"a/", false},  {"a/.", false},  {"a/..", false},
+                {"", false},    {"a/b", false}, {".a/", false},  {"a/.b/", false}};
+    for (size_t i = 0; i < ARRAY_LEN(ROWS); i++) {
+        (void)may_read(ROWS[i].prefix, "k", 1);
+        bool is_warned_of = strstr(buf_cstr(&errors), ": warning: this prefix has") != NULL;
+        cr_assert_eq(is_warned_of, ROWS[i].is_warned_of, "row %zu: %s", i, buf_cstr(&errors));
+    }
+}

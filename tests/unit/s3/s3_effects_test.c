@@ -298,8 +298,6 @@ Test(s3_effects, keys_are_paths)
         {"a/.", "a", false, false},
         {"a..b/c", "a..b/c", false, false},
         {"a/../b", "b", true, false},
-        {"a\\b", "a/b", false, false},
-        {"a/..\\..\\b\\", "b/", true, true},
         {"a/b/..", "a", true, false},
         {"a/b/../", "a", true, false},
         {"a/..", "", true, false},
@@ -308,11 +306,13 @@ Test(s3_effects, keys_are_paths)
         {"..", "", true, true},
         {"a/b/../../c/", "c/", true, false},
         {"a/.../b", "a/.../b", false, false},
+        {"a\\..\\b", "a\\..\\b", false, false},
+        {"a\\b/../c", "c", true, false},
         {"", "", false, false},
     };
     struct s3_path path;
     for (size_t i = 0; i < ARRAY_LEN(ROWS); i++) {
-        s3_key_as_path(span_from_cstr(ROWS[i].key), &path);
+        cr_assert(s3_key_as_path(span_from_cstr(ROWS[i].key), 0, &path));
         cr_assert(span_equal_cstr((struct span){path.text, path.len}, ROWS[i].path), "row %zu", i);
         cr_assert_eq(path.climbs, ROWS[i].climbs, "row %zu", i);
         cr_assert_eq(path.leaves, ROWS[i].leaves, "row %zu", i);
@@ -320,8 +320,38 @@ Test(s3_effects, keys_are_paths)
     }
     char overlong[2 * S3_KEY_MAX];
     memset(overlong, 'a', sizeof(overlong));
-    s3_key_as_path((struct span){overlong, S3_KEY_MAX}, &path);
+    cr_assert(s3_key_as_path((struct span){overlong, S3_KEY_MAX}, 0, &path));
     cr_assert(!path.leaves && !path.differs && path.len == S3_KEY_MAX);
-    s3_key_as_path((struct span){overlong, sizeof(overlong)}, &path);
+    cr_assert(s3_key_as_path((struct span){overlong, sizeof(overlong)}, 0, &path));
     cr_assert(path.leaves && path.differs && !path.climbs && path.len == 0);
+}
+
+Test(s3_effects, backslashes_and_nuls_give_a_key_more_readings)
+{
+    static const struct {
+        struct span key;
+        const char *paths[S3_PATH_READINGS]; // NULL: no such reading
+    } ROWS[] = {
+        {SPAN("a//b"), {"a/b", NULL, NULL, NULL}},
+        {SPAN("a\\b"), {"a\\b", "a/b", NULL, NULL}},
+        {SPAN("a/..\\..\\b\\"), {"a/..\\..\\b\\", "b/", NULL, NULL}},
+        {SPAN("a\\b/../c"), {"c", "a/c", NULL, NULL}},
+        {SPAN("b/.\0x"), {NULL, NULL, "b", NULL}},
+        {SPAN("b\\.\0x"), {NULL, NULL, "b\\.", "b"}},
+        {SPAN("b\0\\x"), {NULL, NULL, "b", NULL}},
+    };
+    struct s3_path path;
+    for (size_t i = 0; i < ARRAY_LEN(ROWS); i++) {
+        for (unsigned reading = 0; reading < S3_PATH_READINGS; reading++) {
+            const char *wanted = ROWS[i].paths[reading];
+            bool is_there = s3_key_as_path(ROWS[i].key, reading, &path);
+            if (wanted != NULL) {
+                cr_assert(is_there, "row %zu, reading %u", i, reading);
+                cr_assert(span_equal_cstr((struct span){path.text, path.len}, wanted),
+                          "row %zu, reading %u", i, reading);
+            } else if (reading > 1 || span_find(ROWS[i].key, '\0') == ROWS[i].key.len) {
+                cr_assert_not(is_there, "row %zu, reading %u", i, reading);
+            }
+        }
+    }
 }
