@@ -118,6 +118,22 @@ int command_line_words(const struct command *command, char *const *argv)
     return is_flag || argv[0][flag.len] == '=' || argv[1] == NULL ? 1 : 2;
 }
 
+// Returns false, with the reason in *ret_why, if `word` is not a value of the option: it is NULL or
+// an option itself, so that the value was probably forgotten.
+static bool has_value(const struct command *command, const struct command_option *option,
+                      const char *word, struct buf *ret_why)
+{
+    if (word == NULL) {
+        buf_printf(ret_why, "%s needs a value: %s", option->flag, option->value);
+    } else if (find_option(command, flag_of(word)) != NULL) {
+        buf_printf(ret_why, "%s needs a value: %s; \"%.100s\" is an option", option->flag,
+                   option->value, word);
+    } else {
+        return true;
+    }
+    return false;
+}
+
 int command_line_leading(int argc, char *const *argv, struct buf *ret_why)
 {
     static const struct command any = {
@@ -129,8 +145,7 @@ int command_line_leading(int argc, char *const *argv, struct buf *ret_why)
             break;
         }
         bool needs_value = option->kind != OPTION_FLAG && strchr(argv[i], '=') == NULL;
-        if (needs_value && i + 1 == argc) {
-            buf_printf(ret_why, "%s needs a value: %s", option->flag, option->value);
+        if (needs_value && !has_value(&any, option, i + 1 < argc ? argv[i + 1] : NULL, ret_why)) {
             return -1;
         }
         i += command_line_words(&any, argv + i);
@@ -187,9 +202,7 @@ static bool value_is_good(struct judge *judge, const struct command_option *opti
                           const char *value)
 {
     uint64_t number;
-    if (value == NULL) {
-        buf_printf(judge->why, "%s needs a value: %s", option->flag, option->value);
-    } else if (option->kind == OPTION_CHOICE && !is_choice(option->value, value)) {
+    if (option->kind == OPTION_CHOICE && !is_choice(option->value, value)) {
         buf_printf(judge->why, "%s is one of %s, not \"%.100s\"", option->flag, option->value,
                    value);
     } else if (option->kind == OPTION_NUMBER && !span_to_u64(span_from_cstr(value), &number)) {
@@ -224,7 +237,8 @@ static bool option_is_good(struct judge *judge, char **argv, int *ret_taken)
         return false;
     }
     if (option->kind != OPTION_FLAG) {
-        return value_is_good(judge, option, value);
+        return (equals != NULL || has_value(judge->command, option, value, judge->why)) &&
+               value_is_good(judge, option, value);
     }
     if (equals != NULL) {
         buf_printf(judge->why, "%s has no value", option->flag);

@@ -44,34 +44,40 @@ static void remove_arguments(int *argc, char **argv, int at, int count)
     *argc -= count;
 }
 
-bool commands_argument_take(int *argc, char **argv, const char *flag)
+// Returns the index of `flag` or "flag=VALUE" after the operands; -1 if it is not there. Skips the
+// values of other options, which may look the same.
+static int find_argument(int argc, char **argv, const char *flag)
 {
-    for (int i = (int)common.operand_count; i < *argc; i++) {
-        if (strcmp(argv[i], flag) == 0) {
-            remove_arguments(argc, argv, i, 1);
-            return true;
+    size_t len = strlen(flag);
+    for (int i = (int)common.operand_count; i < argc;
+         i += command_line_words(common.command, argv + i)) {
+        if (strncmp(argv[i], flag, len) == 0 && (argv[i][len] == '\0' || argv[i][len] == '=')) {
+            return i;
         }
     }
-    return false;
+    return -1;
+}
+
+bool commands_argument_take(int *argc, char **argv, const char *flag)
+{
+    int i = find_argument(*argc, argv, flag);
+    if (i >= 0) {
+        remove_arguments(argc, argv, i, 1);
+    }
+    return i >= 0;
 }
 
 const char *commands_argument_take_value(int *argc, char **argv, const char *flag)
 {
-    size_t len = strlen(flag);
-    for (int i = (int)common.operand_count; i < *argc; i++) {
-        if (strncmp(argv[i], flag, len) == 0 && argv[i][len] == '=') {
-            const char *value = argv[i] + len + 1;
-            remove_arguments(argc, argv, i, 1);
-            return value;
-        }
-        if (strcmp(argv[i], flag) == 0) {
-            check(i + 1 < *argc); // command_line_check() refuses an option without its value
-            const char *value = argv[i + 1];
-            remove_arguments(argc, argv, i, 2);
-            return value;
-        }
+    int i = find_argument(*argc, argv, flag);
+    if (i < 0) {
+        return NULL;
     }
-    return NULL;
+    bool is_joined = argv[i][strlen(flag)] == '=';
+    check(is_joined || i + 1 < *argc); // command_line_check() refuses an option without its value
+    const char *value = is_joined ? argv[i] + strlen(flag) + 1 : argv[i + 1];
+    remove_arguments(argc, argv, i, is_joined ? 1 : 2);
+    return value;
 }
 
 bool commands_argument_take_number(int *argc, char **argv, const char *flag, uint64_t least,
@@ -82,23 +88,12 @@ bool commands_argument_take_number(int *argc, char **argv, const char *flag, uin
            (span_to_u64(span_from_cstr(text), number) && *number >= least && *number <= most);
 }
 
-// Removes a flag from the command line. Skips the values of other options, which may look the same.
-static bool take_flag(const struct command *command, int *argc, char **argv, const char *flag)
-{
-    for (int i = (int)common.operand_count; i < *argc; i += command_line_words(command, argv + i)) {
-        if (strcmp(argv[i], flag) == 0) {
-            remove_arguments(argc, argv, i, 1);
-            return true;
-        }
-    }
-    return false;
-}
-
 void commands_common_take(const struct command *command, unsigned operand_count, int *argc,
                           char **argv)
 {
     uint64_t seconds = 0;
-    common = (struct commands_common){.timeout_ms = ASK_TIMEOUT_MS, .operand_count = operand_count};
+    common = (struct commands_common){
+        .timeout_ms = ASK_TIMEOUT_MS, .command = command, .operand_count = operand_count};
     if ((command->takes & TAKES_SERVER) != 0) {
         const char *text = commands_argument_take_value(argc, argv, "--timeout");
         common.admin = commands_argument_take_value(argc, argv, "--admin");
@@ -107,11 +102,11 @@ void commands_common_take(const struct command *command, unsigned operand_count,
         }
     }
     if ((command->takes & TAKES_OUTPUT) != 0) {
-        common.is_json = take_flag(command, argc, argv, "--json");
+        common.is_json = commands_argument_take(argc, argv, "--json");
     }
-    common.is_quiet = take_flag(command, argc, argv, "-q");
-    common.is_verbose = take_flag(command, argc, argv, "-v");
-    common.has_no_colour = take_flag(command, argc, argv, "--no-color");
+    common.is_quiet = commands_argument_take(argc, argv, "-q");
+    common.is_verbose = commands_argument_take(argc, argv, "-v");
+    common.has_no_colour = commands_argument_take(argc, argv, "--no-color");
 }
 
 void commands_inform(const char *format, ...)

@@ -38,8 +38,8 @@
 
 // --- commands.c ----------------------------------------------------------------------------------
 
-// Removes the first `flag` after the operands from argv, and decrements *argc. Returns false if
-// there is no such flag.
+// Removes the first `flag` after the operands from argv, and decrements *argc. A word that is the
+// value of another option is not a flag. Returns false if there is no such flag.
 bool commands_argument_take(int *argc, char **argv, const char *flag);
 // Removes `flag VALUE` or `flag=VALUE` in the same way. Returns the value; NULL if the flag is
 // missing.
@@ -52,12 +52,12 @@ bool commands_argument_take_number(int *argc, char **argv, const char *flag, uin
 struct commands_common {
     const char *admin; // NULL: not given
     unsigned timeout_ms;
+    const struct command *command;
     unsigned operand_count;             // operands at the front of argv
     bool is_json, is_quiet, is_verbose; // at most one of the last two is set
     bool has_no_colour;
 };
 const struct commands_common *commands_common(void);
-struct command;
 void commands_common_take(const struct command *command, unsigned operand_count, int *argc,
                           char **argv);
 // Prints information to stderr, unless -q is given; the second function prints only with -v. Errors

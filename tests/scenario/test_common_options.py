@@ -124,9 +124,21 @@ def test_every_command_takes_them_on_either_side(front):
         ),
         (["-v", "--", "status"], 2, "forebay: --: no option that stands in front of a command"),
         (["-v", ""], 2, "forebay: : no such command"),
-        # A value stays a value, whatever it looks like.
-        (["log", "--where", "-v", "--admin", "127.0.0.1:1"], 6, "forebay log: no server answers"),
-        (["--admin", "-v", "status"], 6, "forebay status: no server answers at -v"),
+        (["-c", "-q", "status"], 2, 'forebay: -c needs a value: FILE; "-q" is an option'),
+        (
+            ["status", "--admin", "--timeout"],
+            2,
+            'forebay status: --admin needs a value: ADDRESS; "--timeout" is an option',
+        ),
+        (
+            ["keys", "new", "me", "--allow", "-q"],
+            2,
+            'forebay keys: --allow needs a value: BUCKET[/PREFIX][:OPS]; "-q" is an option',
+        ),
+        # A value stays a value, unless it is an option of the command.
+        (["log", "--where", "-c", "--admin", "127.0.0.1:1"], 6, "forebay log: no server answers"),
+        (["log", "--where=-v", "--admin", "127.0.0.1:1"], 6, "forebay log: no server answers"),
+        (["--admin=-v", "status"], 6, "forebay status: no server answers at -v"),
     ],
 )
 def test_mistakes_in_front_of_a_command_give_one_line(words, code, line):

@@ -21,30 +21,34 @@ static char *word(const char *text)
 
 Test(commands, arguments_are_taken_out)
 {
-    char *argv[] = {word("a"), word("-T"), word("--x"), word("1"), word("--y=2"), word("b"), NULL};
+    char *argv[] = {word("a"),   word("--global"),     word("--shell"),
+                    word("zsh"), word("--endpoint=2"), word("--any-keys"),
+                    NULL};
     int argc = 6;
-    cr_assert(commands_argument_take(&argc, argv, "-T"));
-    cr_assert_not(commands_argument_take(&argc, argv, "-T"));
-    cr_assert_str_eq(commands_argument_take_value(&argc, argv, "--x"), "1");
-    cr_assert_str_eq(commands_argument_take_value(&argc, argv, "--y"), "2");
+    commands_common_take(command_line_find("env"), 1, &argc, argv);
+    cr_assert(commands_argument_take(&argc, argv, "--global"));
+    cr_assert_not(commands_argument_take(&argc, argv, "--global"));
+    cr_assert_str_eq(commands_argument_take_value(&argc, argv, "--shell"), "zsh");
+    cr_assert_str_eq(commands_argument_take_value(&argc, argv, "--endpoint"), "2");
     cr_assert_null(commands_argument_take_value(&argc, argv, "--z"));
     cr_assert_eq(argc, 2);
     cr_assert_str_eq(argv[0], "a");
-    cr_assert_str_eq(argv[1], "b");
+    cr_assert_str_eq(argv[1], "--any-keys");
     cr_assert_null(argv[2]);
 }
 
 Test(commands, number_is_taken_only_within_its_bounds)
 {
-    char *argv[] = {word("-n=3"), word("-i"), word("9"), word("--jobs=none"), NULL};
+    char *argv[] = {word("-n=3"), word("-i"), word("9"), word("--count=none"), NULL};
     int argc = 4;
     uint64_t number = 7;
+    commands_common_take(command_line_find("stats"), 0, &argc, argv);
     cr_assert(commands_argument_take_number(&argc, argv, "--other", 1, 5, &number));
     cr_assert_eq(number, 7u); // as it was
     cr_assert(commands_argument_take_number(&argc, argv, "-n", 3, 3, &number));
     cr_assert_eq(number, 3u);
     cr_assert_not(commands_argument_take_number(&argc, argv, "-i", 1, 8, &number));
-    cr_assert_not(commands_argument_take_number(&argc, argv, "--jobs", 0, UINT64_MAX, &number));
+    cr_assert_not(commands_argument_take_number(&argc, argv, "--count", 0, UINT64_MAX, &number));
     cr_assert_eq(argc, 0);
 }
 

@@ -131,13 +131,87 @@ Test(command_line, options_in_front_of_a_command)
     cr_assert_eq(leading("--admin", "x", "-q", "status"), 3);
     cr_assert_eq(leading("--admin=x", "--json", "status", NULL), 2);
     cr_assert_eq(leading("--admin=", "status", NULL, NULL), 1);
-    cr_assert_eq(leading("-c", "-q", "status", NULL), 2);
+    cr_assert_eq(leading("-c", "-q", "status", NULL), -1);
+    cr_assert_eq(leading("-c", "-x", "status", NULL), 2);
     cr_assert_eq(leading("-c", NULL, NULL, NULL), -1);
     cr_assert_eq(leading("-q", "--timeout", NULL, NULL), -1);
     cr_assert_eq(leading("-q", NULL, NULL, NULL), 1);
     cr_assert_eq(leading("-q", "--live", "check", NULL), 1);
     cr_assert_eq(leading("-", "check", NULL, NULL), 0);
     cr_assert_eq(leading("--", "check", NULL, NULL), 0);
+}
+
+// Checks the command line `words`, after as many operands as the command needs. If it is good,
+// takes the common options and `wanted` as a command does. Returns the fault; "" if there is none.
+static const char *fault_or_taken(const struct command *command, const char *const words[3],
+                                  const struct command_option *wanted, const char **ret_taken)
+{
+    static char text[1024];
+    char *argv[8], operand[64];
+    int argc = 0;
+    unsigned operand_count = 0;
+    struct buf why;
+    (void)snprintf(operand, sizeof(operand), "%s",
+                   command->operands + strspn(command->operands, "- "));
+    operand[strcspn(operand, "| ")] = '\0'; // a choice must be one of its words
+    for (unsigned i = 0; i < command->least; i++) {
+        argv[argc++] = operand;
+    }
+    for (unsigned i = 0; i < 3 && words[i] != NULL; i++) {
+        argv[argc++] = word(words[i]);
+    }
+    argv[argc] = NULL;
+    buf_init(&why, sizeof(text) - 1);
+    bool is_good = command_line_check(command, &argc, argv, &operand_count, &why);
+    memcpy(text, buf_cstr(&why), why.len + 1);
+    buf_done(&why);
+    *ret_taken = NULL;
+    if (is_good) {
+        commands_common_take(command, operand_count, &argc, argv);
+        *ret_taken = wanted->kind != OPTION_FLAG
+                         ? commands_argument_take_value(&argc, argv, wanted->flag)
+                     : commands_argument_take(&argc, argv, wanted->flag) ? wanted->flag
+                                                                         : NULL;
+    }
+    return text;
+}
+
+Test(command_line, an_option_is_never_the_value_of_another_one)
+{
+    for (unsigned i = 0; i < command_line_count(); i++) {
+        const struct command *command = command_line_row(i);
+        const struct command_option *a = NULL, *b;
+        while ((a = command_line_next_option(command, a)) != NULL) {
+            for (b = NULL; (b = command_line_next_option(command, b)) != NULL;) {
+                const char *const rows[][3] = {{a->flag, b->flag}, {a->flag, b->flag, "7"}};
+                char wanted[256];
+                (void)snprintf(wanted, sizeof(wanted), "%s needs a value: %s; \"%s\" is an option",
+                               a->flag, a->value, b->flag);
+                for (size_t row = 0; row < ARRAY_LEN(rows); row++) {
+                    const char *taken;
+                    const char *fault = fault_or_taken(command, rows[row], b, &taken);
+                    if (a->kind != OPTION_FLAG) {
+                        cr_assert_str_eq(fault, wanted, "%s: %s", command->name, fault);
+                    }
+                }
+            }
+        }
+    }
+}
+
+// config_load() reports the setting that lacks its value.
+Test(command_line, the_value_of_a_setting_is_not_taken_as_an_option)
+{
+    const struct command *command = command_line_find("check");
+    const struct command_option *option = NULL;
+    while ((option = command_line_next_option(command, option)) != NULL) {
+        const char *const words[3] = {"--listen", option->flag};
+        const char *taken;
+        cr_assert_str_eq(fault_or_taken(command, words, option, &taken), "");
+        cr_assert_null(taken, "%s", option->flag);
+        cr_assert_null(commands_common()->admin);
+        cr_assert_not(commands_common()->is_json || commands_common()->is_quiet);
+    }
 }
 
 Test(command_line, commands_are_suggested)
