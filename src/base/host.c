@@ -5,6 +5,7 @@
 #include "base/host.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
@@ -184,18 +185,26 @@ uint64_t host_memory_bytes(void)
 
 // The cgroup with the lowest memory limit. host_memory_limit_bytes() sets it, and
 // host_memory_is_short() reads it.
-static struct limits limited_by;
+static struct {
+    pthread_mutex_t lock;
+    struct limits limits;
+} limited_by = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 uint64_t host_memory_limit_bytes(void)
 {
-    limited_by = cgroup_limits();
-    return limited_by.memory_bytes < machine_memory_bytes() ? limited_by.memory_bytes : 0;
+    struct limits now = cgroup_limits();
+    pthread_mutex_lock(&limited_by.lock);
+    limited_by.limits = now;
+    pthread_mutex_unlock(&limited_by.lock);
+    return now.memory_bytes < machine_memory_bytes() ? now.memory_bytes : 0;
 }
 
 bool host_memory_is_short(void)
 {
     uint64_t used;
-    return limited_by.memory_file != NULL &&
-           read_numbers(limited_by.memory_folder, limited_by.memory_file, &used, 1) &&
-           used >= limited_by.memory_bytes - limited_by.memory_bytes / 8;
+    pthread_mutex_lock(&limited_by.lock);
+    const struct limits by = limited_by.limits;
+    pthread_mutex_unlock(&limited_by.lock);
+    return by.memory_file != NULL && read_numbers(by.memory_folder, by.memory_file, &used, 1) &&
+           used >= by.memory_bytes - by.memory_bytes / 8;
 }

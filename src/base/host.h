@@ -11,8 +11,7 @@
 unsigned host_workers(unsigned most);
 uint64_t host_memory_bytes(void);
 // Returns the lowest memory limit of a cgroup; 0 if none is below the machine's memory.
-// host_memory_is_short() uses the limit that this function found last. Must not run while another
-// thread calls host_memory_is_short().
+// host_memory_is_short() uses the limit that this function found last. Any thread.
 uint64_t host_memory_limit_bytes(void);
 // Reads a small file of the kernel, at most size - 1 bytes, and ends the text with '\0'. If the
 // file cannot be read or is empty, returns false and makes the text empty. Any thread.
