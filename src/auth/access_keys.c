@@ -121,7 +121,9 @@ static void complain(struct keys_reader *reader, const yaml_node_t *node, const 
     }
 }
 
-static enum err read_file(const char *path, struct buf *contents, struct buf *ret_errors)
+// Appends the file to `contents`, whose maximum is `max_bytes`.
+static enum err read_file(const char *path, unsigned max_bytes, struct buf *contents,
+                          struct buf *ret_errors)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) {
@@ -139,8 +141,8 @@ static enum err read_file(const char *path, struct buf *contents, struct buf *re
                    "%s: error: holds secrets but its mode is %04o; remedy: chmod 600 %s\n", path,
                    (unsigned)(st.st_mode & 07777), path);
         err = ERR_PERMISSION;
-    } else if (st.st_size > FILE_MAX) {
-        buf_printf(ret_errors, "%s: error: larger than %u bytes\n", path, FILE_MAX);
+    } else if (st.st_size > max_bytes) {
+        buf_printf(ret_errors, "%s: error: larger than %u bytes\n", path, max_bytes);
         err = ERR_LIMIT;
     }
     char piece[4096];
@@ -159,7 +161,7 @@ static enum err read_file(const char *path, struct buf *contents, struct buf *re
         buf_append(contents, piece, (size_t)got);
         if (!buf_ok(contents)) {
             err = ERR_LIMIT;
-            buf_printf(ret_errors, "%s: error: larger than %u bytes\n", path, FILE_MAX);
+            buf_printf(ret_errors, "%s: error: larger than %u bytes\n", path, max_bytes);
         }
     }
     OPENSSL_cleanse(piece, sizeof(piece));
@@ -348,7 +350,7 @@ static struct span read_secret_file(struct keys_reader *reader, const yaml_node_
     memcpy(path, name.ptr, name.len);
     path[name.len] = '\0';
     buf_init(&contents, SECRET_FILE_MAX);
-    if (read_file(path, &contents, reader->errors) != ERR_OK) {
+    if (read_file(path, SECRET_FILE_MAX, &contents, reader->errors) != ERR_OK) {
         reader->error_count++;
     } else {
         struct span text = without_white_space(buf_span(&contents));
@@ -558,7 +560,7 @@ enum err access_keys_load(const char *path, struct access_keys **ret_access_keys
 {
     struct buf contents;
     buf_init(&contents, FILE_MAX);
-    enum err err = read_file(path, &contents, ret_errors);
+    enum err err = read_file(path, FILE_MAX, &contents, ret_errors);
     if (err == ERR_OK) {
         struct keys_reader reader = {.path = path, .errors = ret_errors};
         reader.result = calloc(1, sizeof(*reader.result));

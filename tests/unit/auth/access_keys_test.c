@@ -211,6 +211,21 @@ Test(access_keys, the_file_must_be_private_and_there)
     cr_assert_eq(access_keys_load("/", &c, &errors), ERR_INVALID);
 }
 
+Test(access_keys, a_secret_file_has_a_limit_of_its_own)
+{
+    char name[] = "/tmp/forebay-secret-XXXXXX", yaml[256];
+    struct access_keys *c = NULL;
+    int fd = mkstemp(name);
+    cr_assert(fd >= 0 && ftruncate(fd, 16385) == 0 && close(fd) == 0);
+    (void)snprintf(yaml, sizeof(yaml),
+                   "- {id: a, secret: s, origin_access_key_file: %s, origin_secret_key_file: %s}\n",
+                   name, name);
+    cr_assert_eq(load(yaml, &c), ERR_INVALID);
+    cr_assert_not_null(strstr(buf_cstr(&errors), "larger than 16384 bytes"), "%s",
+                       buf_cstr(&errors));
+    (void)unlink(name);
+}
+
 static bool allowed(const struct access_keys_principal *p, unsigned rights, enum s3_scope scope,
                     const char *bucket, const char *key)
 {
