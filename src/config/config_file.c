@@ -17,19 +17,30 @@
 
 #define FILE_MAX_BYTES (1u << 20)
 #define DEPTH_MAX 8
+#define WHERE_BYTES_MAX (32u << 20) // half of the arena of a load
 #define FIELDS_MAX 32
 
 struct yaml_reader {
     struct loader *l;
     const char *path;
     struct span text;
+    size_t where_bytes; // of all positions so far; each one repeats the path
     yaml_document_t document;
 };
 
 static const char *where_mark(struct yaml_reader *r, yaml_mark_t mark)
 {
+    if (r->where_bytes > WHERE_BYTES_MAX) {
+        return r->path;
+    }
     char *where = arena_printf(r->l->arena, "%s:%zu:%zu", r->path, mark.line + 1, mark.column + 1);
     check(where != NULL);
+    r->where_bytes += strlen(where) + 1;
+    if (r->where_bytes > WHERE_BYTES_MAX) {
+        config_loader_error(r->l, r->path,
+                            "its positions take more than 32MiB of memory; shorten the file or the "
+                            "name of its path");
+    }
     return where;
 }
 
@@ -41,7 +52,7 @@ static const char *where_node(struct yaml_reader *r, const yaml_node_t *node)
 static bool read_all(struct yaml_reader *r)
 {
     struct loader *l = r->l;
-    int fd = open(r->path, O_RDONLY | O_CLOEXEC);
+    int fd = open(r->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a FIFO would block
     struct stat st;
     if (fd < 0 || fstat(fd, &st) != 0) {
         config_loader_error(l, r->path, "cannot be read: %s", strerror(errno));
@@ -87,7 +98,8 @@ static void report_parser(struct yaml_reader *r, const yaml_parser_t *parser)
     bool is_tab = parser->error == YAML_SCANNER_ERROR && parser->mark.index < r->text.len &&
                   r->text.ptr[parser->mark.index] == '\t';
     config_loader_error(r->l, where_mark(r, mark), "%s",
-                        is_tab ? "a tab stands here: YAML is indented with blanks only" : problem);
+                        is_tab ? "a tab is used for indentation; YAML allows only spaces"
+                               : problem);
 }
 
 // Returns the reason for refusing an event, or NULL.
@@ -216,7 +228,7 @@ static const char *take_key(struct yaml_reader *r, const yaml_node_t *mapping,
     for (const yaml_node_pair_t *p = mapping->data.mapping.pairs.start; p < pair; p++) {
         const yaml_node_t *other = node_at(r, p->key);
         if (other->type == YAML_SCALAR_NODE && span_equal(scalar_span(other), scalar_span(key))) {
-            config_loader_error(r->l, where_node(r, key), "\"%.64s\" stands here twice",
+            config_loader_error(r->l, where_node(r, key), "\"%.64s\" is given twice; remove one",
                                 (const char *)key->data.scalar.value);
             return NULL;
         }
@@ -251,7 +263,7 @@ static void take_setting(struct yaml_reader *r, unsigned id, const yaml_node_t *
 {
     const struct setting *row = settings_row(id);
     if (r->l->raws[id].where != NULL) {
-        config_loader_error(r->l, where_node(r, key_node), "\"%s\" stands here twice",
+        config_loader_error(r->l, where_node(r, key_node), "\"%s\" is given twice; remove one",
                             row->public_.key);
         return;
     }

@@ -191,7 +191,7 @@ unsigned admin_access_judge(struct admin *admin, struct evhttp_request *req, enu
 static bool token_load(struct admin_access *access, const char *path, struct buf *why)
 {
     char text[ADMIN_TOKEN_MAX + 2];
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a FIFO reads as empty
     ssize_t len = fd >= 0 ? read(fd, text, sizeof(text)) : -1;
     int errno_value = errno;
     if (fd >= 0) {

@@ -252,8 +252,9 @@ Test(config, yaml_that_hides_things_is_refused)
     fails_with("workers: !!int 3\n", "1:10: error: tags are not accepted here");
     fails_with("workers: 3\n---\nworkers: 4\n",
                "2:1: error: the file holds more than one document");
-    fails_with("workers: 3\nworkers: 4\n", "2:1: error: \"workers\" stands here twice");
-    fails_with("cache: {ttl: 1s}\ncache.ttl: 2s\n", "2:1: error: \"cache.ttl\" stands here twice");
+    fails_with("workers: 3\nworkers: 4\n", "2:1: error: \"workers\" is given twice; remove one");
+    fails_with("cache: {ttl: 1s}\ncache.ttl: 2s\n",
+               "2:1: error: \"cache.ttl\" is given twice; remove one");
     fails_with("a: [[[[[[[[[1]]]]]]]]]\n", "1:11: error: nested too deeply");
     fails_with("- 1\n", "1:1: error: the file must hold KEY: VALUE lines");
     fails_with("cache: 3\n", "1:8: error: cache is a section: its keys go below it, indented");
@@ -262,6 +263,49 @@ Test(config, yaml_that_hides_things_is_refused)
     fails_with("log: {level: \"in\\0fo\"}\n", "1:14: error: log.level holds a control character");
     cr_assert_null(load("a: [1\nb: }", NULL, NULL));
     cr_assert_null(load("a: \xff\xfe", NULL, NULL));
+    end();
+}
+
+Test(config, a_fifo_is_refused_and_does_not_block)
+{
+    char path[300];
+    begin();
+    (void)snprintf(path, sizeof(path), "%s/fifo", folder);
+    cr_assert_eq(mkfifo(path, 0600), 0);
+    cr_assert_null(load(NULL, "-c", path));
+    cr_assert_not_null(strstr(buf_cstr(&errors), "is not a file of at most 1MiB"), "%s",
+                       buf_cstr(&errors));
+    (void)unlink(path);
+    end();
+}
+
+// The position of each setting repeats the path. Without a limit, they would fill the arena.
+Test(config, a_long_file_with_a_long_path_is_refused)
+{
+    enum { ROWS = 24000, DEPTH = 11, NAME = 250 };
+    char path[4096], name[NAME + 2] = "/";
+    char *text = calloc(ROWS + 1, 12);
+    size_t len = 0;
+    cr_assert_not_null(text);
+    begin();
+    memset(name + 1, 'd', NAME);
+    (void)snprintf(path, sizeof(path), "%s", folder);
+    for (unsigned i = 0; i < DEPTH; i++) {
+        strcat(path, name);
+        cr_assert_eq(mkdir(path, 0700), 0);
+    }
+    strcat(path, "/f");
+    for (unsigned i = 0; i < ROWS; i++) {
+        len += (size_t)snprintf(text + len, 13, "k%u: 1\n", i);
+    }
+    write_at(path, text, 0600);
+    free(text);
+    cr_assert_null(load(NULL, "-c", path));
+    cr_assert_not_null(strstr(buf_cstr(&errors), "k0"), "%.200s", buf_cstr(&errors));
+    while (strcmp(path, folder) != 0) {
+        (void)remove(path);
+        *strrchr(path, '/') = '\0';
+    }
     end();
 }
 
