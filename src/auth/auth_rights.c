@@ -5,7 +5,7 @@
 static enum err refuse_with(struct arena *arena, struct s3_error_detail *ret_detail,
                             const char *what, struct span name, enum err err)
 {
-    char *text = arena_printf(arena, "Access key %.*s is not allowed %s on this resource",
+    char *text = arena_printf(arena, "Access key %.*s %s on this resource",
                               (int)min_u64(name.len, 128), name.ptr != NULL ? name.ptr : "", what);
     ret_detail->message = span_from_cstr(text);
     return err;
@@ -24,10 +24,10 @@ enum err auth_rights_judge(struct arena *arena, const struct access_keys_princip
     for (unsigned i = 0; i < effects->count; i++) {
         if (!access_keys_allowed(p, &effects->items[i])) {
             bool is_unknown = (effects->items[i].rights & S3_ALLOW_ANY) != 0;
-            return refuse_with(arena, ret_detail,
-                               is_unknown ? "what only the right 'any' allows"
-                                          : s3_operation_name(operation),
-                               p->id, ERR_ACCESS_DENIED);
+            const char *what =
+                is_unknown ? "needs the right 'any'"
+                           : arena_printf(arena, "is not allowed %s", s3_operation_name(operation));
+            return refuse_with(arena, ret_detail, what, p->id, ERR_ACCESS_DENIED);
         }
     }
     return ERR_OK;

@@ -203,8 +203,8 @@ static bool value_is_good(struct judge *judge, const struct command_option *opti
 {
     uint64_t number;
     if (option->kind == OPTION_CHOICE && !is_choice(option->value, value)) {
-        buf_printf(judge->why, "%s is one of %s, not \"%.100s\"", option->flag, option->value,
-                   value);
+        buf_printf(judge->why, "%s: expected one of %s, not \"%.100s\"", option->flag,
+                   option->value, value);
     } else if (option->kind == OPTION_NUMBER && !span_to_u64(span_from_cstr(value), &number)) {
         buf_printf(judge->why, "%s is a number, not \"%.100s\"", option->flag, value);
     } else {
@@ -233,7 +233,7 @@ static bool option_is_good(struct judge *judge, char **argv, int *ret_taken)
     bool was_seen = judge->is_seen[option - options];
     judge->is_seen[option - options] = true;
     if (was_seen && option->kind != OPTION_TEXTS) {
-        buf_printf(judge->why, "%s stands there twice", option->flag);
+        buf_printf(judge->why, "%s is given twice; remove one", option->flag);
         return false;
     }
     if (option->kind != OPTION_FLAG) {
@@ -262,7 +262,7 @@ static bool operand_is_good(struct judge *judge, const char *word)
     }
     if (strchr(command->operands, '|') != NULL && command->most == 1 &&
         !is_choice(command->operands, word)) {
-        buf_printf(judge->why, "one of %s is wanted, not \"%.100s\"", command->operands, word);
+        buf_printf(judge->why, "expected one of %s, not \"%.100s\"", command->operands, word);
         return false;
     }
     return true;
@@ -305,7 +305,7 @@ bool command_line_check(const struct command *command, int *argc, char **argv,
         return false;
     }
     if (judge.operand_count < command->least) {
-        buf_printf(ret_why, "%s is wanted", command->operands);
+        buf_printf(ret_why, "missing operand: %s", command->operands);
         return false;
     }
     *ret_operand_count = judge.operand_count;

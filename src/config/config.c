@@ -82,7 +82,7 @@ static int take_flag(struct loader *l, int left, char **argv, const char **ret_f
     }
     const char *value = equals != NULL ? equals + 1 : argv[1];
     if (is_file ? *ret_file != NULL : l->raws[id].where != NULL) {
-        config_loader_error(l, argument, "stands here twice: which one counts?");
+        config_loader_error(l, argument, "is given twice; remove one");
     } else if (is_file) {
         *ret_file = config_loader_cstr(l, span_from_cstr(value));
     } else {
@@ -470,7 +470,7 @@ static void finish_listeners(struct loader *l)
                 "listen %s is plain HTTP on a network address: use tls:%s%s, or set "
                 "listen_plaintext to network",
                 listen->text, listen->text,
-                listen->inherited ? " in listen and hand no socket over" : "");
+                listen->inherited ? " in listen and pass in no socket" : "");
         }
         if (listen->kind == CONFIG_LISTEN_TLS &&
             (c->listen_tls_cert == NULL || c->listen_tls_key == NULL)) {
@@ -491,11 +491,7 @@ static void judge_addressing(struct loader *l, const char *where, enum config_ad
 {
     if (addressing == CONFIG_ADDRESSING_VIRTUAL && strncmp(endpoint, "dir:", 4) != 0 &&
         config_value_is_address(span_from_cstr(endpoint))) {
-        config_loader_error(
-            l, where,
-            "addressing virtual puts the bucket before the host name, and %s has an "
-            "address: set it to path",
-            endpoint);
+        config_loader_error(l, where, "%s is an IP address: set addressing to path", endpoint);
     }
 }
 

@@ -80,8 +80,8 @@ static bool inherit_one(struct loader *l, int fd, struct span name,
         return false;
     }
     if (span_equal_cstr(name, "admin") && ret_listen->kind != CONFIG_LISTEN_TCP) {
-        config_loader_error(l, WHERE,
-                            "descriptor %d is a unix socket: admin takes it by admin.socket", fd);
+        config_loader_error(l, WHERE, "descriptor %d is a unix socket; set admin.socket instead",
+                            fd);
         return false;
     }
     ret_listen->inherited = true;

@@ -455,7 +455,9 @@ static bool is_place_of_aws(struct span s, char *ret_why)
         place = (struct span){dot + 1, (size_t)(host.ptr + host.len - dot - 1)};
     }
     return (!has_bucket && path.len <= 1) ||
-           refuse(ret_why, "\"%.*s\" names a bucket, which is for clients to do (https://%.*s?)",
+           refuse(ret_why,
+                  "\"%.*s\": an endpoint must not name a bucket, because clients name it "
+                  "(https://%.*s?)",
                   SHOWN(s), SHOWN(place));
 }
 

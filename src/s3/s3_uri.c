@@ -10,14 +10,14 @@
 static bool parse_names(struct span text, struct s3_uri *ret_uri, const char **ret_why)
 {
     if (!span_starts_with(text, SPAN("s3://"))) {
-        *ret_why = "s3://BUCKET/KEY is wanted";
+        *ret_why = "expected s3://BUCKET/KEY";
         return false;
     }
     struct span rest = {text.ptr + 5, text.len - 5};
     size_t len = span_find(rest, '/');
     struct s3_uri uri = {.bucket = {rest.ptr, len}};
     if (len == 0 || len > BUCKET_MAX) {
-        *ret_why = "its bucket has no name, or too long a one";
+        *ret_why = "the bucket name is empty or longer than 255 bytes";
         return false;
     }
     if (len < rest.len) {
@@ -63,7 +63,7 @@ bool s3_uri_parse_object(struct span text, struct s3_uri *ret_uri, const char **
         return false;
     }
     if (ret_uri->key.len == 0) {
-        *ret_why = "an object is wanted, not a bucket: s3://BUCKET/KEY";
+        *ret_why = "expected an object, not a bucket";
         return false;
     }
     return judge_key(ret_uri, ret_why);

@@ -112,7 +112,7 @@ def test_every_command_takes_them_on_either_side(front):
         (["--admin"], 2, "forebay: --admin needs a value: ADDRESS"),
         (["--admin", "status"], 2, "usage: forebay COMMAND"),
         (["-q"], 2, "usage: forebay COMMAND"),
-        (["-q", "status", "-q"], 2, "forebay status: -q stands there twice"),
+        (["-q", "status", "-q"], 2, "forebay status: -q is given twice; remove one"),
         (["-v", "status", "-q"], 2, "forebay status: -q or -v, not both"),
         (["-q=", "status"], 2, "forebay status: -q has no value"),
         (["status", "-qv"], 2, "forebay status: -qv: no such option"),
