@@ -291,10 +291,10 @@ Test(config, a_long_file_with_a_long_path_is_refused)
     memset(name + 1, 'd', NAME);
     (void)snprintf(path, sizeof(path), "%s", folder);
     for (unsigned i = 0; i < DEPTH; i++) {
-        strcat(path, name);
+        (void)snprintf(path + strlen(path), sizeof(path) - strlen(path), "%s", name);
         cr_assert_eq(mkdir(path, 0700), 0);
     }
-    strcat(path, "/f");
+    (void)snprintf(path + strlen(path), sizeof(path) - strlen(path), "/f");
     for (unsigned i = 0; i < ROWS; i++) {
         len += (size_t)snprintf(text + len, 13, "k%u: 1\n", i);
     }
