@@ -9,6 +9,7 @@
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/bytes.h"
@@ -30,6 +31,12 @@ bool host_read_file(const char *path, char *ret_text, size_t size)
     }
     ret_text[len] = '\0';
     return true;
+}
+
+bool host_file_is_regular(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISREG(st.st_mode);
 }
 
 // Parses the next number of a list and removes it from *rest. Returns false for "max" and at the

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/host.h"
 #include "net/transfer_private.h"
 
 // Files that are kept parsed: origin.ca_file and the system's. Others are parsed each time.
@@ -28,7 +29,7 @@ static X509_STORE *parse(const char *path)
     X509_STORE *store = X509_STORE_new();
     check(store != NULL);
     ERR_clear_error();
-    if (X509_STORE_load_file(store, path) != 1) {
+    if (!host_file_is_regular(path) || X509_STORE_load_file(store, path) != 1) {
         X509_STORE_free(store);
         ERR_clear_error();
         return NULL;

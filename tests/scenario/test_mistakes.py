@@ -68,17 +68,21 @@ AT_THE_COMMAND_LINE = {
     ),
     "bucket in the endpoint": (
         3,
-        ["my.bucket.s3.eu-west-1", "names a bucket", "(https://s3.eu-west-1.amazonaws.com?)"],
+        [
+            "my.bucket.s3.eu-west-1",
+            "must not name a bucket",
+            "(https://s3.eu-west-1.amazonaws.com?)",
+        ],
         "check --origin.endpoint https://my.bucket.s3.eu-west-1.amazonaws.com",
     ),
     "bucket behind the endpoint": (
         3,
-        ["names a bucket", "(https://s3.eu-west-1.amazonaws.com?)"],
+        ["must not name a bucket", "(https://s3.eu-west-1.amazonaws.com?)"],
         "check --origin.endpoint https://s3.eu-west-1.amazonaws.com/bkt",
     ),
     "bucket before an address": (
         3,
-        ["addressing virtual", "has an address", "path"],
+        ["is an IP address", "set addressing to path"],
         "check --origin.endpoint http://127.0.0.1:1 --origin.addressing virtual",
     ),
     "listen without a host": (3, [":9310", "127.0.0.1:9310"], "check --listen :9310"),
@@ -88,7 +92,7 @@ AT_THE_COMMAND_LINE = {
         ["0.0.0.0:9310", "auth.keys_file"],
         "check --listen 0.0.0.0:9310 --listen_plaintext network",
     ),
-    "tab in the file": (3, ["tab.yaml:2:1", "tab", "blanks"], "check -c DIR/tab.yaml"),
+    "tab in the file": (3, ["tab.yaml:2:1", "tab", "only spaces"], "check -c DIR/tab.yaml"),
     "misspelt key": (3, ["typo.yaml:1:9", "cache.sise", "cache.size"], "check -c DIR/typo.yaml"),
     "no such file": (3, ["nowhere.yaml", "No such file"], "check -c DIR/nowhere.yaml"),
     "keys file for all": (
@@ -151,6 +155,13 @@ AT_THE_COMMAND_LINE = {
         "serve SERVE --listen tls:127.0.0.1:0 --listen_tls.cert DIR/garbage.pem "
         "--listen_tls.key DIR/garbage.pem",
     ),
+    "certificate that is a FIFO": (
+        1,
+        ["listen_tls.cert", "DIR/pipe", "regular files"],
+        "serve SERVE --listen tls:127.0.0.1:0 --listen_tls.cert DIR/pipe "
+        "--listen_tls.key DIR/garbage.pem",
+    ),
+    "configuration that is a FIFO": (3, ["DIR/pipe", "is not a file"], "check -c DIR/pipe"),
     "directory that is none": (
         4,
         ["DIR/nothing", "No such file"],
@@ -230,6 +241,7 @@ def folder(tmp_path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
         path.chmod(0o644 if name == "open.keys" else 0o600)
+    os.mkfifo(tmp_path / "pipe")
     (tmp_path / "linked/index").mkdir(parents=True)
     (tmp_path / "linked/index/lock.mdb").symlink_to(tmp_path / "plain")
     return tmp_path
