@@ -16,12 +16,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include "base/host.h"
 #include "base/log.h"
 #include "http/http_private.h"
 
 #define LOOK_EVERY_US 1000000u
-#define TLS12_CIPHERS "ECDHE+AESGCM:ECDHE+CHACHA20" // all ciphers of TLS 1.3 are of this kind
+#define TLS12_CIPHERS "ECDHE+AESGCM:ECDHE+CHACHA20" // all of TLS 1.3's are of this kind
 
 struct file_stamp {
     int64_t s, ns;
@@ -30,7 +32,7 @@ struct file_stamp {
 
 struct http_certificate {
     struct message message;
-    struct http_tls *tls; // the TLS state that uses it
+    struct http_tls *tls; // its user
     char *cert_file, *key_file;
     struct file_stamp cert_stamp, key_stamp;
     SSL_CTX *ctx;
@@ -94,8 +96,13 @@ static void why_from_openssl(const char *key, const char *what, const char *path
     (void)snprintf(why, size, "%s %s: no %s that can be used: %s", key, path, what, text);
 }
 
-// Loads the files into a new context. Returns NULL and one line in `why` on failure. Blocks on the
-// files.
+// Returns true for an existing file such as a FIFO. OpenSSL reports a missing one.
+static bool is_special(const char *path)
+{
+    return access(path, F_OK) == 0 && !host_file_is_regular(path);
+}
+
+// Returns NULL and one line in `why` on failure. Blocks on the files.
 static SSL_CTX *ctx_load(const char *cert_file, const char *key_file, struct http_tickets *tickets,
                          char *why, size_t size)
 {
@@ -110,7 +117,10 @@ static SSL_CTX *ctx_load(const char *cert_file, const char *key_file, struct htt
     SSL_CTX_set_mode(ctx, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
                               SSL_MODE_RELEASE_BUFFERS);
     SSL_CTX_set_alpn_select_cb(ctx, on_alpn, NULL);
-    if (SSL_CTX_use_certificate_chain_file(ctx, cert_file) != 1) {
+    if (is_special(cert_file) || is_special(key_file)) {
+        (void)snprintf(why, size, "listen_tls.cert %s and listen_tls.key %s must be regular files",
+                       cert_file, key_file);
+    } else if (SSL_CTX_use_certificate_chain_file(ctx, cert_file) != 1) {
         why_from_openssl("listen_tls.cert", "certificate", cert_file, why, size);
     } else if (SSL_CTX_use_PrivateKey_file(ctx, key_file, SSL_FILETYPE_PEM) != 1) {
         why_from_openssl("listen_tls.key", "private key", key_file, why, size);
@@ -125,8 +135,7 @@ static SSL_CTX *ctx_load(const char *cert_file, const char *key_file, struct htt
     return NULL;
 }
 
-// Loads the files into a new certificate. Returns ERR_INVALID and one line in ret_why on failure.
-// Blocks on the files.
+// Returns ERR_INVALID and one line in ret_why on failure. Blocks on the files.
 static enum err certificate_load(struct http_tls *tls, const char *cert_file, const char *key_file,
                                  struct http_certificate **ret_certificate, struct buf *ret_why)
 {
@@ -137,7 +146,7 @@ static enum err certificate_load(struct http_tls *tls, const char *cert_file, co
     c->cert_file = strdup(cert_file);
     c->key_file = strdup(key_file);
     check(c->cert_file != NULL && c->key_file != NULL);
-    // Read the stamps before loading, so that the next check detects a change in between.
+    // Before loading, so that the next check detects a change in between.
     (void)stamp_read(cert_file, &c->cert_stamp);
     (void)stamp_read(key_file, &c->key_stamp);
     c->ctx = ctx_load(cert_file, key_file, tls->tickets, why, sizeof(why));

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // Invalidates the keys of a write, in two rounds: before the origin is asked and after it has
-// answered. A copy of one key may be cached under many names: in each realm, under each name that
-// the current or an earlier configuration gives the bucket (places.c), and under the path that a
-// directory origin makes of the key. A batch delete may have a thousand keys. So a round keeps no
-// record for each name. It iterates over the names, with a limited number of them in flight.
-// Between the rounds open_keys holds the keys themselves open (fill.h).
+// answered. A copy of one key may be cached under many names: in each realm, under each name that a
+// present or earlier configuration gives the bucket (places.c), and under the path that a directory
+// origin makes of the key. A batch delete has a thousand keys. So no record is kept for each name.
+// A round iterates over the names, with a limited number of them in flight. Between the rounds
+// open_keys holds the keys themselves open (fill.h).
 //
-// Slices: each turn of the worker's loop starts at most PROXY_KEYS_PER_TURN names of a request. So
-// hits on this worker and on the homes of the keys wait only for that many names.
+// Slices: each turn of the worker's loop starts at most PROXY_KEYS_PER_TURN names of a request, so
+// that hits on this worker and on the keys' homes wait for no more than that.
 //
-// Memory: the names in flight, the open keys and the doubts are charged to BUDGET_WRITES. If memory
-// is short, fewer names are in flight, so the round takes longer. A request whose keys do not fit
-// is refused before the origin is asked.
+// Memory: the names in flight, the open keys and doubts are charged to BUDGET_WRITES. If memory is
+// short, fewer names are in flight and the round is slow. A request whose keys do not fit is
+// refused before the origin is asked.
 //
-// The second round includes names that a reload has added since the first (realms, places). On the
-// request's worker. The rounds may outlive the request.
+// The second round includes the names that a reload has added since the first (realms, places). On
+// the request's worker; the rounds may outlive the request.
 #include "proxy/pass/pass_private.h"
 
 #include <stdlib.h>
@@ -22,7 +22,7 @@
 
 struct write_slot {
     struct key_write kw;
-    struct list_node node; // in writes.idle while the slot is not in use
+    struct list_node node; // in writes.idle
 };
 
 // --- the names of a key --------------------------------------------------------------------------
@@ -46,7 +46,7 @@ static bool table_has(const struct access_keys *table, struct span realm)
 }
 
 // Returns the next realm: first the common one, then those of the request's keys file, then those
-// that only the newest keys file has. Returns false if there are no more.
+// that only the newest keys file has. Returns false if there is none left.
 static bool realm_at(const struct pass_state *p, size_t *index, struct span *ret_realm)
 {
     size_t own, newest;
@@ -70,9 +70,9 @@ static bool is_same_place(const struct origin *a, const struct origin *b)
     return b != NULL && a != b && strcmp(origin_place(a), origin_place(b)) == 0;
 }
 
-// Returns the next origin through which the bucket may be cached: first the request's own, then the
-// default origin, then those of places.c. The latter two count only if they reach the same bucket
-// at the same place. Returns false if there are no more.
+// Returns the next origin through which the bucket may be cached: first the request's, then the
+// default one, then those of buckets with settings of their own. The last two count only if they
+// reach the same bucket at the same place. Returns false if there is none left.
 static bool origin_at(const struct pass_state *p, unsigned *index, struct span bucket,
                       struct origin **ret_origin)
 {
@@ -92,24 +92,26 @@ static bool origin_at(const struct pass_state *p, unsigned *index, struct span b
     return false;
 }
 
-// Sets *ret_key to reading `index` of a key. Reading 0 is the key itself. Reading 1 is the path
-// that an origin on files makes of the key. Returns false if there is no such reading.
-static bool reading_at(const struct pass_key *k, unsigned index, struct s3_path *path,
+// Sets *ret_key to the first reading of a key from number *index on, and *index to its number. The
+// first reading is the key itself. The others are paths that origins on files make of it. Returns
+// false if there is no further reading.
+static bool reading_at(const struct pass_key *k, unsigned *index, struct s3_path *path,
                        struct span *ret_key)
 {
-    if (index == 0) {
+    if (*index == 0) {
         *ret_key = k->key;
         return true;
     }
-    if (index > 1) {
-        return false;
+    for (; *index <= S3_PATH_READINGS; (*index)++) {
+        if (s3_key_as_path(k->key, *index - 1, path) && path->differs && path->len > 0) {
+            *ret_key = (struct span){path->text, path->len};
+            return true;
+        }
     }
-    s3_key_as_path(k->key, path);
-    *ret_key = (struct span){path->text, path->len};
-    return path->differs && path->len > 0;
+    return false;
 }
 
-// Returns a reference to the next name. NULL: the round has had all names.
+// Returns a reference to the next name, or NULL if the round has had all names.
 static struct object_key *next_name(struct pass_state *p)
 {
     struct pass_writes *w = &p->writes;
@@ -118,7 +120,7 @@ static struct object_key *next_name(struct pass_state *p)
         const struct pass_key *k = &w->keys[w->at.key];
         struct s3_path path;
         struct object_key name = {.bucket = k->bucket};
-        for (; reading_at(k, w->at.reading, &path, &name.key); w->at.reading++, w->at.origin = 0) {
+        for (; reading_at(k, &w->at.reading, &path, &name.key); w->at.reading++, w->at.origin = 0) {
             for (; origin_at(p, &w->at.origin, k->bucket, &name.origin);
                  w->at.origin++, w->at.realm = 0) {
                 if (realm_at(p, &w->at.realm, &name.realm)) {
@@ -137,8 +139,8 @@ static struct object_key *next_name(struct pass_state *p)
 static void on_name_ready(struct key_write *kw);
 static void on_name_ended(struct key_write *kw);
 
-// Returns true if the origin was not asked and will not be. The remaining names then need no
-// invalidation.
+// Returns true if the origin was not asked and will not be. The remaining names need not be
+// invalidated then.
 static bool is_given_up(const struct pass_state *p)
 {
     check(p->phase == PASS_OPEN || p->phase == PASS_CLOSE);
@@ -219,8 +221,8 @@ static void on_name_ended(struct key_write *kw)
     slot_back(kw);
 }
 
-// Begins with the first name. Reloads may add names at any time; a round uses those that exist when
-// it begins.
+// Starts again at the first name. Reloads may add names at any time, so a round uses those that
+// exist when it begins.
 static void names_take(struct pass_state *p)
 {
     struct pass_writes *w = &p->writes;
@@ -244,8 +246,8 @@ static void round_begin(struct pass_state *p)
 
 // --- memory --------------------------------------------------------------------------------------
 
-// Allocates a slot for each name, but no more than the window and the memory budget allow.
-// PROXY_KEYS_AT_ONCE slots are always allowed.
+// Allocates a slot for each name, or as many as the window and the memory budget allow. At least
+// PROXY_KEYS_AT_ONCE are always allowed.
 static bool slots_new(struct pass_state *p)
 {
     struct pass_writes *w = &p->writes;
@@ -254,7 +256,7 @@ static bool slots_new(struct pass_state *p)
     size_t own, newest;
     (void)realms_of(p->table, &own);
     (void)realms_of(p->pw->known, &newest);
-    size_t names = 2 * w->key_count * (1 + own + newest);
+    size_t names = w->reading_count * (1 + own + newest);
     size_t count = min_u64(names, PROXY_KEYS_WINDOW);
     if (count > PROXY_KEYS_AT_ONCE &&
         !chunk_budget_try_charge(BUDGET_WRITES, w->charged_bytes, count * PROXY_KEY_BYTES)) {
@@ -270,21 +272,20 @@ static bool slots_new(struct pass_state *p)
     return w->slots != NULL;
 }
 
-// Allocates memory for both readings of each key. It is not charged if the request has only a few
-// keys.
+// Allocates room for all readings of each key. A few keys of one request are not charged.
 static bool open_new(struct pass_state *p)
 {
     struct pass_writes *w = &p->writes;
     check(w->open == NULL);
     check(w->charged_bytes == 0);
-    size_t bytes = open_keys_bytes(2 * w->key_count);
+    size_t bytes = open_keys_bytes(w->reading_count);
     if (w->key_count > PROXY_KEYS_AT_ONCE) {
         if (!chunk_budget_try_charge(BUDGET_WRITES, 0, bytes)) {
             return false;
         }
         w->charged_bytes += bytes;
     }
-    w->open = open_keys_new(p->pw->fill, 2 * w->key_count);
+    w->open = open_keys_new(p->pw->fill, w->reading_count);
     return w->open != NULL;
 }
 
@@ -294,7 +295,7 @@ static void open_all(struct pass_state *p)
     struct span key;
     for (size_t i = 0; i < p->writes.key_count; i++) {
         const struct pass_key *k = &p->writes.keys[i];
-        for (unsigned reading = 0; reading_at(k, reading, &path, &key); reading++) {
+        for (unsigned reading = 0; reading_at(k, &reading, &path, &key); reading++) {
             open_keys_add(p->writes.open, p->origin, k->bucket, key);
         }
     }
@@ -306,7 +307,7 @@ static void release(struct pass_state *p)
     check(w->in_flight == 0);
     open_keys_close(w->open);
     w->open = NULL;
-    free(w->slots); // safe, because on_turn() never runs inside a callback of a slot
+    free(w->slots); // on_turn() does not run in a callback of a slot
     w->slots = NULL;
     list_init(&w->idle);
     access_keys_unref(w->newest);
@@ -326,6 +327,7 @@ void pass_writes_init(struct pass_state *p)
 enum err pass_writes_add(struct pass_state *p, struct span bucket, struct span key)
 {
     struct pass_writes *w = &p->writes;
+    struct s3_path path;
     check(p->phase == PASS_READ);
     check(w->key_count <= w->keys_max);
     if (w->key_count == w->keys_max) {
@@ -340,7 +342,11 @@ enum err pass_writes_add(struct pass_state *p, struct span bucket, struct span k
         w->keys = keys;
         w->keys_max = max;
     }
-    w->keys[w->key_count++] = (struct pass_key){bucket, key};
+    struct pass_key *k = &w->keys[w->key_count++];
+    *k = (struct pass_key){bucket, key};
+    for (unsigned reading = 0; reading_at(k, &reading, &path, &key); reading++) {
+        w->reading_count++;
+    }
     return ERR_OK;
 }
 
@@ -368,7 +374,7 @@ void pass_writes_close(struct pass_state *p, void (*on_round)(struct pass_state 
     w->on_round = on_round;
     if (p->call.phase != CALL_NONE) {
         round_begin(p);
-    } else { // the origin was not asked, so every copy is still up to date
+    } else { // the origin was not asked, so no copy is out of date
         worker_defer(p->pw->worker, &w->task);
     }
 }
