@@ -111,6 +111,7 @@ struct store_limits {
 // - ERR_IN_USE: another process holds the lock.
 // - ERR_FORMAT: the directory is not a Forebay cache. It is refused, never overwritten.
 // - ERR_INVALID: the size is below the minimum of 16 MiB.
+// - ERR_LIMIT: the system refuses a thread. Later no thread is created.
 // - With must_begin, ERR_PERMISSION, ERR_NOT_FOUND and ERR_IO: there is no cache and there cannot
 //   be one.
 //

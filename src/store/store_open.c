@@ -25,6 +25,9 @@
 #include "store/store_private.h"
 
 #define DESCRIPTORS_DEFAULT 1024u
+// Those of store_begin_threads(), the scrub thread, and the one of store_late.c.
+#define THREADS 8u
+static_assert(THREADS <= DISK_SPARES_MAX, "each has a place");
 
 // Returns the smallest cache.size that works with segments of this size.
 static uint64_t store_least_bytes(const struct store *store, uint32_t segment_size_bytes)
@@ -286,6 +289,7 @@ static void store_free(struct store *store)
         }
     }
     store_dir_close(&store->disk.dir);
+    disk_spares_done(&store->disk.spares);
     state_epochs_done(&store->epochs);
     state_doubts_done(&store->doubts);
     store_late_done(&store->late);
@@ -297,7 +301,7 @@ static void store_begin_threads(struct store *store)
 {
     check(store->disk.attached);
     stats_add(COUNTER_cache_capacity_bytes, store->disk.capacity_bytes);
-    segment_pool_start(&store->log.pool);
+    segment_pool_start(&store->log.pool, &store->disk.spares);
     index_writer_start(&store->writer);
     segment_free_start(&store->log);
     retention_start(&store->retention);
@@ -312,6 +316,14 @@ enum err store_open(const struct store_options *options, struct loop *loop,
     check(options->size_bytes != 0 || options->size_percent != 0);
     struct store *store = calloc(1, sizeof(*store));
     check(store != NULL);
+    disk_spares_init(&store->disk.spares);
+    if (!disk_spares_add(&store->disk.spares, THREADS)) {
+        disk_spares_done(&store->disk.spares);
+        free(store);
+        buf_append_cstr(ret_why, "the threads of the cache could not be started: raise the limit "
+                                 "on tasks (ulimit -u, or pids.max of the cgroup)");
+        return ERR_LIMIT;
+    }
     state_epochs_init(&store->epochs, &store->disk, store_unattached_disown);
     state_doubts_init(&store->doubts, &store->disk);
     state_condemned_init(&store->condemned, &store->disk);

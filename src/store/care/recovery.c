@@ -418,7 +418,7 @@ static void *recovery_main(void *ctx)
 void recovery_start(struct recovery *recovery)
 {
     index_memory_recovering(&recovery->index->memory, true);
-    disk_thread_start(&recovery->guarded.thread, recovery_main, recovery);
+    disk_thread_start(&recovery->guarded.thread, &recovery->disk->spares, recovery_main, recovery);
 }
 
 void recovery_stop(struct recovery *recovery)

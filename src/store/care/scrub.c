@@ -510,7 +510,7 @@ static void start_locked(struct scrub *scrub)
     scrub->guarded.changes++;
     pthread_cond_signal(&scrub->guarded.wake);
     if (rate_locked(scrub) > 0 && scrub->guarded.thread.phase == DISK_THREAD_NEW) {
-        disk_thread_start(&scrub->guarded.thread, scrub_main, scrub);
+        disk_thread_start(&scrub->guarded.thread, &scrub->log->disk->spares, scrub_main, scrub);
     }
 }
 

@@ -776,7 +776,7 @@ static void *writer_main(void *ctx)
 void index_writer_start(struct index_writer *writer)
 {
     check(writer->index->disk != NULL && writer->index->writer == writer);
-    disk_thread_start(&writer->guarded.thread, writer_main, writer);
+    disk_thread_start(&writer->guarded.thread, &writer->index->disk->spares, writer_main, writer);
 }
 
 void index_writer_silence(struct index_writer *writer)

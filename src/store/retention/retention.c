@@ -540,7 +540,7 @@ void retention_start(struct retention *r)
     if (retention_learns(r)) {
         retention_note_time(r);
         retention_enter(r, RETENTION_LOADING);
-        check(pthread_create(&r->thread, NULL, retention_main, r) == 0);
+        r->thread = disk_spares_use(&r->disk->spares, retention_main, r);
     }
 }
 

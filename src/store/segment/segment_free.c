@@ -332,7 +332,7 @@ static void *free_main(void *ctx)
 
 void segment_free_start(struct segment_log *log)
 {
-    disk_thread_start(&log->guarded.freer, free_main, log);
+    disk_thread_start(&log->guarded.freer, &log->disk->spares, free_main, log);
 }
 
 void segment_free_stop(struct segment_log *log)

@@ -387,10 +387,10 @@ void segment_pool_init(struct segment_pool *pool, int folder_fd, unsigned limit)
     clock_cond_init(&pool->queue.returned);
 }
 
-void segment_pool_start(struct segment_pool *pool)
+void segment_pool_start(struct segment_pool *pool, struct disk_spares *spares)
 {
     check(!pool->runs && pool->limit >= SEGMENT_POOL_MIN);
-    check(pthread_create(&pool->thread, NULL, pool_main, pool) == 0);
+    pool->thread = disk_spares_use(spares, pool_main, pool);
     pool->runs = true;
 }
 

@@ -490,7 +490,7 @@ void segment_supply_start(struct segment_log *log)
         }
         (void)supply_make(log); // if this fails, the supply thread tries again
     }
-    disk_thread_start(&log->guarded.supply, supply_main, log);
+    disk_thread_start(&log->guarded.supply, &log->disk->spares, supply_main, log);
 }
 
 void segment_supply_stop(struct segment_log *log)

@@ -2,11 +2,13 @@
 // The store through its door, on both disk engines.
 #include "store/store_fixture.h"
 #include "test.h"
+#include "thread_limit.h"
 #include "waiting.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -288,6 +290,22 @@ Test(store, renewals_are_bounded_and_drain)
 }
 
 // Rule 3 of src/fill/README.md.
+Test(store, opening_without_a_thread_to_have_fails_and_says_so)
+{
+    struct box box;
+    struct buf why;
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    buf_init(&why, 4000);
+    thread_limit_reached(true);
+    cr_assert_eq(box_try_open(&box, &why), ERR_LIMIT);
+    thread_limit_reached(false);
+    cr_assert(strstr(buf_cstr(&why), "raise the limit on tasks") != NULL);
+    buf_done(&why);
+    cr_assert(box_open(&box));
+    box_close(&box);
+    box_remove(&box);
+}
+
 Test(store, generations_only_rise_also_over_restarts)
 {
     struct box box;

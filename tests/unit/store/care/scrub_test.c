@@ -13,6 +13,7 @@
 #include "stats/stats.h"
 #include "store/store_fixture.h"
 #include "test.h"
+#include "thread_limit.h"
 #include "waiting.h"
 
 #define SEGMENT (1u << 20)
@@ -308,6 +309,19 @@ Test(scrub, a_round_that_is_ordered_has_a_rate_of_its_own)
     cr_assert(scrub.bad_runs == 0 && scrub.runs > 0 && scrub.bytes > SEGMENT);
     cr_assert(scrub.segments_done == scrub.segments);
     cr_assert(scrub.bytes_per_s == 0, "and nothing is read after it");
+    box_close(&box);
+    box_remove(&box);
+}
+
+Test(scrub, a_round_begins_at_the_limit_of_threads)
+{
+    struct box box;
+    box_init(&box, DISK_ENGINE_THREADS, 32 * MIB);
+    cr_assert(box_open(&box));
+    thread_limit_reached(true);
+    cr_assert_eq(store_scrub_begin(box.store, GIB), ERR_OK);
+    thread_limit_reached(false);
+    wait_for(told(&box).state == STORE_SCRUB_DONE);
     box_close(&box);
     box_remove(&box);
 }

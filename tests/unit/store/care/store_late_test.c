@@ -20,6 +20,7 @@
 #include "stats/stats.h"
 #include "store/store_fixture.h"
 #include "test.h"
+#include "thread_limit.h"
 #include "waiting.h"
 
 #define SIZE_BYTES (1000 * MIB)
@@ -275,6 +276,18 @@ Test(store_late, a_late_attach_that_fails_is_tried_again)
     cr_assert_eq(gauge(COUNTER_cache_bytes), 0);
     cr_assert(rmdir(path) == 0);
     wait_for(box.store->disk.attached);
+    wait_for(box_put(&box, &first) == ERR_OK);
+    leave(&box);
+}
+
+Test(store_late, attaches_at_the_limit_of_threads)
+{
+    struct box box;
+    open_late(&box);
+    thread_limit_reached(true);
+    give_room();
+    wait_for(box.store->disk.attached);
+    thread_limit_reached(false);
     wait_for(box_put(&box, &first) == ERR_OK);
     leave(&box);
 }
