@@ -572,9 +572,9 @@ static void *run_watch(void *ctx)
     return NULL;
 }
 
-static void watch_start(struct bench *b)
+static bool watch_start(struct bench *b)
 {
-    check(pthread_create(&b->watch, NULL, run_watch, b) == 0);
+    return pthread_create(&b->watch, NULL, run_watch, b) == 0;
 }
 
 static void watch_stop(struct bench *b)
@@ -601,7 +601,11 @@ static int measure_origin(struct bench *b, int argc, char **argv)
     if (!start_server(b, argc, argv)) {
         return EXIT_CODE_ORIGIN;
     }
-    watch_start(b);
+    if (!watch_start(b)) {
+        (void)fprintf(stderr, "forebay: bench: a thread could not be started: raise the limit on "
+                              "tasks (ulimit -u)\n");
+        return EXIT_CODE_FAILED;
+    }
     buf_init(&why, OUTPUT_MAX_BYTES);
     if (command_probe_open(&b->probe, b->config, ASK_TIMEOUT_MS, &why) != ERR_OK) {
         (void)fprintf(stderr, "forebay: bench: %s\n", buf_cstr(&why));

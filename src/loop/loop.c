@@ -351,13 +351,13 @@ enum err loop_start(struct loop *loop)
     check(worker_current() == NULL);
     sigset_t old;
     loop_block_signals(&old);
-    for (unsigned i = 0; i < DISK_LANE_COUNT && loop->disk_pools[i] != NULL; i++) {
-        thread_pool_start(loop->disk_pools[i]);
-    }
-    for (unsigned i = 0; i < BLOCKING_LANE_COUNT; i++) {
-        thread_pool_start(loop->blocking_pools[i]);
-    }
     enum err err = ERR_OK;
+    for (unsigned i = 0; i < DISK_LANE_COUNT && loop->disk_pools[i] != NULL && err == ERR_OK; i++) {
+        err = thread_pool_start(loop->disk_pools[i]);
+    }
+    for (unsigned i = 0; i < BLOCKING_LANE_COUNT && err == ERR_OK; i++) {
+        err = thread_pool_start(loop->blocking_pools[i]);
+    }
     for (unsigned i = 0; i < loop->worker_count && err == ERR_OK; i++) {
         struct worker *w = &loop->workers[i];
         w->is_running = true;

@@ -92,16 +92,16 @@ struct thread_pool *thread_pool_new(const char *name, enum thread_kind kind, uns
     return pool;
 }
 
-void thread_pool_start(struct thread_pool *pool)
+enum err thread_pool_start(struct thread_pool *pool)
 {
     check(pool->started_count == 0);
     for (unsigned i = 0; i < pool->thread_count; i++) {
         if (pthread_create(&pool->threads[i], NULL, pool_main, pool) != 0) {
-            break; // the pool also works with fewer threads
+            break;
         }
         pool->started_count++;
     }
-    check(pool->started_count > 0);
+    return pool->started_count > 0 ? ERR_OK : ERR_LIMIT;
 }
 
 void thread_pool_stop(struct thread_pool *pool)

@@ -15,6 +15,7 @@
 #include "loop/loop.h"
 #include "loop_fixture.h"
 #include "test.h"
+#include "thread_limit.h"
 
 // --- Options -------------------------------------------------------------------------------------
 
@@ -53,6 +54,21 @@ Test(worker, auto_finds_an_engine)
     loop_free(loop);
     loop_free(NULL);
     loop_stop(NULL);
+}
+
+// Proves that a loop whose threads the system refuses does not start, and can be freed.
+Test(worker, loop_does_not_start_at_the_limit_of_threads)
+{
+    static const enum disk_engine engines[] = {DISK_ENGINE_AUTO, DISK_ENGINE_THREADS};
+    for (unsigned i = 0; i < ARRAY_LEN(engines); i++) {
+        struct loop_options options = {.worker_count = 2, .engine = engines[i]};
+        struct loop *loop = NULL;
+        cr_assert(loop_new(&options, &loop, NULL) == ERR_OK);
+        thread_limit_reached(true);
+        cr_assert(loop_start(loop) == ERR_LIMIT);
+        thread_limit_reached(false);
+        loop_free(loop);
+    }
 }
 
 static int slot_value;

@@ -13,6 +13,7 @@
 
 #include "proxy/log/log.h"
 #include "test.h"
+#include "thread_limit.h"
 
 static struct live live;
 static struct proxy_worker pw = {.live = &live};
@@ -120,6 +121,15 @@ static size_t put_shown(char *text, unsigned char byte)
 
 // The escaping checks eight bytes at once. It finds a byte that ends a string at each of the eight
 // positions.
+Test(access_log, without_a_thread_to_have_there_is_no_log)
+{
+    path_init();
+    thread_limit_reached(true);
+    cr_assert_null(access_log_new(file_open(path), 1));
+    thread_limit_reached(false);
+    (void)unlink(path);
+}
+
 Test(access_log, any_byte_anywhere)
 {
     enum { PLACES = 17 };
