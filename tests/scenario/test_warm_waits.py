@@ -8,6 +8,7 @@ import subprocess
 
 import pytest
 import upgrading
+from client import request_bytes
 from conftest import not_run
 from forebay import PATIENT, binary, build_kind
 from test_control import ask, said
@@ -219,6 +220,26 @@ def test_a_job_waits_for_a_connection(start, origin):
         wait_for(lambda: newest(server)["waits"] == "no-connection", "requests that ended without")
         go.set()
     assert result(command)[-1]["objects_done"] == len(keys)
+
+
+def test_a_listing_waits_for_a_connection(start, origin):
+    """A client uses the only connection to the origin for longer than a request waits for one. The
+    job asks for its listing again, and the prefix is not failed."""
+    keys = [f"k/{i}" for i in range(6)]
+    for key in [*keys, "long"]:
+        origin.put(key, 1000)
+    server = start(origin, settings={**QUIET, "workers": 1, "origin.connections": 1}, ahead_s=0)
+    with server.connection() as client, origin.hold("long") as go:
+        client.send(request_bytes("GET", "/bkt/long", "127.0.0.1"))
+        origin.wait_for(1, key="long", method="GET")
+        command = begin(server, "s3://bkt/k/")
+        server.wait_metric("forebay_origin_connections", lambda n: n >= 1, state="waiting")
+        server.advance(31)
+        wait_for(lambda: newest(server)["waits"] == "no-connection", "a listing without")
+        go.set()
+        client.read_reply()
+    lines = result(command)
+    assert lines[-1]["objects_done"] == len(keys) and lines[-1]["objects_failed"] == 0
 
 
 def test_a_file_that_has_just_changed_is_waited_for(start, tmp_path):

@@ -171,6 +171,25 @@ static struct span target_of(struct list_call *call, struct span bucket, struct 
     return copy;
 }
 
+static void ask(struct list_call *call, struct span bucket)
+{
+    struct proxy_worker *pw = call->pw;
+    check(!call->is_running);
+    call->relay = (struct origin_relay){.request = &call->request,
+                                        .method = SPAN("GET"),
+                                        .headers = &call->headers,
+                                        .body = ORIGIN_BODY_NONE,
+                                        .client = (uint64_t)(uintptr_t)call,
+                                        .on_head = on_head,
+                                        .on_body = on_body,
+                                        .on_end = on_end};
+    struct origin *origin = live_find_origin(pw->proxy, pw->live, bucket, &call->relay.bucket);
+    call->relay.bucket = arena_copy(call->arena, call->relay.bucket);
+    check(call->relay.bucket.ptr != NULL);
+    call->is_running = true;
+    origin_relay_start(pw->worker, origin, &call->relay);
+}
+
 void list_call_start(struct proxy_worker *pw, struct list_call *call, struct span bucket,
                      struct span prefix, struct span after, unsigned max)
 {
@@ -187,30 +206,26 @@ void list_call_start(struct proxy_worker *pw, struct list_call *call, struct spa
     call->entries = arena_alloc(call->arena, max * sizeof(*call->entries));
     buf_init_counted(&call->body, BODY_MAX, BUDGET_WARM);
     call->headers = (struct headers){0};
-    call->relay = (struct origin_relay){.request = &call->request,
-                                        .method = SPAN("GET"),
-                                        .headers = &call->headers,
-                                        .body = ORIGIN_BODY_NONE,
-                                        .client = (uint64_t)(uintptr_t)call,
-                                        .on_head = on_head,
-                                        .on_body = on_body,
-                                        .on_end = on_end};
-    struct origin *origin = live_find_origin(pw->proxy, pw->live, bucket, &call->relay.bucket);
-    call->relay.bucket = arena_copy(call->arena, call->relay.bucket);
     call->after = arena_copy(call->arena, after);
     struct span target = target_of(call, bucket, prefix, after, max);
-    check(call->entries != NULL && call->relay.bucket.ptr != NULL);
+    check(call->entries != NULL);
     worker_task_init(&call->refusal, on_refused);
     call->err = target.ptr == NULL
                     ? ERR_KEY_TOO_LONG
-                    : s3_request_parse(call->arena, call->relay.method, SPAN("127.0.0.1"), target,
+                    : s3_request_parse(call->arena, SPAN("GET"), SPAN("127.0.0.1"), target,
                                        &call->headers, &none, &call->request);
     if (call->err != ERR_OK) {
         worker_defer(pw->worker, &call->refusal);
         return;
     }
-    call->is_running = true;
-    origin_relay_start(pw->worker, origin, &call->relay);
+    ask(call, bucket);
+}
+
+void list_call_again(struct list_call *call, struct span bucket)
+{
+    check(call->err != ERR_OK && call->count == 0 && call->arena != NULL);
+    buf_init_counted(&call->body, BODY_MAX, BUDGET_WARM);
+    ask(call, bucket);
 }
 
 void list_call_cancel(struct list_call *call)

@@ -160,24 +160,61 @@ static struct warm_page *page_at(struct proxy_warm *job, unsigned i)
     return &job->pages[(job->page + i) % 2];
 }
 
+static void page_enter(struct warm_page *page, enum warm_page_phase phase)
+{
+    static const unsigned next[] = {
+        [WARM_PAGE_EMPTY] = 1u << WARM_PAGE_RUNS,
+        [WARM_PAGE_RUNS] = 1u << WARM_PAGE_LATER | 1u << WARM_PAGE_READY,
+        [WARM_PAGE_LATER] = 1u << WARM_PAGE_RUNS | 1u << WARM_PAGE_EMPTY,
+        [WARM_PAGE_READY] = 1u << WARM_PAGE_EMPTY,
+    };
+    check_step(next, page->phase, phase);
+    page->phase = phase;
+}
+
+static bool page_runs(const struct proxy_warm *job)
+{
+    return job->pages[0].phase == WARM_PAGE_RUNS || job->pages[1].phase == WARM_PAGE_RUNS;
+}
+
 static void page_release(struct warm_page *page)
 {
-    if (page->is_ready) {
-        check(!page->is_running);
+    if (page->phase == WARM_PAGE_READY) {
         warm_room_page_gone(page);
-        list_call_release(&page->call);
-        page->is_ready = false;
     }
+    if (page->phase == WARM_PAGE_READY || page->phase == WARM_PAGE_LATER) {
+        list_call_release(&page->call);
+        page_enter(page, WARM_PAGE_EMPTY);
+    }
+}
+
+// Puts a page off for which no connection came free. Returns false if it has failed.
+static bool page_put_off(struct warm_page *page)
+{
+    struct proxy_warm *job = page->job;
+    if (page->call.err != ERR_ORIGIN_FULL || job->is_cancelled) {
+        return false;
+    }
+    warm_pace_refused(job, page->asked_us, REFUSAL_no_connection);
+    if (!warm_pace_tries(job, page->tries)) {
+        return false;
+    }
+    page->tries++;
+    page_enter(page, WARM_PAGE_LATER);
+    return true;
 }
 
 static void on_page(struct list_call *call)
 {
     struct warm_page *page = container_of(call, struct warm_page, call);
-    check(page->is_running && !page->is_ready);
+    check(page->phase == WARM_PAGE_RUNS);
     check(page->job->listed != NULL);
     struct proxy_warm *job = page->job;
-    page->is_running = false;
-    page->is_ready = true;
+    worker_defer(job->pw->worker, &job->task);
+    if (page_put_off(page)) {
+        return;
+    }
+    page_enter(page, WARM_PAGE_READY);
     page->next = 0;
     warm_room_page_come(page);
     bool is_circle = call->next.len > 0 &&
@@ -199,18 +236,26 @@ static void on_page(struct list_call *call)
     }
     atomic_fetch_add(&job->published.bytes, bytes);
     atomic_fetch_add(&job->published.objects, call->count);
-    worker_defer(job->pw->worker, &job->task);
 }
 
 static void page_list(struct proxy_warm *job, struct warm_page *page, struct span after)
 {
-    check(!page->is_running && !page->is_ready);
     check(job->listed != NULL && job->listed->is_prefix);
+    page_enter(page, WARM_PAGE_RUNS);
     page->job = job;
-    page->is_running = true;
+    page->tries = 0;
+    page->asked_us = worker_now_us(job->pw->worker);
     page->call.done = on_page;
     list_call_start(job->pw, &page->call, job->listed->bucket, job->listed->key, after,
                     PROXY_LIST_MAX);
+}
+
+static void page_list_again(struct warm_page *page)
+{
+    struct proxy_warm *job = page->job;
+    page_enter(page, WARM_PAGE_RUNS);
+    page->asked_us = worker_now_us(job->pw->worker);
+    list_call_again(&page->call, job->listed->bucket);
 }
 
 // Returns the next listed object. NULL: the next page has not come yet, or the listing has ended
@@ -219,13 +264,16 @@ static struct warm_object *next_listed(struct proxy_warm *job)
 {
     for (unsigned i = 0; i < 2; i++) {
         struct warm_page *page = page_at(job, 0), *other = page_at(job, 1);
-        if (!page->is_ready) {
+        if (page->phase == WARM_PAGE_LATER) {
+            page_list_again(page);
+        }
+        if (page->phase != WARM_PAGE_READY) {
             return NULL;
         }
         // Fetch the next page while the objects of this one are warmed.
         bool is_over = page->next == page->call.count;
-        check(page->next <= page->call.count && !page->is_running);
-        if (!other->is_running && !other->is_ready && page->call.next.len > 0 &&
+        check(page->next <= page->call.count);
+        if (other->phase == WARM_PAGE_EMPTY && page->call.next.len > 0 &&
             (is_over || warm_room_lists_ahead(job))) {
             page_list(job, other, page->call.next);
         }
@@ -280,8 +328,7 @@ static struct warm_object *next_object(struct proxy_warm *job)
 static bool is_exhausted(struct proxy_warm *job)
 {
     return job->object_count == 0 && job->listed == NULL && list_empty(&job->items) &&
-           (job->is_closed || job->is_cancelled) && !job->pages[0].is_running &&
-           !job->pages[1].is_running;
+           (job->is_closed || job->is_cancelled) && !page_runs(job);
 }
 
 static void publish_idle(struct proxy_warm *job)
@@ -319,7 +366,7 @@ static void job_drop(struct proxy_warm *job)
         list_call_cancel(&job->pages[i].call);
         page_release(&job->pages[i]);
     }
-    if (!job->pages[0].is_running && !job->pages[1].is_running) {
+    if (!page_runs(job)) {
         warm_room_item_unref(job, job->listed);
         job->listed = NULL;
     }

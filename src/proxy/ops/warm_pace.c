@@ -15,7 +15,8 @@
 //              STUCK_MAX_US: the job refuses its objects without asking the origin, until a run
 //              is stored
 //
-// The job tries an object TRIES_MAX times more; then the refusal is final.
+// The job tries an object TRIES_MAX times more; then the refusal is final. So it does with a page
+// of a listing for which no connection comes free.
 #include "proxy/ops/warm_private.h"
 
 #define PAUSE_MS 20u
@@ -136,11 +137,17 @@ void warm_pace_refused(struct proxy_warm *job, uint64_t asked_us, enum refusal w
 
 // --- objects that wait ---------------------------------------------------------------------------
 
+bool warm_pace_tries(const struct proxy_warm *job, unsigned tries)
+{
+    check(tries <= TRIES_MAX);
+    return !job->pace.is_hopeless && tries < TRIES_MAX;
+}
+
 bool warm_pace_keep(struct proxy_warm *job, struct warm_object *o, unsigned wait_ms)
 {
     check(o->phase == WARM_PHASE_LATER && o->run_count == 0);
     struct warm_pace *pace = &job->pace;
-    if (pace->is_hopeless || o->tries == TRIES_MAX) {
+    if (!warm_pace_tries(job, o->tries)) {
         return false;
     }
     o->tries++;

@@ -23,10 +23,19 @@ struct warm_item {
     char names[];
 };
 
+enum warm_page_phase {
+    WARM_PAGE_EMPTY,
+    WARM_PAGE_RUNS,  // the origin is asked for it
+    WARM_PAGE_LATER, // no connection came free in time; the job asks again
+    WARM_PAGE_READY, // its entries are warmed
+};
+
 struct warm_page { // a page of the listing of proxy_warm.listed
     struct list_call call;
     struct proxy_warm *job;
-    bool is_running, is_ready;
+    enum warm_page_phase phase; // written by page_enter()
+    unsigned tries;             // number of retries
+    uint64_t asked_us;
     unsigned next;  // index of the next entry to warm
     uint64_t bytes; // charged to the memory budget
 };
@@ -164,6 +173,8 @@ void warm_pace_stored(struct proxy_warm *job); // call it when a run of the job 
 // Call it when a run that was requested at `asked_us` was refused, by the store or for want of a
 // connection to the origin.
 void warm_pace_refused(struct proxy_warm *job, uint64_t asked_us, enum refusal why);
+// Returns true if something that was refused `tries` times may be tried again.
+bool warm_pace_tries(const struct proxy_warm *job, unsigned tries);
 // Schedules another try of the object after at least `wait_ms`. Returns false if there have been
 // too many tries, or if nothing can be stored.
 bool warm_pace_keep(struct proxy_warm *job, struct warm_object *o, unsigned wait_ms);

@@ -88,7 +88,7 @@ void warm_room_item_unref(struct proxy_warm *job, struct warm_item *item)
 
 void warm_room_page_come(struct warm_page *page)
 {
-    check(page->is_ready && page->call.count <= PROXY_LIST_MAX);
+    check(page->phase == WARM_PAGE_READY && page->call.count <= PROXY_LIST_MAX);
     page->bytes = PROXY_LIST_MAX * sizeof(struct list_entry);
     for (unsigned i = 0; i < page->call.count; i++) {
         page->bytes += page->call.entries[i].key.len;
@@ -98,7 +98,7 @@ void warm_room_page_come(struct warm_page *page)
 
 void warm_room_page_gone(struct warm_page *page)
 {
-    check(page->is_ready);
+    check(page->phase == WARM_PAGE_READY);
     names_take(page->job, page->bytes);
 }
 
