@@ -250,6 +250,13 @@ static bool answer(struct connection *c)
     if (sscanf(path, "/hasty/%zu", &n) == 1) {
         return send_status(c->fd, n) && skip_body(c, length);
     }
+    if (sscanf(path, "/granted/%zu", &n) == 1) {
+        char heads[200];
+        snprintf(heads, sizeof(heads),
+                 "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 %zu Status\r\nContent-Length: 2\r\n\r\nno",
+                 n);
+        return send_text(c->fd, heads) && skip_body(c, length);
+    }
     if (sscanf(path, "/stray/%zu", &n) == 1) {
         return answer_twice(c->fd, n);
     }

@@ -16,6 +16,7 @@
 //   /none           204
 //   /refuse/N       reads the body, answers status N, stays open
 //   /hasty/N        answers status N before it reads the body, which it reads then; stays open
+//   /granted/N      100 and, in one piece, status N before it reads the body; stays open
 //   /stray/N        as /bytes/N, and with it, in one piece, another answer that nobody asked for
 // A thread per connection; counters say what was seen.
 #ifndef FOREBAY_TESTS_UNIT_NET_TINY_ORIGIN_H
