@@ -64,12 +64,13 @@ static uint32_t number_take(struct segment_log *log)
         pthread_mutex_lock(&dir->format_lock);
         dir->format.next_segment = limit;
         enum err err = store_dir_write_format(dir);
+        int failed = dir->failed_errno;
         pthread_mutex_unlock(&dir->format_lock);
         if (err == ERR_DISK_FULL) {
             return 0;
         }
         if (err != ERR_OK) {
-            disk_filling_off(log->disk, "format", errno);
+            disk_filling_off(log->disk, "format", failed);
             return 0;
         }
         pthread_mutex_lock(&log->guarded.lock);
