@@ -108,7 +108,7 @@ static void store_enter_workers(struct store *store)
 
 // Records in `format` that the cache is open, and reserves segment numbers and generations for this
 // process.
-static enum err store_mark_open(struct store *store)
+static enum err store_mark_open(struct store *store, struct buf *ret_why)
 {
     struct store_format *format = &store->disk.dir.format;
     check(atomic_load(&store->index.current) != NULL);
@@ -119,7 +119,11 @@ static enum err store_mark_open(struct store *store)
     format->clean = false;
     format->append_count = 0;
     store_boot_id(format->boot_id);
-    return store_dir_write_format(&store->disk.dir);
+    enum err err = store_dir_write_format(&store->disk.dir);
+    if (err != ERR_OK) {
+        buf_printf(ret_why, "%s: %s", store->disk.dir.path, error_row(err)->text);
+    }
+    return err;
 }
 
 // Hides the runs of a key that an earlier process condemned, and removes them from the index.
@@ -187,12 +191,6 @@ static enum err store_begin(struct store *store, const struct store_options *opt
         recovery_adopt_clean(&store->recovery);
         err = state_condemned_load(&store->condemned);
     }
-    if (err == ERR_OK) {
-        err = store_mark_open(store);
-    }
-    if (err == ERR_OK) {
-        state_condemned_each(&store->condemned, on_condemned_key, store);
-    }
     if (err != ERR_OK && !buf_ok(ret_why)) {
         return err;
     }
@@ -216,7 +214,12 @@ static enum err store_attach(struct store *store, const struct store_options *op
     state_holders_load(&store->disk, options->holders, options->holder_count);
     uint64_t ours = segment_files_bytes(store->disk.dir.segments_fd) +
                     index_file_bytes(store->disk.dir.index_fd);
-    return store_begin(store, options, ours, ret_why);
+    err = store_begin(store, options, ours, ret_why);
+    err = err == ERR_OK ? store_mark_open(store, ret_why) : err;
+    if (err == ERR_OK) {
+        state_condemned_each(&store->condemned, on_condemned_key, store);
+    }
+    return err;
 }
 
 // Returns true if the directory never held a cache and cannot hold one. That is a mistake in the
@@ -289,6 +292,7 @@ static void store_free(struct store *store)
         }
     }
     store_dir_close(&store->disk.dir);
+    check(pthread_mutex_destroy(&store->disk.opening_lock) == 0);
     disk_spares_done(&store->disk.spares);
     state_epochs_done(&store->epochs);
     state_doubts_done(&store->doubts);
@@ -324,11 +328,13 @@ enum err store_open(const struct store_options *options, struct loop *loop,
                                  "on tasks (ulimit -u, or pids.max of the cgroup)");
         return ERR_LIMIT;
     }
+    check(pthread_mutex_init(&store->disk.opening_lock, NULL) == 0);
     state_epochs_init(&store->epochs, &store->disk, store_unattached_disown);
     state_doubts_init(&store->doubts, &store->disk);
     state_condemned_init(&store->condemned, &store->disk);
     state_pins_init(&store->pins, &store->disk);
     store_late_init(&store->late, &(struct store_late_host){.begin = store_begin,
+                                                            .mark_open = store_mark_open,
                                                             .begin_threads = store_begin_threads,
                                                             .give_up = store_give_up});
     store->loop = loop;

@@ -9,7 +9,8 @@
 // There is also nothing to do if the directory has been attached since (store_late.c), because it
 // then began empty.
 //
-// Runs on a thread of the blocking pool, under the lock of `format`.
+// Runs on a thread of the blocking pool, under the lock that store_late.c holds while it opens the
+// directory.
 #include "store/care/store_unattached.h"
 
 #include <errno.h>
@@ -58,7 +59,7 @@ enum err store_unattached_disown(struct store_disk *disk)
     bool removed;
     enum err err = ERR_OK;
     check(disk->dir.path != NULL);
-    pthread_mutex_lock(&disk->dir.format_lock);
+    pthread_mutex_lock(&disk->opening_lock);
     bool there = !disk->attached && !atomic_load(&disk->is_disowned) &&
                  !(is_absent(disk, "index/data.mdb") &&
                    is_absent(disk, STORE_DIR_PRIVATE "/index/data.mdb"));
@@ -69,6 +70,6 @@ enum err store_unattached_disown(struct store_disk *disk)
         log_warn("index_of_unusable_cache", "err=%s dir=%s", error_name(err),
                  log_quote(span_from_cstr(disk->dir.path)));
     }
-    pthread_mutex_unlock(&disk->dir.format_lock);
+    pthread_mutex_unlock(&disk->opening_lock);
     return err;
 }

@@ -7,6 +7,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/file.h>
@@ -34,11 +35,19 @@ static struct {
     _Atomic uint64_t free_bytes; // as long as is_played
     atomic_bool is_played;
     atomic_uint tries;
+    atomic_bool hangs; // mkdir() waits for `go_on`
+    atomic_bool is_hung;
+    sem_t go_on;
 } played;
 
 int mkdir(const char *path, mode_t mode)
 {
     atomic_fetch_add(&played.tries, 1);
+    if (atomic_exchange(&played.hangs, false)) {
+        atomic_store(&played.is_hung, true);
+        while (sem_wait(&played.go_on) != 0) {
+        }
+    }
     if (atomic_load(&played.is_full)) {
         errno = ENOSPC;
         return -1;
@@ -349,6 +358,49 @@ static unsigned group_of(void *ctx, struct span realm, struct span bucket, struc
     (void)bucket;
     (void)key;
     return STORE_PRIORITY_NORMAL;
+}
+
+// The disk hangs during an attempt. A reload does not wait for it, and its settings hold after the
+// attach, although the attempt began before.
+Test(store_late, reload_does_not_wait_for_a_hung_attempt)
+{
+    struct box box;
+    struct buf why;
+    buf_init(&why, 1000);
+    struct store_holder holder = {.kind = SPAN("realm"), .name = SPAN("one")};
+    struct store_holder later = {.kind = SPAN("realm"), .name = SPAN("two")};
+    cr_assert(sem_init(&played.go_on, 0, 0) == 0);
+    begin(&box);
+    box.options.holders = &holder;
+    box.options.holder_count = 1;
+    fill_up();
+    cr_assert(box_open(&box));
+    atomic_store(&played.is_hung, false);
+    atomic_store(&played.hangs, true);
+    give_room();
+    wait_for(atomic_load(&played.is_hung));
+    struct store_limits limits = {.size_bytes = 64 * MIB,
+                                  .headroom_percent = 10,
+                                  .verify_always = true,
+                                  .block_size_bytes_max = 4 * MIB};
+    struct store_group groups[] = {{.priority = STORE_PRIORITY_NORMAL, .pin = true, .identity = 7}};
+    cr_assert_eq(store_holders_add(box.store, &holder, 1), ERR_OK);
+    cr_assert_eq(store_holders_add(box.store, &later, 1), ERR_OK);
+    cr_assert_eq(store_set_limits(box.store, &limits, &why), ERR_OK);
+    store_set_groups(box.store, groups, 1);
+    store_set_group_of(box.store, group_of, &box);
+    cr_assert(!box.store->disk.attached);
+    cr_assert(sem_post(&played.go_on) == 0);
+    wait_for(box.store->disk.attached);
+    cr_assert(atomic_load(&box.store->verify_always));
+    cr_assert(store_block_size_max(box.store) >= 4 * MIB);
+    struct retention *r = &box.store->retention;
+    pthread_mutex_lock(&r->names.lock);
+    cr_assert(r->names.group_of == group_of && r->names.ctx == &box);
+    pthread_mutex_unlock(&r->names.lock);
+    wait_for(box_put(&box, &first) == ERR_OK);
+    buf_done(&why);
+    leave(&box);
 }
 
 Test(store_late, groups_set_before_the_attach_are_known)
