@@ -120,7 +120,7 @@ static bool number_parse(struct span value, bool flagged, struct state_row *ret_
         return false;
     }
     ret_row->flag = flag == 1;
-    return span_to_u64(number, &ret_row->number);
+    return span_to_u64(number, &ret_row->number) && ret_row->number <= STATE_NUMBER_MAX;
 }
 
 static bool row_parse(struct span value, bool flagged, struct state_row *ret_row)

@@ -12,6 +12,10 @@
 #include "base/bytes.h"
 #include "base/hash.h"
 
+// The largest number that a table read from `format` may have. Far above any that is ever used, and
+// adding to it does not overflow.
+#define STATE_NUMBER_MAX INT64_MAX
+
 enum state_kind {
 #define STATE(name, row, others, max, beyond, flagged) STATE_##name,
 #include "store/disk/state_table.def"

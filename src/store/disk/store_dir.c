@@ -190,7 +190,7 @@ enum err store_format_parse(struct span text, struct store_format *ret_format)
         !hex_decode(hash_key, key, sizeof(key)) ||
         !format_u64(&rest, "segment-size", SEGMENT_SIZE_MAX, &segment_size) ||
         !format_u64(&rest, "next-segment", UINT32_MAX, &next_segment) ||
-        !format_u64(&rest, "next-generation", UINT64_MAX, &f.next_generation) ||
+        !format_u64(&rest, "next-generation", STATE_NUMBER_MAX, &f.next_generation) ||
         !disk_format_line(&rest, "boot-id", &boot_id) || boot_id.len > STORE_BOOT_ID_MAX ||
         !disk_format_line(&rest, "state", &state) ||
         !format_u64(&rest, "index-txn", UINT64_MAX, &f.index_txn)) {

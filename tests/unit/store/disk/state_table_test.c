@@ -69,7 +69,7 @@ Test(state_table, reads_what_it_writes)
                                "holder 00000000000000030000000000000000 0\n"
                                "other-doubts 5 0\n"
                                "doubt 00000000000000080000000000000001 0 1\n"
-                               "doubt 00000000000000090000000000000002 18446744073709551615 0\n"
+                               "doubt 00000000000000090000000000000002 9223372036854775807 0\n"
                                "other-condemned 4\n"
                                "condemned 000000000000000a0000000000000003 9\n";
     struct span rest = SPAN(text);
@@ -88,14 +88,17 @@ Test(state_table, reads_what_it_writes)
 
 Test(state_table, refuses_damaged_lines)
 {
-    static const char *const bad[] = {"other-epochs x\n",
-                                      "epoch 00 3\n",
-                                      "epoch 0000000000000001ffffffffffffffff\n",
-                                      "epoch 0000000000000001ffffffffffffffff 3 1\n",
-                                      "other-doubts 5\n",
-                                      "other-doubts 5 2\n",
-                                      "doubt 00000000000000080000000000000001 1\n",
-                                      "doubt 00000000000000080000000000000001 x 1\n"};
+    static const char *const bad[] = {
+        "other-epochs x\n",
+        "epoch 00 3\n",
+        "epoch 0000000000000001ffffffffffffffff\n",
+        "other-epochs 9223372036854775808\n",
+        "epoch 0000000000000001ffffffffffffffff 18446744073709551615\n",
+        "epoch 0000000000000001ffffffffffffffff 3 1\n",
+        "other-doubts 5\n",
+        "other-doubts 5 2\n",
+        "doubt 00000000000000080000000000000001 1\n",
+        "doubt 00000000000000080000000000000001 x 1\n"};
     for (unsigned i = 0; i < ARRAY_LEN(bad); i++) {
         struct span rest = span_from_cstr(bad[i]);
         memset(&table, 0, sizeof(table));

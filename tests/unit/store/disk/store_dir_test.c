@@ -36,13 +36,13 @@ static struct store_format format_sample(void)
     memset(f.cache_id, 0xa5, sizeof(f.cache_id));
     f.state.others[STATE_EPOCHS].number = 12;
     put_row(&f.state, STATE_EPOCHS, (struct hash128){1, UINT64_MAX}, 3, false);
-    put_row(&f.state, STATE_EPOCHS, (struct hash128){1ull << 63, 0}, UINT64_MAX, false);
+    put_row(&f.state, STATE_EPOCHS, (struct hash128){1ull << 63, 0}, INT64_MAX, false);
     f.state.others[STATE_HOLDERS].number = 7;
     put_row(&f.state, STATE_HOLDERS, (struct hash128){3, UINT64_MAX}, 0, false);
     put_row(&f.state, STATE_HOLDERS, (struct hash128){1ull << 63, 5}, 7, false);
     f.state.others[STATE_DOUBTS].number = 5;
     put_row(&f.state, STATE_DOUBTS, (struct hash128){8, 1}, 0, true);
-    put_row(&f.state, STATE_DOUBTS, (struct hash128){9, 2}, UINT64_MAX, false);
+    put_row(&f.state, STATE_DOUBTS, (struct hash128){9, 2}, INT64_MAX, false);
     return f;
 }
 
