@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Builds this room: copies tables from the options, and makes a context for each worker and the
-// handler that http calls.
+// Builds the room: tables copied from the options, one context per worker, the handler that http
+// calls.
 
 #include "base/random.h"
 #include "proxy/core/core.h"
@@ -56,14 +56,19 @@ enum err proxy_new(const struct proxy_options *options, struct proxy **ret_proxy
     uint32_t start_id = (uint32_t)random_u64();
     hex_encode(&start_id, sizeof(start_id), proxy->id_prefix);
     proxy->log_live = access_log_live_new(proxy->worker_count);
-    if (options->access_log_path != NULL) {
-        struct proxy_access_log_file *file;
-        enum err err = proxy_access_log_open(options->access_log_path, &file, ret_why);
-        if (err != ERR_OK) {
-            proxy_free(proxy);
-            return err;
-        }
+    struct proxy_access_log_file *file;
+    enum err err = proxy_access_log_open(options->access_log_path, &file, ret_why);
+    if (err == ERR_OK) {
         proxy->access_log = access_log_new(file, proxy->worker_count);
+        if (proxy->access_log == NULL) {
+            buf_append_cstr(ret_why, "the thread of the access log could not be started: raise the "
+                                     "limit on tasks (ulimit -u, or pids.max of the cgroup)");
+            err = ERR_LIMIT;
+        }
+    }
+    if (err != ERR_OK) {
+        proxy_free(proxy);
+        return err;
     }
     proxy->options.settings.logs_access = options->access_log_path != NULL;
     struct fill_options fill = {
@@ -109,22 +114,19 @@ void proxy_free(struct proxy *proxy)
 
 void proxy_reopen_logs(struct proxy *proxy)
 {
-    if (proxy->access_log != NULL) {
-        access_log_reopen(proxy->access_log);
-    }
+    access_log_reopen(proxy->access_log);
 }
 
 // --- new keys ------------------------------------------------------------------------------------
 
-// New access keys arrive in two rounds, because of writes in flight. In the first round every
-// worker learns the new realms. Only then, in the second round, do workers admit requests by the
-// new keys. So when a run is stored in a new realm, every worker knows that realm, and a write that
-// ends after that invalidates the run (pass_writes.c).
+// In two rounds, because of writes in flight: first every worker learns the new realms, then the
+// first worker admits requests by the new keys. So a write that ends after a run was stored in a
+// new realm knows that realm (pass_keys.c), wherever the write ends.
 struct reload {
     struct proxy *proxy;
     struct access_keys *access_keys;
-    uint64_t number;       // a newer reload may overtake an older one in the second round
-    _Atomic unsigned left; // workers that have not taken part in this round yet
+    uint64_t number;       // reloads may overtake one another in their second round
+    _Atomic unsigned left; // workers that have yet to take part in this round
 };
 
 struct reload_message {
@@ -135,7 +137,7 @@ struct reload_message {
 static void reload_round(struct reload *reload,
                          void (*deliver)(struct worker *to, struct message *message))
 {
-    struct proxy *proxy = reload->proxy; // `reload` may be freed once the last message is sent
+    struct proxy *proxy = reload->proxy; // the last message may be the end of the reload
     atomic_store(&reload->left, proxy->worker_count);
     for (unsigned i = 0; i < proxy->worker_count; i++) {
         struct reload_message *m = calloc(1, sizeof(*m));
@@ -146,8 +148,7 @@ static void reload_round(struct reload *reload,
     }
 }
 
-// Applies the message on this worker. Returns the reload if this worker is the last of the round,
-// otherwise NULL.
+// Takes the message; NULL unless this worker is the last one of the round.
 static struct reload *reload_take(struct message *message, struct access_keys **held,
                                   uint64_t *held_number)
 {
@@ -199,13 +200,9 @@ static void on_set(void *ctx)
 void proxy_set(struct proxy *proxy, const struct proxy_settings *settings,
                struct proxy_access_log_file *log_file, sem_t *told)
 {
-    if (log_file != NULL && proxy->access_log == NULL) {
-        proxy->access_log = access_log_new(log_file, proxy->worker_count);
-    } else if (log_file != NULL) {
+    if (log_file != NULL) {
         access_log_switch(proxy->access_log, log_file);
     }
-    places_add(proxy, settings); // before any worker reads or writes there
-    struct proxy_settings now = *settings;
-    now.logs_access = settings->logs_access && proxy->access_log != NULL;
-    live_publish(proxy, &now, NULL, on_set, told);
+    places_add(proxy, settings); // before anybody reads or writes there
+    live_publish(proxy, settings, NULL, on_set, told);
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The access log: one line per request. A worker writes the line into a ring of its own, without a
-// lock and without ever waiting. If the line does not fit, it is lost and counted. The log thread
-// copies the rings to the file or to stdout, and may block there.
+// One line per request. A worker writes the line into a ring of its own, without a lock and without
+// ever waiting: a line that does not fit is counted and lost. The log thread copies the rings to
+// the file or to stdout, and may block there.
 //
-// The log thread sleeps on an eventfd and sets `is_asleep`. The worker that writes the next line
-// wakes it. The thread then waits LINGER_MS before it copies, so that a busy server pays one
-// wake-up for many lines.
+// The thread sleeps on an eventfd and says so in `is_asleep`; the first line after that wakes it.
+// It waits LINGER_MS before it copies, so that a busy server pays one wake-up for many lines. It
+// runs even if the log is off, so that a reload which turns the log on needs no new thread.
 //
-// access_log_line.c appends the pieces of a line. Each format has a file of its own.
+// access_log_line.c has the pieces of a line, and each format has a file of its own.
 #include "base/random.h"
 #include "base/thread.h"
 #include "proxy/log/access_log_private.h"
@@ -26,7 +26,7 @@
 #define LINGER_MS 10
 #define FILE_WRITE_MAX (256u * 1024u)
 #define PIPE_WRITE_MAX 4096u // a writable pipe takes this much at once without blocking
-#define STOP_WAIT_MS 1000    // at shutdown, longest wait for a reader of the pipe
+#define STOP_WAIT_MS 1000    // at shutdown, for a pipe whose reader does not read
 
 struct ring {
     struct access_log_ring lines;
@@ -39,8 +39,8 @@ struct proxy_access_log_file {
     char *path;   // NULL: stdout, or off
     int fd;       // -1: off, lines are dropped
     bool is_file; // a regular file, so writes do not block
-    // For each ring, access_log_ring_filled() when access_log_switch() set this file. NULL: it is
-    // the first file.
+    // For each ring, access_log_ring_filled() when this file replaced another. NULL: it is the
+    // first.
     unsigned long *since;
 };
 
@@ -111,8 +111,7 @@ static void lines_lost(struct access_log *log, const char *bytes, size_t len, in
     }
 }
 
-// Returns how many bytes to write at once: whole lines, unless one line is longer than
-// PIPE_WRITE_MAX.
+// Returns the length of the whole lines that fit in one write.
 static size_t write_len(const struct access_log *log, const char *bytes, size_t len)
 {
     check(len > 0);
@@ -176,7 +175,7 @@ static bool drain(struct access_log *log)
     return any;
 }
 
-// Switches to the next file, if there is one. Lines from before access_log_switch() still go to the
+// Switches to the next file, if there is one. The lines written before it was set still go to the
 // previous file.
 static void take_next(struct access_log *log)
 {
@@ -208,8 +207,7 @@ static void *run_thread(void *ctx)
         if (stopping) {
             return NULL;
         }
-        // Sequentially consistent, like the workers' load: either a worker sees the flag and wakes
-        // this thread, or drain() sees the worker's line.
+        // Sequentially consistent, as is the workers' load of it.
         atomic_store(&log->is_asleep, true);
         if (drain(log)) {
             atomic_store(&log->is_asleep, false);
@@ -260,6 +258,20 @@ void proxy_access_log_close(struct proxy_access_log_file *file)
     free(file);
 }
 
+static void log_done(struct access_log *log)
+{
+    check(log->file != NULL);
+    for (unsigned i = 0; i < log->ring_count; i++) {
+        access_log_ring_done(&log->rings[i].lines);
+    }
+    free(log->rings);
+    free(log->batch);
+    proxy_access_log_close(log->file);
+    proxy_access_log_close(atomic_load(&log->next));
+    (void)close(log->wake_fd);
+    free(log);
+}
+
 struct access_log *access_log_new(struct proxy_access_log_file *file, unsigned worker_count)
 {
     check(file != NULL && file->since == NULL);
@@ -280,8 +292,10 @@ struct access_log *access_log_new(struct proxy_access_log_file *file, unsigned w
     check(log->batch != NULL);
     log->wake_fd = eventfd(0, EFD_CLOEXEC);
     check(log->wake_fd >= 0);
-    int rc = pthread_create(&log->thread, NULL, run_thread, log);
-    check(rc == 0);
+    if (pthread_create(&log->thread, NULL, run_thread, log) != 0) {
+        log_done(log);
+        return NULL;
+    }
     return log;
 }
 
@@ -293,24 +307,13 @@ void access_log_free(struct access_log *log)
     atomic_store(&log->stopping, true);
     wake(log);
     (void)pthread_join(log->thread, NULL);
-    check(log->file != NULL);
-    for (unsigned i = 0; i < log->ring_count; i++) {
-        access_log_ring_done(&log->rings[i].lines);
-    }
-    free(log->rings);
-    free(log->batch);
-    proxy_access_log_close(log->file);
-    proxy_access_log_close(atomic_load(&log->next));
-    (void)close(log->wake_fd);
-    free(log);
+    log_done(log);
 }
 
 void access_log_reopen(struct access_log *log)
 {
-    if (log != NULL) {
-        atomic_store(&log->reopening, true);
-        wake(log);
-    }
+    atomic_store(&log->reopening, true);
+    wake(log);
 }
 
 void access_log_switch(struct access_log *log, struct proxy_access_log_file *file)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shared by the files that answer operators: inspect.c (one object), inspect_list.c (a page of
-// objects), evict.c, warm.c and list_call.c (a listing from the origin). They run on the worker
-// that received the operator's call.
+// them), evict.c, warm.c and list_call.c (a listing from the origin). Runs on the worker that
+// received the question.
 #ifndef FOREBAY_PROXY_OPS_INSPECT_PRIVATE_H
 #define FOREBAY_PROXY_OPS_INSPECT_PRIVATE_H
 
@@ -26,8 +26,8 @@ struct inspect_look {
     uint64_t etag_hash, generation;
 };
 void inspect_look_begin(struct proxy_worker *pw, struct inspect_look *look, bool with_etag);
-// Continues the look. *windows is the number of look-ups that are left in this turn. Returns false
-// if they were too few; then call it again in another turn.
+// Returns false if it must be called again in another turn. *windows is the number of look-ups that
+// are left in this turn.
 bool inspect_look_step(struct proxy_worker *pw, struct inspect_look *look, unsigned *windows);
 
 // --- list_call.c ---------------------------------------------------------------------------------
@@ -38,16 +38,16 @@ struct list_entry {
     uint64_t etag_hash; // hash64() of the ETag as the origin sent it; 0: it sent none
 };
 
-// Fetches one page of ListObjectsV2. The caller embeds it in a struct, and must not touch it until
+// Fetches one page of ListObjectsV2. Part of a struct of the caller, who must not touch it until
 // done() runs.
 struct list_call {
     void (*done)(struct list_call *call);
-    enum err err; // ERR_OK, ERR_CANCELLED, the origin's error, or why no request could be sent
+    enum err err; // result: ERR_OK, ERR_CANCELLED, the origin's error, or why it could not be asked
     struct list_entry *entries;
     unsigned count;
     struct span next;        // token of the next page; empty: there is none
-    struct arena *arena;     // memory of the entries and `next`; see list_call_release()
-    struct proxy_worker *pw; // the members from here on are private
+    struct arena *arena;     // has the entries and `next`; see list_call_release()
+    struct proxy_worker *pw; // private from here
     unsigned capacity;
     struct origin_relay relay;
     struct s3_request request;
@@ -61,7 +61,9 @@ struct list_call {
 };
 void list_call_start(struct proxy_worker *pw, struct list_call *call, struct span bucket,
                      struct span prefix, struct span after, unsigned max);
-void list_call_cancel(struct list_call *call);  // done() still runs, if it has not yet
-void list_call_release(struct list_call *call); // after done(); frees the entries and `next`
+// Asks for the same page again, after done() with an error. The bucket is the same.
+void list_call_again(struct list_call *call, struct span bucket);
+void list_call_cancel(struct list_call *call);  // done() still runs; harmless when it is over
+void list_call_release(struct list_call *call); // after done(); entries and next are gone
 
 #endif

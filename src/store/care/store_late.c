@@ -1,24 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 // If the file system is full at the start, the cache directory cannot be used: there is no room for
-// its index, or even for `format`. The store then holds nothing. The thread of this file tries to
-// open the directory every two seconds, until that succeeds or the store closes. After success, the
-// store is like any other on a file system that is almost full (disk_room.c).
+// its index, or even for `format`. Nothing is stored then, and the thread of this file tries to
+// open the directory again every two seconds, until that works or the store closes. From then on
+// the store is like any other on a file system that is almost full (disk_room.c).
 //
 // The cache begins empty, whatever is in the directory. An existing index may be missing writes
 // that were proxied while the directory was not attached, so it is removed. So no cached byte is
-// older than the moment of attaching. If a write is in progress at that moment, the key's home
-// handles it as usual. (A full disk with a used cache does not get here: its oldest segments make
-// room at the start, store_fit.c.)
+// older than the moment of attaching. A write in progress is handled by its key's home, as always.
+// (A full disk with a used cache does not get here: at the start its oldest segments make room,
+// store_fit.c.)
 //
 // The process keeps its state and writes it to the new `format`: hash key, epochs, doubts, numbers
-// of holders, and generations. Writes may be in progress that began without a note in `format`. So
-// all buckets are noted as being written to, until no write is in progress.
+// of holders, and generations. Writes that began without a note in `format` may be in progress. So
+// all buckets are noted until no write is.
 //
-// The thread holds its lock during each attempt, so that limits, rules and pins cannot change
-// meanwhile. A call that sets one of them waits for the lock. It then either changes the options of
-// the next attempt, or finds the store attached. `attached` is set under the lock of `format`, when
-// everything works. A thread that has read it as false works without a store. A thread that waits
-// for the lock of `format` to disown the index (store_unattached.c) then finds nothing to disown.
+// A hung disk may make an attempt last. So the thread holds none of the locks that a reload or the
+// admin port needs while it waits for the disk. It copies the settings (limits, groups) first. If
+// one of them changes during the attempt, the attempt fails, and the next one follows at once.
+//
+// `attached` is set once everything works, under two locks. Under the lock of `format`, because all
+// changes of the state until then must be in the `format` that was just written, and later ones are
+// written to it. And under the lock of the settings: a call that changes one finds the store either
+// attached or not. A thread that has read `attached` as false works without a store. A thread that
+// waits for disk->opening_lock to disown the index (store_unattached.c) finds the store attached.
 #include "store/care/store_late.h"
 
 #include <stdlib.h>
@@ -36,19 +40,11 @@
 #define PAUSE_US 2000000u
 #define WHY_MAX 4000u
 
-// Removes the directory's content and writes this process's state to a new `format`. Under the lock
-// of `format`.
-static enum err late_take_over(struct store *store, struct store_dir *found)
+// Writes this process's state to `format`.
+static enum err late_take_over_locked(struct store *store, struct store_dir *found)
 {
     struct store_dir *dir = &store->disk.dir;
-    check(dir->fd < 0 && dir->lock_fd < 0 && dir->segments_fd < 0 && dir->index_fd < 0);
-    check(found->segments_fd >= 0 && found->index_fd >= 0);
     check(dir->format.hash_key != 0);
-    segment_files_wipe(found->segments_fd);
-    index_remove_files(found->index_fd);
-    if (!found->fresh) {
-        log_warn("cache_emptied", "reason=late");
-    }
     struct store_format *format = &dir->format;
     uint64_t generation = atomic_load(&store->generation) + STORE_GENERATIONS_AHEAD;
     format->next_generation = max_u64(generation, found->format.next_generation);
@@ -70,46 +66,95 @@ static enum err late_take_over(struct store *store, struct store_dir *found)
     return store_dir_write_format(dir);
 }
 
-// Opens the directory with the current limits and rules. Under the lock of `format`.
-static enum err late_open_locked(struct store *store, struct buf *why)
+// Removes the directory's content and makes it this process's.
+static enum err late_take_over(struct store *store, struct store_dir *found)
+{
+    struct store_dir *dir = &store->disk.dir;
+    check(dir->fd < 0 && dir->lock_fd < 0 && dir->segments_fd < 0 && dir->index_fd < 0);
+    check(found->segments_fd >= 0 && found->index_fd >= 0);
+    segment_files_wipe(found->segments_fd);
+    index_remove_files(found->index_fd);
+    if (!found->fresh) {
+        log_warn("cache_emptied", "reason=late");
+    }
+    pthread_mutex_lock(&dir->format_lock);
+    enum err err = late_take_over_locked(store, found);
+    pthread_mutex_unlock(&dir->format_lock);
+    return err;
+}
+
+// Sets `attached`. ERR_AGAIN: a setting has changed, so the attempt is worth nothing. Under the
+// lock of `format`.
+static enum err late_take_effect(struct store *store)
 {
     struct store_late *late = &store->late;
-    struct store_limits limits = store_size_limits(store);
-    check(!store->disk.attached && late->options.dir != NULL);
-    // Otherwise this process's own locks would make store_dir_open() fail.
-    store_dir_leave(&store->disk.dir);
-    struct store_dir found;
-    late->options.block_size_bytes_max = limits.block_size_bytes_max;
-    enum err err = store_dir_open(&found, late->options.dir, why);
-    if (err == ERR_OK) {
-        err = late_take_over(store, &found);
-        err = err == ERR_OK ? late->host.begin(store, &late->options, 0, why) : err;
+    pthread_mutex_lock(&late->guarded.lock);
+    bool is_same = late->guarded.settings.changes == late->now.changes;
+    if (is_same) {
+        scrub_set_rate(&store->scrub, late->now.limits.scrub_bytes_per_s); // nothing is stored yet
+        disk_tell_trouble(&store->disk, false); // nobody can report trouble yet
+        disk_room_wait(&store->disk, 0);
+        disk_set_attached(&store->disk);
     }
+    pthread_mutex_unlock(&late->guarded.lock);
+    return is_same ? ERR_OK : ERR_AGAIN;
+}
+
+// Does the rest of the opening, now that the directory is this process's.
+static enum err late_begin(struct store *store, struct buf *why)
+{
+    struct store_late *late = &store->late;
+    enum err err = late->host.begin(store, &late->options, 0, why);
+    if (err != ERR_OK) {
+        return err;
+    }
+    check(late->now.limits.block_size_bytes_max <= store->log.segment_size_bytes / 2);
+    (void)disk_io_probe_residency(store->disk.dir.path); // not possible earlier
+    state_pins_set_unread(&store->pins);
+    retention_set_group_of(&store->retention, late->now.group_of, late->now.group_ctx);
+    pthread_mutex_lock(&store->disk.dir.format_lock);
+    err = late->host.mark_open(store, why);
+    err = err == ERR_OK ? late_take_effect(store) : err;
+    pthread_mutex_unlock(&store->disk.dir.format_lock);
+    return err;
+}
+
+// Opens the directory with the current settings.
+static enum err late_open(struct store *store, struct buf *why)
+{
+    struct store_late *late = &store->late;
+    check(!store->disk.attached && late->options.dir != NULL);
+    pthread_mutex_lock(&late->guarded.lock);
+    late->now = late->guarded.settings;
+    pthread_mutex_unlock(&late->guarded.lock);
+    if (late->now.has_new_limits) {
+        store_size_set_limits(store, &late->now.limits);
+    }
+    late->options.block_size_bytes_max = late->now.limits.block_size_bytes_max;
+    late->options.group_count = late->now.group_count;
+    store_dir_leave(&store->disk.dir); // otherwise our own locks on it would make the opening fail
+    struct store_dir found;
+    enum err err = store_dir_open(&found, late->options.dir, why);
+    err = err == ERR_OK ? late_take_over(store, &found) : err;
+    err = err == ERR_OK ? late_begin(store, why) : err;
     store_dir_close(&found);
     if (err != ERR_OK) {
         late->host.give_up(store);
-        return err;
     }
-    check(limits.block_size_bytes_max <= store->log.segment_size_bytes / 2);
-    (void)disk_io_probe_residency(store->disk.dir.path); // needs a directory that can be written
-    state_pins_set_unread(&store->pins);
-    // limits.scrub_bytes_per_s may have changed since the start.
-    scrub_set_rate(&store->scrub, limits.scrub_bytes_per_s);
-    retention_set_group_of(&store->retention, late->guarded.group_of, late->guarded.group_ctx);
-    disk_tell_trouble(&store->disk, false); // no other thread can report trouble yet
-    disk_room_wait(&store->disk, 0);
-    disk_set_attached(&store->disk);
-    return ERR_OK;
+    return err;
 }
 
-// Tries once. Returns true if the directory is now attached.
-static bool late_attach_locked(struct store *store)
+// Returns true if the directory is attached.
+static bool late_attach(struct store *store)
 {
     struct buf why;
     buf_init(&why, WHY_MAX);
-    pthread_mutex_lock(&store->disk.dir.format_lock);
-    enum err err = late_open_locked(store, &why);
-    pthread_mutex_unlock(&store->disk.dir.format_lock);
+    pthread_mutex_lock(&store->disk.opening_lock);
+    enum err err;
+    do {
+        err = late_open(store, &why);
+    } while (err == ERR_AGAIN);
+    pthread_mutex_unlock(&store->disk.opening_lock);
     check(atomic_load(&store->disk.attached) == (err == ERR_OK));
     if (err == ERR_OK) {
         store->late.host.begin_threads(store);
@@ -125,23 +170,30 @@ static bool late_attach_locked(struct store *store)
     return err == ERR_OK;
 }
 
+// Waits for the next attempt. Returns false if the thread must stop.
+static bool late_wait(struct store_late *late)
+{
+    struct timespec until = disk_timespec_of_us(disk_real_us() + PAUSE_US);
+    pthread_mutex_lock(&late->guarded.lock);
+    while (!disk_thread_stops(&late->guarded.thread) &&
+           pthread_cond_timedwait(&late->guarded.wake, &late->guarded.lock, &until) == 0) {
+    }
+    bool goes_on = !disk_thread_stops(&late->guarded.thread);
+    pthread_mutex_unlock(&late->guarded.lock);
+    return goes_on;
+}
+
 static void *late_main(void *ctx)
 {
     struct store *store = ctx;
     struct store_late *late = &store->late;
-    thread_begin("store-late", THREAD_HELPS); // threads that it starts inherit this
-    pthread_mutex_lock(&late->guarded.lock);
-    do {
-        struct timespec until = disk_timespec_of_us(disk_real_us() + PAUSE_US);
-        while (!disk_thread_stops(&late->guarded.thread) &&
-               pthread_cond_timedwait(&late->guarded.wake, &late->guarded.lock, &until) == 0) {
-        }
-    } while (!disk_thread_stops(&late->guarded.thread) && !late_attach_locked(store));
-    pthread_mutex_unlock(&late->guarded.lock);
+    thread_begin("store-late", THREAD_HELPS);
+    while (late_wait(late) && !late_attach(store)) {
+    }
     return NULL;
 }
 
-// --- settings that change before the directory is attached --------------------------------------
+// --- settings changed meanwhile ------------------------------------------------------------------
 
 bool store_late_limits(struct store *store, const struct store_limits *limits)
 {
@@ -149,22 +201,33 @@ bool store_late_limits(struct store *store, const struct store_limits *limits)
     pthread_mutex_lock(&late->guarded.lock);
     bool is_late = !store->disk.attached;
     if (is_late) {
-        store_size_set_limits(store, limits);
+        late->guarded.settings.limits = *limits;
+        late->guarded.settings.has_new_limits = true;
+        late->guarded.settings.changes++;
     }
     pthread_mutex_unlock(&late->guarded.lock);
     return is_late;
 }
 
+static void settings_take_groups(struct store_late_settings *settings,
+                                 const struct store_group *groups, unsigned group_count)
+{
+    check(group_count <= STORE_GROUPS_MAX);
+    for (unsigned i = 0; i < group_count; i++) {
+        settings->groups[i] = groups[i];
+    }
+    settings->group_count = group_count;
+}
+
 bool store_late_groups(struct store *store, const struct store_group *groups, unsigned group_count)
 {
     struct store_late *late = &store->late;
-    check(group_count <= STORE_GROUPS_MAX);
     pthread_mutex_lock(&late->guarded.lock);
     bool is_late = !store->disk.attached;
-    for (unsigned i = 0; is_late && i < group_count; i++) {
-        late->groups[i] = groups[i];
+    if (is_late) {
+        settings_take_groups(&late->guarded.settings, groups, group_count);
+        late->guarded.settings.changes++;
     }
-    late->options.group_count = group_count;
     pthread_mutex_unlock(&late->guarded.lock);
     return is_late;
 }
@@ -174,8 +237,11 @@ bool store_late_group_of(struct store *store, store_group_fn group_of, void *ctx
     struct store_late *late = &store->late;
     pthread_mutex_lock(&late->guarded.lock);
     bool is_late = !store->disk.attached;
-    late->guarded.group_of = group_of;
-    late->guarded.group_ctx = ctx;
+    if (is_late) {
+        late->guarded.settings.group_of = group_of;
+        late->guarded.settings.group_ctx = ctx;
+        late->guarded.settings.changes++;
+    }
     pthread_mutex_unlock(&late->guarded.lock);
     return is_late;
 }
@@ -184,7 +250,8 @@ bool store_late_group_of(struct store *store, store_group_fn group_of, void *ctx
 
 void store_late_init(struct store_late *late, const struct store_late_host *host)
 {
-    check(host->begin != NULL && host->begin_threads != NULL && host->give_up != NULL);
+    check(host->begin != NULL && host->mark_open != NULL);
+    check(host->begin_threads != NULL && host->give_up != NULL);
     late->host = *host;
     check(pthread_mutex_init(&late->guarded.lock, NULL) == 0);
     clock_cond_init(&late->guarded.wake);
@@ -206,12 +273,13 @@ void store_late_start(struct store *store, const struct store_options *options)
     late->options = *options;
     late->options.dir = strdup(options->dir);
     check(late->options.dir != NULL);
-    late->options.holders = NULL; // `format` already has their numbers
+    late->options.holders = NULL; // their numbers are in `format`
     late->options.holder_count = 0;
-    late->options.groups = late->groups;
-    (void)store_late_groups(store, options->groups, options->group_count);
+    late->options.groups = late->now.groups;
+    late->guarded.settings.limits = store_size_limits(store);
+    settings_take_groups(&late->guarded.settings, options->groups, options->group_count);
     disk_room_wait(&store->disk, STORE_SIZE_MIN);
-    disk_thread_start(&late->guarded.thread, late_main, store);
+    disk_thread_start(&late->guarded.thread, &store->disk.spares, late_main, store);
 }
 
 void store_late_stop(struct store *store)

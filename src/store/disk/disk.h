@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The cache directory and its disk: how much space the store uses, whether there is room, and
-// whether the disk works. All other inner rooms except policy use this one. It knows nothing of
-// segments or the index.
+// whether the disk works. All other inner rooms use it. It knows neither segments nor index.
 #ifndef FOREBAY_STORE_DISK_DISK_H
 #define FOREBAY_STORE_DISK_DISK_H
 
@@ -16,31 +15,35 @@
 #include "store/disk/disk_fault.h"
 #include "store/disk/disk_format.h"
 #include "store/disk/disk_room.h"
+#include "store/disk/disk_thread.h"
 #include "store/disk/store_dir.h"
 
 struct store_disk {
     struct store_dir dir;
-    // While threads run, only the supply thread changes the next four fields (store_size.c).
-    _Atomic uint64_t capacity_bytes;      // the value of cache.size, in bytes
-    _Atomic uint64_t ceiling_bytes;       // used_bytes never exceeds this limit
-    _Atomic uint64_t segment_limit_bytes; // limit for segments; the rest is for the index
+    // Held while an unusable directory is opened late or disowned, which a hung disk may make last.
+    // Taken before the lock of `format`, and only by threads that may wait for the disk.
+    pthread_mutex_t opening_lock;
+    struct disk_spares spares; // for all threads of the store
+    // While threads run, only the supply thread changes the next four values (store_size.c).
+    _Atomic uint64_t capacity_bytes;      // cache.size
+    _Atomic uint64_t ceiling_bytes;       // used_bytes never exceeds this
+    _Atomic uint64_t segment_limit_bytes; // segments may use up to this; the rest is for the index
     atomic_uint min_free_percent;
-    _Atomic uint64_t used_bytes;    // raised before a file is created or grows
-    uint64_t other_bytes;           // files of the directory that are neither segments nor index
-    atomic_uint segment_size_bytes; // as recorded in `format`
+    _Atomic uint64_t used_bytes;    // reserved before bytes are written
+    uint64_t other_bytes;           // files of the directory other than segments and index
+    atomic_uint segment_size_bytes; // as in `format`
     struct disk_room room;
-    atomic_int make_err; // error of the last attempt to create a segment; ERR_OK: it succeeded
+    atomic_int make_err; // error of the last creation of a segment; ERR_OK: it succeeded
     // False: the directory was unusable at the start, so the store holds nothing. It stays false
-    // until the process ends, or until the file system has room (store_late.c).
+    // for the life of the process, or until there is room (store_late.c).
     atomic_bool attached;
-    // The index in the directory was marked or removed, so that no later process trusts it
-    // (store_unattached.c).
+    // The index in the directory is marked or removed, so no later process trusts it:
+    // store_unattached.c.
     atomic_bool is_disowned;
-    // Monotonic time before which no run is stored. 0: no pause.
-    _Atomic uint64_t filling_off_until_us;
-    atomic_uint filling_off_ms;   // length of that pause; each failure doubles it
-    atomic_int filling_off_errno; // errno of the failure that began the pause
-    // Monotonic time; no run is stored before it, for the reason in short_err.
+    _Atomic uint64_t filling_off_until_us; // monotonic; until then no run is stored; 0: no pause
+    atomic_uint filling_off_ms;            // length of that pause, doubled with each failure
+    atomic_int filling_off_errno;          // errno of the failure that began the pause
+    // Monotonic; until then no run is stored, for the reason short_err.
     _Atomic uint64_t short_until_us;
     atomic_int short_err; // ERR_DESCRIPTORS or ERR_UNREADABLE
     _Atomic uint64_t read_errors_since_us;
@@ -49,8 +52,8 @@ struct store_disk {
     atomic_bool disk_trouble_told;
 };
 
-// Returns the real monotonic time, by which pthread waits. It is real even if a test has changed
-// the clock.
+// Returns the real monotonic time, which pthread uses for waits, even if a test has changed the
+// clock.
 static inline uint64_t disk_real_us(void)
 {
     struct timespec now;
@@ -70,11 +73,10 @@ struct hash128 disk_hash(const struct store_disk *disk, struct span realm, struc
 
 // --- space; any thread
 
-// Reserves `bytes` of cache.size. Returns false if more than `limit_bytes` would then be in use.
+// Reserves `bytes` of cache.size. Returns false if more than `limit_bytes` would then be used.
 bool disk_space_reserve(struct store_disk *disk, uint64_t bytes, uint64_t limit_bytes) MUST_USE;
 void disk_space_give(struct store_disk *disk, uint64_t bytes);
-// Sets the values that follow from cache.size. Called before threads start, or on the supply
-// thread.
+// Sets the sizes that follow from cache.size. Called before threads start, or on the supply thread.
 void disk_set_sizes(struct store_disk *disk, uint64_t capacity_bytes, uint64_t ceiling_bytes,
                     uint64_t segment_limit_bytes);
 void disk_set_ceiling(struct store_disk *disk, uint64_t bytes);
@@ -84,35 +86,34 @@ void disk_set_segment_size(struct store_disk *disk, uint32_t bytes);
 // disk_space_begin() starts counting space, with `other_bytes` in use. disk_space_end() stops it.
 void disk_space_begin(struct store_disk *disk, uint64_t other_bytes);
 void disk_space_end(struct store_disk *disk);
-// Writes the state table to `format` durably, if the directory is attached. Under the lock of
+// Writes the state table to `format` durably, if the directory is usable. Under the lock of
 // `format`. Blocks.
 enum err disk_commit_state(struct store_disk *disk) MUST_USE;
 // Marks the directory as usable. Called once all parts of the store work.
 void disk_set_attached(struct store_disk *disk);
-// Returns how many bytes the store must free, because it uses more than cache.size.
+// Returns the bytes that the store must free to use no more than cache.size.
 uint64_t disk_excess(const struct store_disk *disk);
 
 // --- trouble; any thread
 
-// Sets the gauge for trouble with the disk, and logs the end of trouble.
+// Shows in the metrics whether the disk is in trouble, and logs the end of trouble.
 void disk_tell_trouble(struct store_disk *disk, bool trouble);
-// Called after a failed write, sync, allocation or commit. Stops storing for a while: first 5 s,
-// then twice as long after each failure, up to 60 s. EMFILE and ENFILE are no failure of the disk,
-// so they stop storing for only a second.
+// Called after a failed write, sync, allocation or commit. Stores nothing for a while: 5 s, doubled
+// up to 60 s. EMFILE and ENFILE are no failure of the disk: storing then stops for a second only.
 void disk_filling_off(struct store_disk *disk, const char *what, int errno_value);
 // Called after a success. Resets the length of the next pause to 5 s.
 void disk_filling_well(struct store_disk *disk);
 bool disk_is_filling(const struct store_disk *disk);
-// Stops storing for a second, because a segment could not be opened or created. ERR_DESCRIPTORS:
-// the process has no free descriptor. ERR_UNREADABLE: any other reason.
+// Stores nothing for a second, because a segment could not be opened or created: ERR_DESCRIPTORS if
+// the process has no free descriptor, else ERR_UNREADABLE.
 void disk_fall_short(struct store_disk *disk, enum err err);
-// Returns the error of disk_fall_short() during that second, and ERR_OK afterwards.
+// Returns the error of disk_fall_short() during that second, ERR_OK afterwards.
 enum err disk_shortage(const struct store_disk *disk);
 // Sets the error of the last attempt to create a segment; ERR_OK: it succeeded.
 void disk_set_make_err(struct store_disk *disk, enum err err);
-// Returns true if look-ups may search the index. Returns false if many reads failed lately.
+// Returns true if look-ups may search the index, false if too many reads failed lately.
 bool disk_is_reading(const struct store_disk *disk);
-// Called after a failed read. After the 100th within a minute, look-ups find nothing for 10 s.
+// Called after a failed read. After more than 100 in a minute, look-ups find nothing for 10 s.
 void disk_read_failed(struct store_disk *disk);
 
 #endif

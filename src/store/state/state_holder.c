@@ -4,19 +4,19 @@
 // that its own process knows. But copies stay on disk when a holder is removed from those files. If
 // it is added again later, its copies may have missed writes.
 //
-// So each holder has a number, which is part of the names of its keys. A row in `format` keeps the
-// number as long as every start names the holder. A start removes the rows of all other holders
-// before it serves any request. A holder without a row gets a new number, under which nothing was
-// ever stored. Its earlier copies are then unreachable permanently, and eviction frees their space.
-// A holder that each start names keeps its number and its copies. A running process removes no
-// holder: a reload only adds some (access_keys_keep_realms()).
+// So each holder has a number that is part of its keys' names, and a line in `format` as long as
+// every process names it. A start removes the lines of all other holders before it serves any
+// request. A holder without a line gets a new number, under which nothing was ever stored. Its
+// earlier copies are unreachable for good, and eviction frees their space. A holder that each start
+// names keeps its number and its copies. A running process removes no holder: a reload only adds
+// some (access_keys_keep_realms()).
 //
-// If there are more than STATE_HOLDERS_MAX holders, the rest have no row, so they get new numbers
-// at each start. A directory from a version without numbers may have missed writes already. There
-// only origins keep their copies.
+// Above STATE_HOLDERS_MAX holders, the others have no line, so they get new numbers at each start.
+// A directory from a version without numbers may have missed writes already, so only origins keep
+// their copies there.
 //
-// Threads: the main thread when the store opens, before other threads start. After that, any thread
-// that may block, under the lock of `format`.
+// Threads: only the main thread writes rows, so it may read them without a lock. It writes them
+// under the lock of `format`, unless no other thread runs yet.
 #include <stdlib.h>
 
 #include "stats/stats.h"
@@ -51,12 +51,12 @@ void state_holders_load(struct store_disk *disk, struct store_holder *holders, u
     *before = *state;
     uint64_t *last = &state->others[STATE_HOLDERS].number;
     bool is_first = *last == 0;
-    *last = max_u64(*last, 1); // above 0, because this directory has numbers from now on
+    *last = max_u64(*last, 1); // above 0: this directory has numbers from now on
     state_table_clear(state, STATE_HOLDERS);
     for (unsigned i = 0; i < count; i++) {
         struct hash128 hash = disk_hash(disk, SPAN("holder"), holders[i].kind, holders[i].name);
         const struct state_row *row = state_table_find(before, STATE_HOLDERS, hash);
-        if (row != NULL) { // state_table_put() finds a free row, because the holder had one before
+        if (row != NULL) { // finds a free row, because it had one before
             state_table_put(state, STATE_HOLDERS, hash)->number = row->number;
         }
     }
@@ -67,10 +67,28 @@ void state_holders_load(struct store_disk *disk, struct store_holder *holders, u
     free(before);
 }
 
+// Assigns the numbers of the holders that have a line. Returns true if all have one: then nothing
+// is written, and the call does not wait for the lock of `format`, which a hung disk may hold.
+static bool holders_are_known(struct store_disk *disk, struct store_holder *holders, unsigned count)
+{
+    struct state_table *state = &disk->dir.format.state;
+    bool are_known = true;
+    for (unsigned i = 0; i < count; i++) {
+        struct hash128 hash = disk_hash(disk, SPAN("holder"), holders[i].kind, holders[i].name);
+        const struct state_row *row = state_table_find(state, STATE_HOLDERS, hash);
+        are_known = are_known && row != NULL;
+        holders[i].number = row != NULL ? row->number : 0;
+    }
+    return are_known;
+}
+
 enum err state_holders_add(struct store_disk *disk, struct store_holder *holders, unsigned count)
 {
     struct state_table *state = &disk->dir.format.state;
     enum err err = ERR_OK;
+    if (holders_are_known(disk, holders, count)) {
+        return ERR_OK;
+    }
     pthread_mutex_lock(&disk->dir.format_lock);
     unsigned rows = state->count[STATE_HOLDERS];
     uint64_t last = state->others[STATE_HOLDERS].number;
