@@ -287,7 +287,6 @@ static enum segment_pick pick_locked(struct retention *r,
         return *ret_number != 0 ? SEGMENT_PICK_GOES : SEGMENT_PICK_NONE;
     }
     check(victim.number != 0);
-    check(victim.survivor_count <= max);
     *ret_number = victim.number;
 #ifdef FOREBAY_FAULTS
     keep_half_locked(r, &victim, max);
@@ -319,7 +318,6 @@ enum segment_pick retention_pick(struct retention *r, bool (*may_go)(void *ctx, 
     pthread_mutex_unlock(&r->lock);
     check((job != NULL) == (pick == SEGMENT_PICK_REWRITES));
     if (job != NULL) {
-        check(may_rewrite);
         check(atomic_exchange(&r->job, job) == NULL);
         retention_wake(r);
     }

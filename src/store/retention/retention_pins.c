@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Maps rules for cached bytes to the policy's groups. Keeps pinned runs when their segment is
 // evicted. A pinned run is dropped only if
-//   - space must be freed for a limit, and no other segment can be evicted;
+//   - all pinned runs exceed their limit, because cache.size shrank;
 //   - several jobs in a row found no room to rewrite pinned runs; or
 //   - the policy does not know the runs of the segment yet.
 #include "store/retention/retention_pins.h"

@@ -118,7 +118,8 @@ struct segment_host {
     // Supply thread: there is room for the next segment without an eviction.
     void (*has_room)(void *ctx);
     // Supply thread: chooses the segment to evict. The host asks may_go() about each candidate.
-    // `may_rewrite`: no thread waits for the space, so survivors may be rewritten first.
+    // `may_rewrite`: no thread waits for the space, so survivors may be rewritten first. The answer
+    // may be SEGMENT_PICK_REWRITES even without it, if each candidate has pinned runs.
     enum segment_pick (*pick)(void *ctx, bool (*may_go)(void *picking, uint32_t number),
                               void *picking, bool may_rewrite, uint32_t *ret_number);
     // Supply thread, after a pick: returns whether no run was stored on probation for a while.

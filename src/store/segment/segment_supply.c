@@ -276,7 +276,7 @@ bool segment_supply_waits_for_readers(struct segment_log *log)
 }
 
 // Picks a segment to evict. Returns false if there is none. `may_rewrite`: no thread waits for the
-// space, so survivors may be rewritten first.
+// space, so survivors may be rewritten first. Pinned survivors may be rewritten even without it.
 static bool supply_evict_one(struct segment_log *log, bool may_rewrite)
 {
     struct picking picking = {.log = log};
@@ -296,7 +296,6 @@ static bool supply_evict_one(struct segment_log *log, bool may_rewrite)
     enum segment_pick pick =
         log->host.pick(log->host.ctx, supply_may_go, &picking, may_rewrite, &number);
     check(pick != SEGMENT_PICK_GOES || number != 0);
-    check(may_rewrite || pick != SEGMENT_PICK_REWRITES);
     if (log->host.probation_ended(log->host.ctx)) {
         slot_retire(log, log->slot_max + SEGMENT_SLOT_PROBATION);
     }
