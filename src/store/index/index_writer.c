@@ -364,7 +364,7 @@ static enum err batch_txn(struct index_writer *writer, struct index_batch *chang
     enum err err = index_room_begin(writer, changes, &t, ret_rc);
     if (err == ERR_DISK_FULL && left.forgets > 0) { // continue without the places to forget
         changes->forget = NULL;
-        writer->forget_due_us = disk_real_us() + INDEX_AGAIN_MS * 1000ull;
+        writer->again_due_us = disk_real_us() + INDEX_AGAIN_MS * 1000ull;
         if (left.puts + left.deletes == 0) {
             *ret_all = true;
             return ERR_OK;
@@ -396,7 +396,7 @@ static bool batch_commit(struct index_writer *writer, struct index_change *batch
     check((batch == NULL && owed == NULL) == (count == 0));
     struct renewal_copy renewals[RENEW_BATCH];
     unsigned renewal_count = index_renewals_take(index, renewals, RENEW_BATCH);
-    bool refused = disk_real_us() < writer->forget_due_us && !writer->stopping;
+    bool refused = disk_real_us() < writer->again_due_us && !writer->stopping;
     unsigned forget_max = writer->stopping ? INDEX_FORGET_SLICE_LAST : INDEX_FORGET_SLICE;
     unsigned forget_count = refused ? 0 : index_forget_take(&writer->forget, forget_max);
     if (count == 0 && renewal_count == 0 && forget_count == 0) {
@@ -433,14 +433,13 @@ static bool batch_commit(struct index_writer *writer, struct index_change *batch
         } else {
             writer_commit_failed(writer, rc != 0 ? rc : ENOSPC);
         }
-        writer->forget_due_us = disk_real_us() + INDEX_AGAIN_MS * 1000ull;
+        writer->again_due_us = disk_real_us() + INDEX_AGAIN_MS * 1000ull;
         return false;
     }
     if (changes.in.changes + changes.in.renewals + changes.in.removals == 0) {
         return false; // every change waits for room
     }
     writer->given_up = false;
-    writer->renewed_us = clock_monotonic_us();
     return true;
 }
 
@@ -677,7 +676,7 @@ static bool writer_wait_locked(struct index_writer *writer)
             batch_due_us = now_us + INDEX_LINGER_MS * 1000;
         }
         if (writer->guarded.count == 0 && forget > 0) {
-            batch_due_us = max_u64(batch_due_us, writer->forget_due_us);
+            batch_due_us = max_u64(batch_due_us, writer->again_due_us);
         } else if (writer->guarded.count > 0) { // changes wait, and not only places to forget
             batch_due_us = min_u64(batch_due_us, now_us + INDEX_LINGER_MS * 1000);
         }
@@ -688,11 +687,12 @@ static bool writer_wait_locked(struct index_writer *writer)
             return writer->guarded.count > 0 || renewals > 0 || forget > 0;
         }
         bool owed_due = writer->owed != NULL && now_us >= writer->owed_due_us;
-        bool forget_due = forget >= INDEX_FORGET_SLICE && now_us >= writer->forget_due_us;
+        bool forget_due = forget >= INDEX_FORGET_SLICE && now_us >= writer->again_due_us;
+        bool renew_early = renewals >= RENEW_EARLY && now_us >= writer->again_due_us;
         bool is_heavy = writer->guarded.count > 0 && index_memory_is_heavy(&index->memory);
         stats_add(COUNTER_index_batches_heavy, is_heavy);
         if (is_heavy || owed_due || forget_due || writer->guarded.urgent_count > 0 ||
-            writer->guarded.count >= INDEX_BATCH_MAX || renewals >= RENEW_EARLY ||
+            writer->guarded.count >= INDEX_BATCH_MAX || renew_early ||
             (batch_due_us != 0 && now_us >= batch_due_us) ||
             (renew_due_us != 0 && now_us >= renew_due_us)) {
             return true;

@@ -93,9 +93,10 @@ struct index_writer {
     } guarded;
     struct index_forget forget;
     // Used by the thread only.
-    bool stopping;          // the thread has seen the order to stop
-    uint64_t forget_due_us; // real monotonic time before which no places are forgotten
-    uint64_t renewed_us;    // time of the last successful commit
+    bool stopping; // the thread has seen the order to stop
+    // Real monotonic time before which no places are forgotten, and renewals are not early, because
+    // the disk refused a commit or had no room.
+    uint64_t again_due_us;
     // The last wait for room timed out. No batch waits again until a transaction has found room.
     bool waited_in_vain;
     struct index_change *owed; // deletes that the disk refused

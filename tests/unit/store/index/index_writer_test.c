@@ -189,3 +189,27 @@ Test(index_writer, the_file_of_a_small_index_stays_small)
     box_close(&box);
     box_remove(&box);
 }
+
+// Many waiting renewals are due at once, but not while the disk refuses commits.
+Test(index_writer, many_renewals_wait_before_they_retry_a_failed_commit)
+{
+    static struct store_renewal renewals[3 * RENEWALS_MAX];
+    struct box box;
+    cr_assert(box_begin(&box, DISK_ENGINE_THREADS));
+    struct index *index = &box.store->index;
+    uint64_t failures = stats_sum(COUNTER_index_commit_failures);
+    for (unsigned i = 0; i < ARRAY_LEN(renewals); i++) {
+        renewals[i] = (struct store_renewal){.hash = {i, (uint64_t)i * 7919}, .generation = 1};
+    }
+    cr_assert_eq(index_writer_flush(&box.store->writer), ERR_OK);
+    store_fault_set(STORE_FAULT_COMMIT, 1, true, EIO);
+    uint64_t began_us = disk_real_us();
+    cr_assert_geq(index_renew(index, renewals, ARRAY_LEN(renewals), 1, 1), RENEWALS_MAX / 4);
+    index_writer_renewals_wait(&box.store->writer);
+    wait_for(stats_sum(COUNTER_index_commit_failures) >= failures + 3);
+    cr_assert_geq(disk_real_us() - began_us, 2 * INDEX_RENEW_LINGER_MS * 1000);
+    store_fault_set(STORE_FAULT_COMMIT, 0, false, 0);
+    wait_for(atomic_load(&index->renewal_count) == 0);
+    box_close(&box);
+    box_remove(&box);
+}
