@@ -233,8 +233,8 @@ size_t policy_save(const struct policy *policy, struct policy_cursor *cursor, vo
 // Loads a piece into a new policy, before its first event. The caller must have set the groups.
 // Pieces may be loaded in any order. But the first saved piece maps the saved groups to the present
 // ones, so it should be loaded first. Returns ERR_FORMAT if the piece is from another version or
-// cache, ERR_CORRUPT if it is damaged. The policy then learns the content of the piece again. A
-// loaded segment is not evicted until it is sealed.
+// cache, ERR_CORRUPT if it is damaged. A refused piece changes nothing, and the policy learns its
+// content again. A loaded segment is not evicted until it is sealed.
 enum err policy_load(struct policy *policy, const void *piece, size_t len) MUST_USE;
 // Removes the loaded segments that the store has neither begun nor sealed, because they no longer
 // exist.

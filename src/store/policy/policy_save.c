@@ -224,7 +224,7 @@ size_t policy_save(const struct policy *policy, struct policy_cursor *cursor, vo
     return 0;
 }
 
-// --- loading: each function checks its body first, except that load_segment() checks run by run --
+// --- loading: each function checks its whole body first, so a refused piece changes nothing ------
 
 static bool is_share(double value)
 {
@@ -302,15 +302,38 @@ static bool load_followed(struct policy *policy, uint64_t argument, const char *
     return true;
 }
 
+static struct policy_run run_of_saved(const char *body, size_t index)
+{
+    struct policy_run run;
+    memcpy(&run, body + 4 + index * sizeof(run), sizeof(run));
+    return run;
+}
+
+static bool runs_are_valid(const char *body, size_t count, uint32_t end)
+{
+    for (size_t i = 0; i < count; i++) {
+        struct policy_run run = run_of_saved(body, i);
+        bool gone = run.stamp == POLICY_STAMP_GONE;
+        if (run.start >= end || (!gone && policy_stamp_class(run.stamp) >= POLICY_CLASSES)) {
+            return false;
+        }
+    }
+    return true;
+}
+
 static bool load_segment(struct policy *policy, uint64_t argument, const char *body, size_t len)
 {
     struct policy_segments *segments = &policy->segments;
-    uint32_t number = (uint32_t)argument, first = (uint32_t)(argument >> 32), end;
+    uint32_t number = (uint32_t)argument, first = (uint32_t)(argument >> 32), end = 0;
     size_t count = len < 4 ? 0 : (len - 4) / sizeof(struct policy_run);
     struct policy_segment *segment = policy_segments_find(segments, number);
     if (4 + count * sizeof(struct policy_run) != len || (first == 0) != (segment == NULL) ||
         (segment != NULL &&
          (segment->state != POLICY_SEGMENT_LOADED || segment->run_count != first))) {
+        return false;
+    }
+    memcpy(&end, body, 4);
+    if (!runs_are_valid(body, count, end)) {
         return false;
     }
     if (segment == NULL) {
@@ -320,18 +343,14 @@ static bool load_segment(struct policy *policy, uint64_t argument, const char *b
         return false;
     }
     segment->state = POLICY_SEGMENT_LOADED;
-    memcpy(&end, body, 4);
     for (size_t i = 0; i < count; i++) {
-        struct policy_run run;
-        memcpy(&run, body + 4 + i * sizeof(run), sizeof(run));
-        bool gone = run.stamp == POLICY_STAMP_GONE;
-        if (!gone) {
+        struct policy_run run = run_of_saved(body, i);
+        if (run.stamp != POLICY_STAMP_GONE) {
             unsigned group = policy->groups.now[policy_stamp_group(run.stamp)];
             run.stamp = policy_stamp_grouped(run.stamp, group);
         }
-        if (run.start >= end || (!gone && policy_stamp_class(run.stamp) >= POLICY_CLASSES) ||
-            !policy_segments_append(segments, segment, run.start, end - run.start, run.stamp)) {
-            return false; // the remaining runs are not ranked
+        if (!policy_segments_append(segments, segment, run.start, end - run.start, run.stamp)) {
+            break; // there is no memory, so the remaining runs are not ranked
         }
     }
     return true;

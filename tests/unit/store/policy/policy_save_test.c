@@ -256,6 +256,7 @@ Test(policy_save, runs_stay_with_their_rule_at_any_position)
 #define PIECE_CHECKSUM 32u // where it is in the header
 #define KIND_CLOCK 0u
 #define KIND_HAZARD 1u
+#define KIND_SEGMENT 3u
 
 // Puts a number into the first piece of that kind, whose checksum is right again afterwards.
 static enum err load_forged(struct shelf *shelf, struct pieces *pieces, uint16_t kind_wanted,
@@ -291,6 +292,28 @@ Test(policy_save, numbers_that_no_policy_can_have_are_refused)
     cr_assert_eq(load_forged(&after, &pieces, KIND_CLOCK, 8, &share, 8), ERR_OK);
     cr_assert_eq(load_forged(&after, &pieces, KIND_HAZARD, 4, &nan, 4), ERR_CORRUPT);
     cr_assert_eq(load_forged(&after, &pieces, KIND_HAZARD, 4, &number, 4), ERR_OK);
+    free(pieces.bytes);
+    shelf_done(&before);
+    shelf_done(&after);
+}
+
+// The second run of the piece is impossible, so the first one must not be loaded either.
+Test(policy_save, a_refused_segment_leaves_no_run)
+{
+    struct shelf before, after;
+    struct pieces pieces;
+    uint32_t nowhere = UINT32_MAX;
+    shelf_init(&before, POLICY_EPOCH, SEGMENTS);
+    live(&before);
+    pieces_save(&pieces, before.policy);
+    shelf_init(&after, POLICY_EPOCH, SEGMENTS);
+    cr_assert_eq(load_forged(&after, &pieces, KIND_SEGMENT, 4 + sizeof(struct policy_run), &nowhere,
+                             sizeof(nowhere)),
+                 ERR_CORRUPT);
+    for (uint32_t number = 1; number < SEGMENTS; number++) {
+        cr_assert_eq(policy_segment_run_count(after.policy, number), 0u);
+        cr_assert_not(policy_segment_knows(after.policy, number));
+    }
     free(pieces.bytes);
     shelf_done(&before);
     shelf_done(&after);
