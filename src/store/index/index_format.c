@@ -46,8 +46,8 @@
 #include "store/index/index_format.h"
 
 static_assert(INDEX_OBJECT_LEN <= 96,
-              "costs 183 bytes an object in all, and 1.5 for each of its checksums'");
-static_assert(60 + 32 == INDEX_OBJECT_LEN, "checksums begin behind the place");
+              "an object costs 183 bytes in all, and 1.5 for each byte of its checksums");
+static_assert(60 + 32 == INDEX_OBJECT_LEN, "checksums begin after the place");
 static_assert(28 + 32 == INDEX_PLACE_LEN, "the place ends the record");
 static_assert(32 + 8 == INDEX_META_LEN, "zeros end the record");
 static_assert(8 + CACHE_ID_LEN == 24, "the cache's id is between version and number of blocks");
@@ -190,7 +190,8 @@ static bool tail_get(struct span tail, struct index_record *record)
     record->sums.len = (uint8_t)len;
     memcpy(record->sums.bytes, tail.ptr, len);
     record->described = (struct span){tail.ptr + len, tail.len - len};
-    return record->described.len <= STORE_DESCRIBED_MAX;
+    return record->described.len <= STORE_DESCRIBED_MAX &&
+           is_described == (record->described.len > 0);
 }
 
 bool index_object_decode(struct hash128 hash, struct span value, struct index_record *ret_record)
@@ -216,7 +217,7 @@ bool index_object_decode(struct hash128 hash, struct span value, struct index_re
     if (!tail_get((struct span){v + INDEX_OBJECT_LEN, value.len - INDEX_OBJECT_LEN}, &record)) {
         return false;
     }
-    if (record.block_size_bytes < STORE_BLOCK_SIZE_MIN ||
+    if (record.generation == 0 || record.block_size_bytes < STORE_BLOCK_SIZE_MIN ||
         record.block_size_bytes > STORE_BLOCK_SIZE_MAX) {
         return false;
     }

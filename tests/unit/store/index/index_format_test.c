@@ -141,6 +141,22 @@ Test(index_format, senseless_places_with_right_checksums_are_bad)
     }
 }
 
+// A record is written only with a generation, and with the flag only if it has a description. Users
+// of records rely on both.
+Test(index_format, senseless_objects_with_right_checksums_are_bad)
+{
+    char bytes[INDEX_OBJECT_MAX];
+    struct hash128 hash = {1, 2};
+    struct index_record out;
+    struct index_record none = record_sample(), empty = record_sample();
+    none.generation = 0;
+    empty.flags |= INDEX_DESCRIBED;
+    size_t len = index_object_encode(hash, &none, bytes);
+    cr_assert_not(index_object_decode(hash, (struct span){bytes, len}, &out));
+    len = index_object_encode(hash, &empty, bytes);
+    cr_assert_not(index_object_decode(hash, (struct span){bytes, len}, &out));
+}
+
 Test(index_format, place_keys_sort_by_generation_and_block)
 {
     char a[INDEX_PLACE_KEY_LEN], b[INDEX_PLACE_KEY_LEN], c[INDEX_PLACE_KEY_LEN];
