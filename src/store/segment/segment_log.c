@@ -495,7 +495,7 @@ static bool reserve_in(struct segment_log *log, struct segment *segment,
     uint32_t units = want->payload_len < RUN_PACKED_MAX ? 0 : run_unit_count(want->payload_len);
     uint32_t table_bytes = segment_table_bytes(segment->run_count + 1);
     if (layout.end_offset + table_bytes > log->segment_size_bytes ||
-        segment->unit_count + units > log->unit_max) {
+        (uint64_t)segment->unit_count + units > log->unit_max) { // a scan may have found any count
         return false;
     }
     uint32_t number = atomic_load_explicit(&segment->number, memory_order_relaxed);

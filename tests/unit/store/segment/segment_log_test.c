@@ -237,6 +237,28 @@ Test(segment_log, marks_of_units_are_apart)
     box_remove(&box);
 }
 
+// A scan may have found a header that claims a huge unit. Marks of later runs must not wrap around
+// to units of other runs.
+Test(segment_log, a_segment_without_free_units_takes_no_run)
+{
+    struct box box;
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    cr_assert(box_open(&box));
+    char key[32], other_key[32];
+    struct object object = numbered(&box, key, sizeof(key), 0, BLOCK);
+    struct object other = numbered(&box, other_key, sizeof(other_key), 1, BLOCK);
+    struct store_place place, other_place;
+    cr_assert(box_write(&box, 0, &object, 0, 1, 1, &place) == ERR_OK);
+    place.segment->unit_count = UINT32_MAX;
+    cr_assert(box_write(&box, 0, &other, 0, 1, 1, &other_place) == ERR_OK);
+    cr_assert_neq(other_place.segment, place.segment);
+    cr_assert_lt(other_place.first_unit, box.store->log.unit_max);
+    box_let_go(&place);
+    box_let_go(&other_place);
+    box_close(&box);
+    box_remove(&box);
+}
+
 // A segment's marks are in memory as long as it is.
 Test(segment_log, the_marks_of_a_segment_are_freed_with_it)
 {
