@@ -7,7 +7,8 @@
 
 #include "base/check.h"
 
-static_assert((POLICY_RING_EVENTS & (POLICY_RING_EVENTS - 1)) == 0, "places go on at the wrap");
+static_assert((POLICY_RING_EVENTS & (POLICY_RING_EVENTS - 1)) == 0,
+              "positions continue at the wrap");
 static_assert(POLICY_RING_REQUESTS < POLICY_RING_EVENTS, "some are left for stored runs");
 
 bool policy_ring_put(struct policy_ring *ring, const struct policy_event *event)

@@ -22,7 +22,7 @@
 
 #define WINDOW_BYTES 262144u
 static_assert(WINDOW_BYTES >= 2 * RUN_HEADER_MAX,
-              "a header fits behind any sector of the first half");
+              "a header fits after any sector of the first half");
 
 struct scanner {
     const struct segment_scan *scan;

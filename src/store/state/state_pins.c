@@ -185,8 +185,8 @@ enum err state_pins_save(struct store_pins *pins, struct span text, struct buf *
 {
     if (atomic_load(&pins->is_unread)) {
         buf_append_cstr(ret_why,
-                        "the cache directory has come into use after the start, with a list "
-                        "of pins that the next start reads: restart");
+                        "the cache directory became usable after the start, so its list of pins "
+                        "is not loaded; restart Forebay first");
         return ERR_IO;
     }
     struct buf file;
@@ -213,7 +213,7 @@ enum err state_pins_save(struct store_pins *pins, struct span text, struct buf *
         disk_space_give(pins->disk, is_there ? atomic_exchange(&pins->bytes, bytes) : bytes);
     }
     if (failed != 0) {
-        buf_printf(ret_why, "the cache directory does not take the list of pins: %s",
+        buf_printf(ret_why, "cannot write the list of pins to the cache directory: %s",
                    strerror(failed));
         err = error_from_errno(failed);
     }
