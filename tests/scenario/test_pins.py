@@ -242,6 +242,30 @@ def test_pins_while_the_cache_shrinks(start, origin, by):
         )  # reported at the next tick
 
 
+def test_pins_in_all_segments_while_the_cache_shrinks(start, origin, engine):
+    """If each segment has a pinned object, evictions for a smaller cache.size rewrite pinned
+    objects. The limit holds, and pinned objects are lost only if they find no room."""
+    everything = {"cache": {"size": "32MiB"}, **rules(PIN_RULE, {"match": "**"})}
+    server = small(start, origin, everything, engine=engine, size=None)
+    pinned, others = objects(origin, "pin", 60), objects(origin, "o", 240)
+    mixed = [
+        key
+        for number, one in enumerate(pinned)
+        for key in (one, *others[4 * number : 4 * number + 4])
+    ]
+    with server.client() as client:
+        store_all(server, client, origin, mixed)
+        server.wait_metric("forebay_cache_pinned_bytes", lambda v: v >= 60 * BLOCK)
+        (server.folder / "forebay.yaml").write_text(
+            json.dumps({**everything, "cache": {"size": "16MiB"}})
+        )
+        ask(server, "reload")
+        server.wait_metric("forebay_cache_bytes", lambda v: v <= 16 << 20)
+        crowd(client, origin, others, 1)
+        assert read(client, origin, pinned) > 0
+        assert server.metric("forebay_cache_bytes") <= 16 << 20
+
+
 @pytest.mark.parametrize("by", BY)
 def test_a_cache_too_small_for_pins(start, origin, by):
     """A cache with fewer than 9 segments records pins but keeps no space for them. The command and
