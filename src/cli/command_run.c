@@ -397,9 +397,6 @@ static int run_all(struct run *run, int argc, char **argv, char **words)
 {
     struct run_signals signals;
     struct buf why;
-    if (argc > (int)COMMAND_SERVER_WORDS_MAX / 2) {
-        return not_started("there are too many settings on the command line: name a file by -c");
-    }
     block_signals(&signals);
     buf_init(&why, TEXT_MAX_BYTES);
     int code = EXIT_NOT_STARTED;

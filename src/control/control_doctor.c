@@ -16,6 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/child.h"
 #include "base/clock.h"
 #include "base/thread.h"
 #include "control/control_private.h"
@@ -23,7 +24,6 @@
 #define DOCTOR_WAIT_MS 50000u // below ADMIN_CALL_WAIT_MAX_MS
 #define KEPT_MS 60000u
 #define OUTPUT_MAX_BYTES (256u << 10)
-#define WORDS_MAX 512
 
 struct command_doctor_run {
     int argc; // argc and argv of this server's settings
@@ -82,25 +82,18 @@ void control_doctor_free(struct command_doctor_run *run)
     free(run);
 }
 
-// Starts the process. It inherits only the three standard descriptors, and no signal is blocked in
-// it. Returns 0 or an errno.
+// Starts the process. It inherits only the three standard descriptors, and no blocked or ignored
+// signals. Returns 0 or an errno.
 static int spawn(struct command_doctor_run *run, int to, pid_t *ret_pid)
 {
     const char *first[] = {"forebay", "doctor", "--json", "--timeout=2"};
-    char *words[WORDS_MAX + ARRAY_LEN(first) + 1];
-    unsigned count = ARRAY_LEN(first);
-    sigset_t none;
+    char **words = calloc(ARRAY_LEN(first) + (size_t)run->argc + 1, sizeof(*words));
     posix_spawnattr_t attributes;
     posix_spawn_file_actions_t actions;
+    check(words != NULL);
     memcpy(words, first, sizeof(first)); // argv is not const, but nothing writes to it
-    for (int i = 0; i < run->argc && i < WORDS_MAX; i++) {
-        words[count++] = run->argv[i];
-    }
-    words[count] = NULL;
-    (void)sigemptyset(&none);
-    check(posix_spawnattr_init(&attributes) == 0 &&
-          posix_spawnattr_setsigmask(&attributes, &none) == 0 &&
-          posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK) == 0);
+    memcpy(words + ARRAY_LEN(first), run->argv, (size_t)run->argc * sizeof(*words));
+    child_attributes_init(&attributes);
     check(posix_spawn_file_actions_init(&actions) == 0 &&
           posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0) == 0 &&
           posix_spawn_file_actions_adddup2(&actions, to, STDOUT_FILENO) == 0 &&
@@ -113,6 +106,7 @@ static int spawn(struct command_doctor_run *run, int to, pid_t *ret_pid)
                                                         &attributes, words, environ);
     run->guarded.pid = failed == 0 ? *ret_pid : 0;
     pthread_mutex_unlock(&run->guarded.lock);
+    free(words);
     (void)posix_spawn_file_actions_destroy(&actions); // cannot fail
     (void)posix_spawnattr_destroy(&attributes);
     return failed;

@@ -14,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/child.h"
 #include "base/clock.h"
 #include "origin/credentials_chain.h"
 
@@ -216,6 +217,7 @@ static enum err run_words(char *const *words, struct buf *output, struct buf *re
 {
     int pipe_fds[2];
     pid_t pid = 0;
+    posix_spawnattr_t attributes;
     posix_spawn_file_actions_t actions;
     if (pipe2(pipe_fds, O_CLOEXEC) != 0) {
         buf_printf(ret_why, "credential_process: pipe: %s", strerror(errno));
@@ -227,7 +229,9 @@ static enum err run_words(char *const *words, struct buf *output, struct buf *re
     // Close all other descriptors in the program, because libraries may have some open that it
     // would inherit.
     check(posix_spawn_file_actions_addclosefrom_np(&actions, 3) == 0);
-    int spawned = posix_spawnp(&pid, words[0], &actions, NULL, words, environ);
+    child_attributes_init(&attributes);
+    int spawned = posix_spawnp(&pid, words[0], &actions, &attributes, words, environ);
+    (void)posix_spawnattr_destroy(&attributes);
     (void)posix_spawn_file_actions_destroy(&actions);
     (void)close(pipe_fds[1]);
     if (spawned != 0) {

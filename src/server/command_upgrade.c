@@ -59,6 +59,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/child.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "commands/commands.h"
@@ -354,9 +355,7 @@ static void write_pid(char *to, pid_t pid)
 // execve() in a process with many threads. Returns an errno.
 static int start_become(struct start *s, const char *path)
 {
-    sigset_t none;
-    (void)sigemptyset(&none);
-    (void)sigprocmask(SIG_SETMASK, &none, NULL); // cannot fail
+    child_reset_signals();
     // Closes descriptors that libraries opened without close-on-exec. Before Linux 5.11 the call
     // fails, and the new process inherits these few.
     (void)close_range(FIRST_FD, ~0u, CLOSE_RANGE_CLOEXEC);

@@ -22,6 +22,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/child.h"
 #include "base/clock.h"
 #include "base/random.h"
 #include "control/control.h"
@@ -110,8 +111,10 @@ bool command_server_init(struct command_server *s, struct buf *ret_why)
 
 void command_server_word(struct command_server *s, const char *word)
 {
-    check(s->word_count + 1 < COMMAND_SERVER_WORDS_MAX);
-    s->words[s->word_count++] = word;
+    s->words = realloc(s->words, (s->word_count + 2) * sizeof(*s->words));
+    check(s->words != NULL);
+    s->words[s->word_count++] = (char *)(uintptr_t)word; // argv is not const; nobody writes to it
+    s->words[s->word_count] = NULL;
 }
 
 static bool is_skipped(const char *word, const char *const *skipped)
@@ -144,11 +147,9 @@ void command_server_settings(struct command_server *s, int argc, char **argv,
 // Runs in the child, which has one thread. Does not return.
 static void become_server(const struct command_server *s, pid_t parent)
 {
-    char number[16], *argv[COMMAND_SERVER_WORDS_MAX];
-    sigset_t none;
-    (void)sigemptyset(&none);
-    (void)sigprocmask(SIG_SETMASK, &none, NULL); // cannot fail
-    (void)setsid();                              // a fresh child leads no group, so it cannot fail
+    char number[16];
+    child_reset_signals();
+    (void)setsid(); // a fresh child leads no group, so it cannot fail
     int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
     bool ok = prctl(PR_SET_PDEATHSIG, SIGTERM) == 0 && getppid() == parent && null >= 0 &&
               dup2(null, STDIN_FILENO) >= 0 && dup2(s->log_fd, STDOUT_FILENO) >= 0 &&
@@ -156,12 +157,8 @@ static void become_server(const struct command_server *s, pid_t parent)
     (void)snprintf(number, sizeof(number), "%d", (int)getpid());
     ok = ok && setenv("LISTEN_PID", number, 1) == 0 && setenv("LISTEN_FDS", "1", 1) == 0 &&
          unsetenv("LISTEN_FDNAMES") == 0 && setenv("NOTIFY_SOCKET", s->notify, 1) == 0;
-    for (unsigned i = 0; i <= s->word_count; i++) {
-        memcpy(&argv[i], &s->words[i],
-               sizeof(argv[i])); // argv is not const, but nothing writes to it
-    }
     if (ok) {
-        (void)execv("/proc/self/exe", argv);
+        (void)execv("/proc/self/exe", s->words);
     }
     _exit(127);
 }
@@ -185,7 +182,6 @@ bool command_server_start(struct command_server *s, uint64_t timeout_ms, struct 
     pid_t parent = getpid();
     check(s->pid == 0);
     (void)is_ready(s); // discards messages of a former server
-    s->words[s->word_count] = NULL;
     pid_t pid = fork();
     if (pid < 0) {
         return fail(ret_why, "no process for the server");
@@ -270,6 +266,9 @@ void command_server_done(struct command_server *s)
 {
     const int fds[] = {s->listen_fd, s->notify_fd, s->log_fd};
     command_server_stop(s, 0);
+    free(s->words);
+    s->words = NULL;
+    s->word_count = 0;
     for (size_t i = 0; i < ARRAY_LEN(fds); i++) {
         if (fds[i] >= 0) {
             (void)close(fds[i]); // nothing is pending

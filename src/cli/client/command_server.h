@@ -10,7 +10,6 @@
 
 #include "base/bytes.h"
 
-#define COMMAND_SERVER_WORDS_MAX 512u
 #define COMMAND_SERVER_PATH_MAX 100u // longest path of a unix socket
 
 struct command_server {
@@ -21,7 +20,7 @@ struct command_server {
     char admin[COMMAND_SERVER_PATH_MAX + 24u]; // "unix:PATH" of that socket
     char notify[64];
     // Words of the server's command line, ended by NULL.
-    const char *words[COMMAND_SERVER_WORDS_MAX];
+    char **words;
     unsigned word_count;
 };
 

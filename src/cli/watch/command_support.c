@@ -17,11 +17,11 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/child.h"
 #include "base/date.h"
 
 #define OUTPUT_MAX_BYTES (16u << 20)
 #define FILE_SHOWN_BYTES 65536u
-#define WORDS_MAX 512u
 #define INTERVAL_MAX_S 3600u
 
 extern char **environ;
@@ -49,26 +49,30 @@ static void read_all(int fd, struct buf *out)
 // Appends the output of `forebay WORD [flag] settings...`, stdout and stderr.
 static void run_self(struct buf *out, const char *word, const char *flag, int argc, char **argv)
 {
-    char *words[WORDS_MAX + 4];
     const char *const first[] = {"forebay", word, flag};
     unsigned count = flag != NULL ? 3 : 2;
     int pipes[2];
     pid_t pid;
-    memcpy(words, first, count * sizeof(*words)); // argv is not const, but nothing writes to it
-    for (int i = 0; i < argc && i < (int)WORDS_MAX; i++) {
-        words[count++] = argv[i];
-    }
-    words[count] = NULL;
     title(out, word);
     if (pipe2(pipes, O_CLOEXEC) != 0) {
         buf_printf(out, "%s\n", strerror(errno));
         return;
     }
+    char **words = calloc(ARRAY_LEN(first) + (size_t)argc + 1, sizeof(*words));
+    check(words != NULL);
+    memcpy(words, first, count * sizeof(*words)); // argv is not const, but nothing writes to it
+    for (int i = 0; i < argc; i++) {
+        words[count++] = argv[i];
+    }
+    posix_spawnattr_t attributes;
     posix_spawn_file_actions_t actions;
+    child_attributes_init(&attributes);
     check(posix_spawn_file_actions_init(&actions) == 0);
     check(posix_spawn_file_actions_adddup2(&actions, pipes[1], STDOUT_FILENO) == 0);
     check(posix_spawn_file_actions_adddup2(&actions, pipes[1], STDERR_FILENO) == 0);
-    int failed = posix_spawn(&pid, "/proc/self/exe", &actions, NULL, words, environ);
+    int failed = posix_spawn(&pid, "/proc/self/exe", &actions, &attributes, words, environ);
+    free(words);
+    (void)posix_spawnattr_destroy(&attributes);       // cannot fail
     (void)posix_spawn_file_actions_destroy(&actions); // cannot fail
     (void)close(pipes[1]);                            // the child's end
     if (failed == 0) {

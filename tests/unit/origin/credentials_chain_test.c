@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Each source of credentials is read by its rules, refused sources name the reason, and the renewer
 // renews.
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -137,11 +138,20 @@ Test(credentials_chain, profiles)
         "[profile fails]\ncredential_process = /bin/false\n"
         "[profile missing]\ncredential_process = /nonexistent/program\n"
         "[profile shell]\ncredential_process = /bin/echo $(id) ; id > /dev/null\n"
-        "[profile inherits]\ncredential_process = /bin/ls /proc/self/fd/77\n",
+        "[profile inherits]\ncredential_process = /bin/ls /proc/self/fd/77\n"
+        // One hexadecimal digit each of the blocked and the ignored signals: 13 to 16.
+        "[profile signals]\ncredential_process = awk '/^Sig(Blk|Ign)/ {s = s substr($2, 13, 1)} "
+        "END {print \"{\\\"Version\\\": 1, \\\"AccessKeyId\\\": \\\"\" s \"\\\", "
+        "\\\"SecretAccessKey\\\": \\\"S\\\"}\"}' /proc/self/status\n",
         config, sizeof(config));
     setenv("AWS_SHARED_CREDENTIALS_FILE", credentials, 1);
     setenv("AWS_CONFIG_FILE", config, 1);
     cr_assert_eq(dup2(2, 77), 77); // as libraries open theirs
+    sigset_t blocked;              // as the threads of a server have them
+    sigemptyset(&blocked);
+    sigaddset(&blocked, SIGTERM);
+    cr_assert_eq(sigprocmask(SIG_BLOCK, &blocked, NULL), 0);
+    cr_assert_neq(signal(SIGPIPE, SIG_IGN), SIG_ERR);
     cr_assert_str_eq(load(ORIGIN_CREDENTIALS_AUTO), "AK/SK=/+/ profile");
     static const struct {
         const char *profile, *expected;
@@ -157,6 +167,7 @@ Test(credentials_chain, profiles)
         {"shell", "not a JSON object"},
         {"none", "AWS_PROFILE names none"},
         {"inherits", "/bin/ls failed"},
+        {"signals", "00/S/ credential_process"},
     };
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         setenv("AWS_PROFILE", cases[i].profile, 1);
