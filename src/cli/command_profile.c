@@ -143,13 +143,9 @@ static void take_read(struct profile *p, const json_t *line)
     }
     count_prefix(p, bucket, key, end - first);
     uint64_t object = hash64(key.ptr, key.len, hash64(bucket.ptr, bucket.len, 0));
-    uint64_t last = min_u64((end - 1) / BLOCK_BYTES, first / BLOCK_BYTES + READS_OF_LINE_MAX);
-    for (uint64_t block = first / BLOCK_BYTES; block <= last; block++) {
-        if (p->read_count ==
-            READS_MAX) { // a read that is left out must not count as a repeated one
-            p->left_out += last - block + 1;
-            return;
-        }
+    uint64_t block = first / BLOCK_BYTES, all_end = (end - 1) / BLOCK_BYTES + 1;
+    uint64_t counted_end = min_u64(all_end, block + READS_OF_LINE_MAX);
+    for (; block < counted_end && p->read_count < READS_MAX; block++) {
         uint64_t len = min_u64(BLOCK_BYTES, size - block * BLOCK_BYTES);
         uint32_t number = find_block(p, hash64(&block, sizeof(block), object),
                                      (uint32_t)max_u64(len, BLOCK_BYTES_MIN));
@@ -160,6 +156,7 @@ static void take_read(struct profile *p, const json_t *line)
             p->read_bytes += p->lens[number];
         }
     }
+    p->left_out += all_end - block;
 }
 
 static void read_lines(struct profile *p, FILE *file)
@@ -266,7 +263,8 @@ static int render(struct profile *p)
     }
     if (p->left_out > 0) {
         (void)fprintf(stderr,
-                      "forebay: profile: %llu reads are left out: the log has more than fits\n",
+                      "forebay: profile: %llu reads of blocks are left out: the log has too many "
+                      "reads or blocks, or a line reads more than 64 GiB\n",
                       (unsigned long long)p->left_out);
     }
     return code;

@@ -3,6 +3,7 @@
 #include "cli/client/command_client.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -55,6 +56,11 @@ int command_upgrade(int argc, char **argv)
     json_t *order = wait != NULL ? json_pack("{s:I}", "wait_s", (json_int_t)wait_s) : json_object();
     code = command_client_post(&client, "/api/v1/upgrade", order, &answer);
     uint64_t next = command_client_u64(answer, "next_pid");
+    if (code == EXIT_CODE_OK && (next == 0 || next > INT_MAX)) {
+        command_client_error(&client, "the server's answer does not name the new process: is it a "
+                                      "Forebay?");
+        code = EXIT_CODE_FAILED;
+    }
     if (code == EXIT_CODE_OK && !wait_for_next(&client, next)) {
         command_client_error(&client,
                              "process %llu was ready, but does not serve: the log says why",

@@ -247,10 +247,13 @@ static enum err read_head(int fd, struct buf *answer, unsigned *ret_status)
     while (err != ERR_OK && buf_ok(answer)) {
         char byte;
         ssize_t got = recv(fd, &byte, 1, 0);
-        if (got <= 0 && !(got < 0 && errno == EINTR)) {
+        if (got < 0 && errno == EINTR) {
+            continue;
+        }
+        if (got <= 0) {
             break;
         }
-        buf_append(answer, &byte, got > 0 ? 1 : 0);
+        buf_append(answer, &byte, 1);
         err = byte == '\n' ? parse_answer(buf_span(answer), ret_status, &body) : err;
     }
     answer->len = 0;

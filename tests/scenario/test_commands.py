@@ -2,12 +2,14 @@
 """The commands that need no running server, as users see them: help, the manual, completion and
 error messages."""
 
+import http.server
 import json
 import os
 import re
 import shutil
 import signal
 import subprocess
+import threading
 
 import pytest
 
@@ -249,6 +251,28 @@ def test_bench_leaves_nothing_behind_when_it_is_interrupted(tmp_path, number):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data"]
 
 
+def test_upgrade_fails_if_the_answer_names_no_process():
+    """`upgrade` fails if the answer does not name the new process. It does not take a server that
+    no longer answers for the new one."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.send_response(200)
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        told = run_forebay("upgrade", f"--admin=127.0.0.1:{server.server_port}")
+        thread.join()
+    assert told.returncode == 1 and "does not name the new process" in told.stderr
+
+
 # --- plan, profile --------------------------------------------------------------------------------
 
 
@@ -347,6 +371,23 @@ def test_profile_of_a_real_log(start, origin, tmp_path):
     assert run_forebay("profile", tmp_path / "none").returncode == 1
     told = run_forebay("profile", tmp_path)
     assert told.returncode == 1 and "Is a directory" in told.stderr
+
+
+def test_profile_counts_what_it_leaves_out_of_a_line(tmp_path):
+    """A line that reads more than 64 GiB counts up to there. The rest counts as left out."""
+    log, gib = tmp_path / "log", 1 << 30
+    line = {
+        "op": "GetObject",
+        "bucket": "b",
+        "key": "k",
+        "object_size": 65 * gib,
+        "bytes": 65 * gib,
+    }
+    log.write_text(json.dumps(line) + "\n")
+    told = run_forebay("profile", log, "--json")
+    result = rows_of(told)[-1]
+    assert told.returncode == 5 and "1024 reads of blocks are left out" in told.stderr
+    assert (result["left_out"], result["bytes"]) == (1024, 64 * gib)
 
 
 # --- support --------------------------------------------------------------------------------------
