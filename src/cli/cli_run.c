@@ -51,7 +51,7 @@ static int run_command(const struct command *command, int argc, char **argv)
     bool is_good = command_line_check(command, &argc, argv, &operand_count, &why);
     if (!is_good) {
         (void)fprintf(stderr, "forebay %s: %s; `forebay help %s` tells more\n", command->name,
-                      buf_cstr(&why), command->name);
+                      commands_visible(buf_cstr(&why), why.len), command->name);
     }
     if (!is_good && is_json) {
         commands_usage_error_json(buf_cstr(&why));

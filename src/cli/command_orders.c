@@ -84,5 +84,7 @@ int command_loglevel(int argc, char **argv)
         "the server logs %s and above, until it is restarted, or a reload brings another "
         "log.level",
         argv[0]);
-    return order("loglevel", "/api/v1/loglevel", json_pack("{s:s}", "level", argv[0]), done);
+    json_t *body = json_pack("{s:o}", "level", control_text(span_from_cstr(argv[0])));
+    check(body != NULL);
+    return order("loglevel", "/api/v1/loglevel", body, done);
 }

@@ -657,7 +657,39 @@ def test_names_send_no_control_characters_to_a_terminal(start, origin):
     ):
         text = said(server, *words, code=code)
         assert f"s3://bkt/{shown}" in text and text.replace("\n", "").isprintable(), (words, text)
-    assert "bkt/\\xff: not UTF-8" in said(server, "evict", os.fsdecode(b"s3://bkt/\xff"), code=2)
+
+
+def test_arguments_that_are_not_utf8_are_refused(forebay, origin, tmp_path):
+    """Commands that send URIs in JSON refuse one that is not UTF-8, whether it is an operand or a
+    line of a list, and also if they only read. `ls` and `loglevel` do not fail on one."""
+    odd, text = os.fsdecode(b"s3://bkt/\xff"), "bkt/\\xff: not UTF-8"
+    listed = tmp_path / "list"
+    listed.write_bytes(b"s3://bkt/\xff\n")
+    for words in (
+        ("evict", odd),
+        ("evict", odd, "--dry-run"),
+        ("pin", odd),
+        ("unpin", odd),
+        ("warm", odd),
+        ("warm", odd, "--check"),
+        ("warm", odd, "--dry-run"),
+        ("warm", odd, "--pin"),
+        ("warm", odd + "/", "--dry-run"),
+        ("warm", "-f", str(listed), "--dry-run"),
+    ):
+        assert text.removesuffix(": not UTF-8") in said(forebay, *words, code=2), words
+        lines = ask(forebay, *words, code=2)
+        assert "not UTF-8" in lines[0]["reason"] and "\\xff" in lines[0]["reason"], (words, lines)
+    assert not [entry for entry in origin.requests() if entry.key]
+    assert ask(forebay, "ls", odd)[-1]["objects"] == 0
+    said(forebay, "loglevel", os.fsdecode(b"\xff"), code=2)
+
+
+def test_a_file_that_is_not_utf8_is_percent_coded_in_json(forebay, origin, tmp_path):
+    """The result of `get` names a file that is not UTF-8 in percent coding."""
+    origin.put("k", 10)
+    got = ask(forebay, "get", "s3://bkt/k", os.fsdecode(bytes(tmp_path) + b"/\xff"))[-1]
+    assert got["file"].endswith("/%FF") and got["uri"] == "s3://bkt/k" and got["bytes"] == 10
 
 
 def test_paths_that_are_no_text(start, tmp_path):

@@ -235,8 +235,10 @@ static void tell(const struct command_client *client, const char *type, const ch
     (void)vsnprintf(text, sizeof(text), format, args);
     (void)fprintf(stderr, "forebay %s: %s%s\n", client->name, before, command_client_visible(text));
     json_t *reason = json_string(text);
-    commands_line(
-        type, json_pack("{s:o}", "reason", reason != NULL ? reason : json_string("unprintable")));
+    if (reason == NULL) { // not UTF-8, or cut inside a character
+        reason = json_string(command_client_visible(text));
+    }
+    commands_line(type, json_pack("{s:o}", "reason", reason));
 }
 
 void command_client_error(const struct command_client *client, const char *format, ...)
@@ -253,6 +255,19 @@ void command_client_warn(const struct command_client *client, const char *format
     va_start(args, format);
     tell(client, "warning", "warning: ", format, args);
     va_end(args);
+}
+
+bool command_client_take_uri(const struct command_client *client, const char *text,
+                             struct s3_uri *ret_uri)
+{
+    const char *why = "not UTF-8";
+    json_t *as_json = json_string(text);
+    bool is_good = as_json != NULL && s3_uri_parse(span_from_cstr(text), ret_uri, &why);
+    json_decref(as_json);
+    if (!is_good) {
+        command_client_error(client, "%s: %s", text, why);
+    }
+    return is_good;
 }
 
 void command_client_warn_of_star(const struct command_client *client, const char *text,

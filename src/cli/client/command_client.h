@@ -48,6 +48,10 @@ void command_client_error(const struct command_client *client, const char *forma
 // something else.
 void command_client_warn(const struct command_client *client, const char *format, ...)
     PRINTF_LIKE(2, 3);
+// Parses a URI that the user gave. Reports an error and returns false if it is malformed, or not
+// UTF-8: requests to the server are JSON.
+bool command_client_take_uri(const struct command_client *client, const char *text,
+                             struct s3_uri *ret_uri);
 // Warns if a URI contains a '*' inside, because that is an ordinary character there.
 void command_client_warn_of_star(const struct command_client *client, const char *text,
                                  const struct s3_uri *uri);

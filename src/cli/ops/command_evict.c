@@ -153,19 +153,11 @@ static int evict_prefix(struct evict *e)
 static int evict_uri(struct evict *e, const char *text)
 {
     struct s3_uri uri = {0};
-    const char *why = "";
     e->uri = text;
-    if (!s3_uri_parse(span_from_cstr(text), &uri, &why)) {
-        command_client_error(&e->client, "%s: %s", text, why);
+    if (!command_client_take_uri(&e->client, text, &uri)) {
         return EXIT_CODE_USAGE;
     }
     command_client_warn_of_star(&e->client, text, &uri);
-    json_t *as_json = json_string(text); // the request is JSON, so the URI must be UTF-8
-    json_decref(as_json);
-    if (as_json == NULL) {
-        command_client_error(&e->client, "%s: not UTF-8", text);
-        return EXIT_CODE_USAGE;
-    }
     if (uri.key.len == 0 && !e->dry_run) {
         return evict_bucket(e);
     }

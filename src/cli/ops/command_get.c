@@ -107,10 +107,13 @@ int command_get(int argc, char **argv)
     }
     json_t *result = NULL;
     if (code == EXIT_CODE_OK) {
-        result =
-            json_pack("{s:s, s:s, s:I, s:f, s:f, s:s, s:s}", "uri", argv[0], "file", g.path,
-                      "bytes", (json_int_t)fetch.bytes, "first_byte_s", fetch.first_s, "elapsed_s",
-                      fetch.total_s, "etag", fetch.etag, "cache_status", fetch.cache_status);
+        result = json_pack("{s:o, s:o, s:I, s:f, s:f, s:o, s:o}", "uri",
+                           control_text(span_from_cstr(argv[0])), "file",
+                           control_text(span_from_cstr(g.path)), "bytes", (json_int_t)fetch.bytes,
+                           "first_byte_s", fetch.first_s, "elapsed_s", fetch.total_s, "etag",
+                           control_text(span_from_cstr(fetch.etag)), "cache_status",
+                           control_text(span_from_cstr(fetch.cache_status)));
+        check(result != NULL);
     }
     return command_client_end(&g.client, code, result);
 }

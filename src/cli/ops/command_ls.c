@@ -76,7 +76,7 @@ static int on_listed(void *ctx, const json_t *object)
                                                         : "stale",
                command_client_visible(buf_cstr(&ls->path)));
     }
-    json_t *item = json_pack("{s:s}", "uri", buf_cstr(&ls->path));
+    json_t *item = json_pack("{s:o}", "uri", control_text(buf_span(&ls->path)));
     check(item != NULL && json_object_update_missing(item, (json_t *)(uintptr_t)object) == 0);
     commands_line("item", item);
     return EXIT_CODE_OK;
@@ -169,7 +169,7 @@ static void print_folders(struct du *du)
     for (size_t i = 0; i < du->count; i++) {
         if (du->folders[i].name[0] != '\0') {
             command_pages_uri(du->uri, du->folders[i].name, &uri);
-            json_t *item = json_pack("{s:s}", "uri", buf_cstr(&uri));
+            json_t *item = json_pack("{s:o}", "uri", control_text(buf_span(&uri)));
             json_t *sums = sums_json(&du->folders[i].sums);
             check(item != NULL && json_object_update_missing(item, sums) == 0);
             json_decref(sums);

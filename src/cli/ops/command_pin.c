@@ -57,15 +57,11 @@ static int uris_take(struct command_client *client, int argc, char **argv, json_
 {
     for (int i = 0; i < argc; i++) {
         struct s3_uri uri;
-        const char *why = "";
-        json_t *text = json_string(argv[i]);
-        if (text == NULL || !s3_uri_parse(span_from_cstr(argv[i]), &uri, &why)) {
-            command_client_error(client, "%s: %s", argv[i], text == NULL ? "not UTF-8" : why);
-            json_decref(text);
+        if (!command_client_take_uri(client, argv[i], &uri)) {
             return EXIT_CODE_USAGE;
         }
         command_client_warn_of_star(client, argv[i], &uri);
-        check(json_array_append_new(uris, text) == 0);
+        check(json_array_append_new(uris, json_string(argv[i])) == 0);
     }
     return EXIT_CODE_OK;
 }

@@ -135,9 +135,7 @@ static int count_range(struct warm *w, const char *uri, const char *range)
 static int add(struct warm *w, const char *uri, const char *range)
 {
     struct s3_uri parsed = {0};
-    const char *why = "";
-    if (!s3_uri_parse(span_from_cstr(uri), &parsed, &why)) {
-        command_client_error(&w->client, "%s: %s", uri, why);
+    if (!command_client_take_uri(&w->client, uri, &parsed)) {
         return EXIT_CODE_USAGE;
     }
     command_client_warn_of_star(&w->client, uri, &parsed);
@@ -146,12 +144,8 @@ static int add(struct warm *w, const char *uri, const char *range)
         return parsed.is_prefix ? command_pages_walk(&w->client, uri, count_object, w)
                                 : count_range(w, uri, range);
     }
-    json_t *text = json_string(uri);
-    if (text == NULL) {
-        command_client_error(&w->client, "%s: not UTF-8", uri);
-        return EXIT_CODE_USAGE;
-    }
-    json_t *item = range != NULL ? json_pack("{s:o, s:s}", "uri", text, "range", range) : text;
+    json_t *item =
+        range != NULL ? json_pack("{s:s, s:s}", "uri", uri, "range", range) : json_string(uri);
     check(item != NULL && json_array_append_new(w->batch, item) == 0);
     w->batch_bytes += strlen(uri);
     bool is_full = json_array_size(w->batch) >= BATCH_MAX || w->batch_bytes >= BATCH_BYTES;
@@ -241,13 +235,12 @@ static int pin_all(struct warm *w, int argc, char **argv, uint64_t ttl_ms)
     json_t *body = json_pack("{s:o}", "uris", uris);
     check(body != NULL);
     for (int i = 0; i < argc; i++) {
-        json_t *text = json_string(argv[i]);
-        if (text == NULL) {
-            command_client_error(&w->client, "%s: not UTF-8", argv[i]);
+        struct s3_uri parsed;
+        if (!command_client_take_uri(&w->client, argv[i], &parsed)) {
             json_decref(body);
             return EXIT_CODE_USAGE;
         }
-        check(json_array_append_new(uris, text) == 0);
+        check(json_array_append_new(uris, json_string(argv[i])) == 0);
     }
     if (ttl_ms > 0) {
         json_int_t ttl_s = (json_int_t)((ttl_ms + 999) / 1000);
