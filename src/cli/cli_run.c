@@ -111,7 +111,7 @@ int cli_run(int argc, char **argv)
     if (command == NULL && name[0] == '-') {
         (void)fprintf(
             stderr,
-            "forebay: %s: no option that stands in front of a command; `forebay help` lists them\n",
+            "forebay: %s: not an option that may precede a command; `forebay help` lists them\n",
             name);
         return EXIT_CODE_USAGE;
     }

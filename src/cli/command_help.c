@@ -27,7 +27,8 @@ static void list_common(struct buf *out)
     static const struct command some = {.name = "",
                                         .takes = TAKES_SETTINGS | TAKES_SERVER | TAKES_OUTPUT};
     const struct command *const who[] = {&all, &some};
-    static const char *const says[] = {"\nBefore or behind any command:", "\nWhere it takes them:"};
+    static const char *const says[] = {"\nBefore or after any command:",
+                                       "\nFor commands that accept them:"};
     for (size_t i = 0; i < ARRAY_LEN(who); i++) {
         const struct command_option *option = NULL;
         buf_append_cstr(out, says[i]);

@@ -244,8 +244,7 @@ static void restart_server(struct run *run)
     bool again = run->restarts++ < RESTARTS_MAX &&
                  command_server_start(&run->server, START_TIMEOUT_MS, &why);
     (void)fprintf(stderr, "forebay: run: the cache has ended%s\n",
-                  again ? ", and was started again"
-                        : "; what the command reads from here on fails");
+                  again ? ", and was started again" : "; further reads of the command fail");
     if (!again) {
         (void)fputs(buf_cstr(&why), stderr); // a failure to write to stderr cannot be reported
     }

@@ -138,7 +138,7 @@ static void on_patience(evutil_socket_t fd, short what, void *ctx)
     (void)fd;
     (void)what;
     stats_add(COUNTER_admin_calls_late, 1);
-    admin_reply_refusal(req, 504, "no answer in time: what was asked for may still happen");
+    admin_reply_refusal(req, 504, "no answer within 60 s; the action may still complete");
 }
 
 // Moves the whole list, because evhttp_add_header() refuses values that contain line ends.

@@ -229,8 +229,9 @@ void admin_routes_dispatch(struct admin *admin, struct evhttp_request *req)
     const char *via = evhttp_find_header(evhttp_request_get_input_headers(req), "Via");
     bool has_path = false;
     if (via != NULL && strstr(via, "forebay-") != NULL) { // as origin/hops.c writes it
-        admin_reply_refusal(req, STATUS_LOOP,
-                            "this is an admin port, and a Forebay takes it for its origin");
+        admin_reply_refusal(
+            req, STATUS_LOOP,
+            "this is Forebay's admin port, but another Forebay uses it as its origin");
         return;
     }
     for (size_t i = 0; path != NULL && i < ARRAY_LEN(routes); i++) {

@@ -47,7 +47,8 @@ struct admin_stream *admin_stream_begin(struct admin *admin, struct evhttp_reque
         return NULL;
     }
     if (admin->stream_counts[kind] >= max[kind]) {
-        admin_reply_refusal(req, HTTP_SERVUNAVAIL, "too many watch already");
+        admin_reply_refusal(req, HTTP_SERVUNAVAIL,
+                            "too many clients watch already; try again later");
         return NULL;
     }
     struct admin_stream *stream = calloc(1, sizeof(*stream));

@@ -164,7 +164,7 @@ static void control_explain(void *ctx, struct admin_call *call)
     if (range.ptr != NULL && !s3_uri_parse_range(range, &first, &end)) {
         admin_call_refuse(&call, 400, "range is FIRST-LAST or FIRST-, in bytes");
     } else if (ask.ptr != NULL && !span_equal_cstr(ask, "origin")) {
-        admin_call_refuse(&call, 400, "ask is origin, or not there");
+        admin_call_refuse(&call, 400, "ask must be origin, or absent");
     } else {
         proxy_explain(control->proxy, uri.bucket, uri.key, first, end, true, ask.ptr != NULL,
                       on_explained, question_new(control, call));

@@ -284,7 +284,8 @@ static struct job *job_get_locked(struct command_jobs *jobs, const struct admin_
 {
     if (id != 0) {
         struct job *known = job_find_locked(jobs, id);
-        *ret_why = known != NULL ? "the job takes no more" : "there is no such job";
+        *ret_why = known != NULL ? "the job accepts no more URIs: it was closed or cancelled"
+                                 : "there is no such job";
         return known != NULL && !known->is_closed && !jobs->guarded.is_ended ? known : NULL;
     }
     *ret_why = "the server is draining";

@@ -122,14 +122,14 @@ static void announce_to_people(const struct command_announcement *s,
         is_reached = commands_advertise(http_server_address(s->http, i), url, sizeof(url));
     }
     (void)fprintf(stderr, "  clients    %s%s\n", is_reached ? "export AWS_ENDPOINT_URL_S3=" : "",
-                  is_reached ? url : "none of S3's: they want HOST:PORT in listen");
+                  is_reached ? url
+                             : "S3 clients cannot connect: add a HOST:PORT listener to listen");
     announce_origins(s);
     if (!has_immutable_rule(s->config)) {
         (void)fprintf(
             stderr,
-            "  hint       data that never changes wants a rule `{match: \"BUCKET/**\", freshness: "
-            "immutable}`: without it every object\n"
-            "             is asked about again after %llu s, one round trip each\n",
+            "  hint       add a rule `{match: \"BUCKET/**\", freshness: immutable}` for data that "
+            "never changes;\n             without it every object is revalidated after %llu s\n",
             (unsigned long long)s->config->cache_ttl_ms / 1000);
     }
 }

@@ -309,7 +309,7 @@ static enum err open_new(struct command_origins *o, const struct command_origins
     }
     enum err err = store_holders_add(r->store, holders, count);
     if (err != ERR_OK) {
-        buf_printf(ret_why, "buckets: their origins cannot be noted in the cache directory: %s",
+        buf_printf(ret_why, "buckets: their origins cannot be saved in the cache directory: %s",
                    error_row(err)->text);
     }
     for (unsigned i = 0; i < count && err == ERR_OK; i++) {

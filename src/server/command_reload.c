@@ -298,7 +298,8 @@ static enum err keys_load(struct command_reload *reload, struct fresh *fresh, st
         buf_done(why); // drop warnings, which `forebay check` reports
         err = keys_prepare(reload, fresh->keys);
         if (err != ERR_OK) {
-            buf_printf(why, "%s: its realms cannot be noted: %s", path, error_row(err)->text);
+            buf_printf(why, "%s: its realms cannot be saved in the cache directory: %s", path,
+                       error_row(err)->text);
         }
     }
     return err;
@@ -326,7 +327,7 @@ static enum err rules_prepare(struct command_reload *reload, struct fresh *fresh
         if (rule->block_size_bytes > store_block_size_max(reload->store)) {
             buf_printf(why,
                        "%s: a block_size of %u bytes is more than the %llu that this cache has "
-                       "segments for: a restart makes them larger, and empties it",
+                       "segments for: restart to apply this; the restart empties the cache",
                        rule->where, rule->block_size_bytes,
                        (unsigned long long)store_block_size_max(reload->store));
             return ERR_INVALID;

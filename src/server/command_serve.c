@@ -242,7 +242,7 @@ static int serve_build_store(struct serve *s)
     }
     if (!command_upgrade_wait_turn(&s->upgrade)) {
         free(holders);
-        buf_append_cstr(&s->why, "the server before this one goes on");
+        buf_append_cstr(&s->why, "the former process continues to serve, so this one ends");
         return serve_fail(s, EXIT_CODE_FAILED);
     }
     enum err err = store_open(&options, s->loop, &s->store, &s->why);

@@ -55,7 +55,8 @@ void command_watchdog_tend(struct command_watchdog *w, bool alive)
     }
     if (!alive) {
         if (!w->is_hungry) {
-            log_error("watchdog_not_fed", "why=\"a worker stands still\" limit_ms=%llu",
+            log_error("watchdog_not_fed",
+                      "why=\"a worker has not run its loop in time\" limit_ms=%llu",
                       (unsigned long long)(w->limit_us / 1000));
         }
         w->is_hungry = true;

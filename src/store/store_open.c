@@ -255,12 +255,11 @@ static void store_open_degraded(struct store *store, const struct store_options 
     check(err != ERR_OK && !store->disk.attached);
     const char *name = strerrorname_np(store->disk.dir.failed_errno);
     bool is_full = err == ERR_DISK_FULL;
-    log_error(
-        "cache_unusable", "err=%s errno=%s text=%s remedy=%s", error_name(err),
-        name != NULL ? name : "0", log_quote(buf_span(why)),
-        is_full
-            ? "\"free space there, or give cache.dir another place and restart; it is looked for\""
-            : "\"repair it, or give cache.dir another place, and restart\"");
+    log_error("cache_unusable", "err=%s errno=%s text=%s remedy=%s", error_name(err),
+              name != NULL ? name : "0", log_quote(buf_span(why)),
+              is_full ? "\"free space in that file system (Forebay retries by itself), or set "
+                        "cache.dir to another directory and restart\""
+                      : "\"repair it, or set cache.dir to another directory, and restart\"");
     disk_tell_trouble(&store->disk, true);
     store_give_up(store);
     store_dir_give_up(&store->disk.dir);

@@ -46,8 +46,7 @@ def test_help_of_every_command_is_the_same_however_it_is_asked_for():
         (
             ["--lvie", "check"],
             2,
-            "forebay: --lvie: no option that stands in front of a "
-            "command; `forebay help` lists them",
+            "forebay: --lvie: not an option that may precede a command; `forebay help` lists them",
         ),
         (
             ["check", "--lvie"],

@@ -116,13 +116,13 @@ def test_every_command_takes_them_on_either_side(front):
         (["-v", "status", "-q"], 2, "forebay status: -q or -v, not both"),
         (["-q=", "status"], 2, "forebay status: -q has no value"),
         (["status", "-qv"], 2, "forebay status: -qv: no such option"),
-        (["-qv", "status"], 2, "forebay: -qv: no option that stands in front of a command"),
+        (["-qv", "status"], 2, "forebay: -qv: not an option that may precede a command"),
         (
             ["-v", "--cache.size", "1GiB", "serve"],
             2,
-            "forebay: --cache.size: no option that stands in front of a command",
+            "forebay: --cache.size: not an option that may precede a command",
         ),
-        (["-v", "--", "status"], 2, "forebay: --: no option that stands in front of a command"),
+        (["-v", "--", "status"], 2, "forebay: --: not an option that may precede a command"),
         (["-v", ""], 2, "forebay: : no such command"),
         (["-c", "-q", "status"], 2, 'forebay: -c needs a value: FILE; "-q" is an option'),
         (

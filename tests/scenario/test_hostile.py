@@ -111,7 +111,10 @@ def test_a_job_that_is_closed_takes_no_more(start, origin):
         assert post(server, "/api/v1/warm", {"uris": ["s3://bkt/k"]})[0] == 200
         assert post(server, "/api/v1/warm", more) == (
             503,
-            {"status": "refused", "reason": "the job takes no more"},
+            {
+                "status": "refused",
+                "reason": "the job accepts no more URIs: it was closed or cancelled",
+            },
         )
     wait_for(lambda: ask(server, "jobs")[0]["state"] == "done", "the end of the job")
     assert post(server, "/api/v1/warm", more)[0] == 503
@@ -161,7 +164,7 @@ def test_a_list_longer_than_a_job_takes_at_once(start, origin, tmp_path):
             assert process.poll() is None
             said(server, "jobs", "cancel", 2)
             assert (
-                "takes no more" in process.communicate(timeout=WAIT_S)[1].decode()
+                "accepts no more URIs" in process.communicate(timeout=WAIT_S)[1].decode()
                 and process.returncode == 1
             )
         finally:

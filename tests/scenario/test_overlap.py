@@ -187,7 +187,7 @@ def test_a_directory_that_holds_something_else(data, tmp_path):
     for word in (str(home), "thesis.tex", "not empty", "cache.dir"):
         assert word in first, out.stderr
     assert [path.name for path in home.iterdir()] == ["thesis.tex"]
-    assert "a start refuses it" in forebay("doctor", data, home).stdout
+    assert "so the server refuses to start" in forebay("doctor", data, home).stdout
 
 
 def test_an_empty_file_system(start, data):

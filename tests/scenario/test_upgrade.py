@@ -521,7 +521,7 @@ def test_a_server_killed_while_another_gets_ready(serve, origin, installed):
     server.kills += 1
     with open(f"{server.folder}/gate", "w") as gate:
         gate.write("\n")
-    server.wait_stderr("the server before this one goes on")
+    server.wait_stderr("the former process continues to serve, so this one ends")
     server._join()
     server.process = None
     installed.link(binary())

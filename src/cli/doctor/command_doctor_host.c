@@ -61,9 +61,10 @@ static void check_directory(struct doctor *d, const char *above)
     } else if (d->look.found == STORE_FOUND_OTHER && d->look.uid == geteuid() &&
                (d->look.mode & (S_IWGRP | S_IWOTH)) ==
                    0) { // otherwise the cache uses a folder of its own in it
-        command_doctor_find(d, DOCTOR_RED, "directory",
-                            "set cache.dir to an empty directory, or to one that is not there yet",
-                            "%s holds something that is no cache: a start refuses it", dir);
+        command_doctor_find(
+            d, DOCTOR_RED, "directory",
+            "set cache.dir to an empty directory or to one that does not exist",
+            "%s is not empty and not a Forebay cache, so the server refuses to start", dir);
     } else {
         command_doctor_find(d, DOCTOR_GREEN, "directory", NULL, "%s: %s", dir,
                             d->look.is_in_use                    ? "in use by a running server"
@@ -88,12 +89,12 @@ static const struct {
     {0x01021994, "tmpfs", "it is memory, not disk"},
     {0x858458f6, "ramfs", "it is memory, not disk"},
     {0x794c7630, "overlayfs", "it is a container's layer: slow, and full when the node's disk is"},
-    {0x6969, "NFS", "it is a network: the index must not lie there"},
-    {0xff534d42, "CIFS", "it is a network: the index must not lie there"},
-    {0xfe534d42, "SMB2", "it is a network: the index must not lie there"},
-    {0x65735546, "FUSE", "it is a program's, or a network: the index must not lie there"},
-    {0x0bd00bd0, "Lustre", "it is a network: the index must not lie there"},
-    {0x00c36400, "Ceph", "it is a network: the index must not lie there"},
+    {0x6969, "NFS", "network file system: put the index on a local disk"},
+    {0xff534d42, "CIFS", "network file system: put the index on a local disk"},
+    {0xfe534d42, "SMB2", "network file system: put the index on a local disk"},
+    {0x65735546, "FUSE", "a program's or a network file system: put the index on a local disk"},
+    {0x0bd00bd0, "Lustre", "network file system: put the index on a local disk"},
+    {0x00c36400, "Ceph", "network file system: put the index on a local disk"},
 };
 
 static void check_file_system(struct doctor *d, const char *above)

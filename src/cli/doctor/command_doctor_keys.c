@@ -24,7 +24,7 @@ void command_doctor_expiry(struct doctor *d, const struct origin *origin)
             "the credentials have expired", origin_describe(origin));
     } else if (left_s < EXPIRY_YELLOW_S) {
         command_doctor_find(d, DOCTOR_YELLOW, "expiry",
-                            "see that their source gives newer ones by then: it is asked for them",
+                            "check that the source issues new ones before then",
                             "%s: the credentials expire in %s", origin_describe(origin),
                             command_time((double)left_s));
     } else {

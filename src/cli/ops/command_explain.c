@@ -78,11 +78,10 @@ static void print_group(const json_t *rule, const json_t *policy)
 
 static void print_checksums(const char *known)
 {
-    const char *text =
-        "not known; the next reader who wants them has the origin asked, once, and is "
-        "not held up by it";
+    const char *text = "unknown; the next reader that wants them makes Forebay ask the origin "
+                       "once, without waiting";
     if (strcmp(known, "known") == 0) {
-        text = "known; they go with replies of the whole object to who wants them";
+        text = "known; sent with replies of the whole object to clients that request them";
     } else if (strcmp(known, "none") == 0) {
         text = "the origin names none";
     }

@@ -425,8 +425,7 @@ int command_warm(int argc, char **argv)
                                     "--pin is for URIs, not for what a list or Fluid names");
     }
     if (argc == 0 && list == NULL && !w.is_fluid) {
-        return commands_usage_error("warm",
-                                    "what is to be fetched: s3://BUCKET/PREFIX/, or -f LIST");
+        return commands_usage_error("warm", "name what to fetch: s3://BUCKET/PREFIX/, or -f LIST");
     }
     int code = command_client_open(&w.client, "warm");
     w.client.waits = true; // a list may be longer than a job accepts at once

@@ -289,8 +289,7 @@ static int count_set(struct features *f, struct data_set *set)
     }
     if (code != EXIT_CODE_OK) {
         command_client_warn(options->client,
-                            "%.*s: it cannot be counted: what the file says of it "
-                            "stands until it ends",
+                            "%.*s: cannot be counted; its label stays until it expires",
                             (int)set->name.len, set->name.ptr);
         return code;
     }

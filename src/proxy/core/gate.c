@@ -40,14 +40,14 @@ static enum err find_effects(struct request *r, struct s3_error_detail *ret_deta
         return ERR_BAD_REQUEST;
     }
     if (s3_ids_climb(&r->s3)) {
-        ret_detail->message = SPAN("A versionId or uploadId is no path");
+        ret_detail->message = SPAN("versionId and uploadId must not contain a path");
         return ERR_INVALID_ARGUMENT;
     }
     enum err err =
         s3_effects_find(r->arena, &r->s3, &r->http->headers, r->origin_bucket, &r->effects);
     if (err == ERR_INVALID_ARGUMENT) {
-        ret_detail->message = SPAN("x-amz-copy-source or x-amz-rename-source stands there twice, "
-                                   "cannot be read, or belongs to no such request");
+        ret_detail->message = SPAN("x-amz-copy-source or x-amz-rename-source occurs twice, is "
+                                   "malformed, or does not belong to this operation");
     }
     return err;
 }
@@ -73,7 +73,7 @@ static enum err authorize_signed(struct request *r, struct principal *principal,
     principal->name = principal->entry->id;
     check(principal->name.len > 0);
     if (r->s3.operation == S3_CreateSession) {
-        ret_detail->message = SPAN("Sessions for directory buckets are not known here: set "
+        ret_detail->message = SPAN("Forebay does not support sessions for directory buckets: set "
                                    "AWS_S3_DISABLE_EXPRESS_SESSION_AUTH=true");
         return ERR_NOT_IMPLEMENTED;
     }

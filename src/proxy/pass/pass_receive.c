@@ -5,9 +5,9 @@
 // worker; pass_upload.c sends the body to the origin.
 #include "proxy/pass/pass_private.h"
 
-static const struct span FORM_REFUSED =
-    SPAN("The form is not written as browsers and SDKs write one: quoted names, the key once and "
-         "before the file, nothing but a button behind it, the boundary nowhere else");
+static const struct span FORM_REFUSED = SPAN(
+    "Forebay refuses this form: names must be quoted, the key must occur once and before the file, "
+    "only a button may follow the file, and the boundary may occur only on delimiter lines");
 
 // Returns true while the body is a form whose key is not known yet.
 static bool is_before_key(const struct pass_state *p)

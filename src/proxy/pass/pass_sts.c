@@ -21,8 +21,9 @@ enum err pass_sts_authorize(struct pass_state *p)
     if (actions == 1 && good) {
         return ERR_OK;
     }
-    p->err_message = SPAN("Of STS only the unsigned AssumeRoleWithWebIdentity is passed on. Other "
-                          "calls arrive here when AWS_ENDPOINT_URL is set: set AWS_ENDPOINT_URL_S3 "
-                          "instead");
+    p->err_message =
+        SPAN("Forebay relays only one STS call, the unsigned AssumeRoleWithWebIdentity. Other "
+             "calls arrive here when AWS_ENDPOINT_URL is set: set AWS_ENDPOINT_URL_S3 "
+             "instead");
     return ERR_NOT_IMPLEMENTED;
 }

@@ -124,8 +124,8 @@ enum err pass_xml_restore(struct pass_state *p)
         err = s3_restore_read(p->arena, buf_span(&p->body.whole), &restore);
     }
     if (err != ERR_OK) {
-        p->err_message = SPAN("Not a RestoreRequest as it is taken here: Days, Tier and "
-                              "Description, not one that selects and writes to another bucket");
+        p->err_message = SPAN("Forebay accepts a RestoreRequest with Days, Tier and Description "
+                              "only, not one that selects data or writes to another bucket");
         return err;
     }
     struct buf rendered;

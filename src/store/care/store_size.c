@@ -146,7 +146,7 @@ enum err store_size_order(struct store *store, const struct store_limits *limits
     if (limits->size_bytes != 0 && limits->size_bytes < least) {
         buf_printf(ret_why,
                    "cache.size is %llu bytes, at least %llu are needed for three segments of the "
-                   "size that this cache has: a restart makes it smaller, and empties it",
+                   "size that this cache has: restart to apply this; the restart empties the cache",
                    (unsigned long long)limits->size_bytes, (unsigned long long)least);
         return ERR_INVALID;
     }
@@ -155,7 +155,7 @@ enum err store_size_order(struct store *store, const struct store_limits *limits
     if (limits->block_size_bytes_max > store_block_size_max(store)) {
         buf_printf(ret_why,
                    "a block_size of %llu bytes is more than the %llu that this cache has segments "
-                   "for: a restart makes them larger, and empties it",
+                   "for: restart to apply this; the restart empties the cache",
                    (unsigned long long)limits->block_size_bytes_max,
                    (unsigned long long)store_block_size_max(store));
         return ERR_INVALID;

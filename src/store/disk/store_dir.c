@@ -399,11 +399,10 @@ static enum err dir_refuse_foreign(const struct store_dir *dir, struct buf *ret_
                    "version: choose another cache.dir, or remove the directory",
                    dir->path);
     } else {
-        buf_printf(
-            ret_why,
-            "%s is no cache and not empty (it holds \"%s\"): it is left alone. Set cache.dir "
-            "to an empty directory, or to one that is not there yet",
-            dir->path, name);
+        buf_printf(ret_why,
+                   "%s is not empty (it contains \"%s\") and is not a Forebay cache: set cache.dir "
+                   "to an empty directory or to one that does not exist",
+                   dir->path, name);
     }
     return ERR_FORMAT;
 }

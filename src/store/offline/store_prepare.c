@@ -341,10 +341,10 @@ static enum err wipe(int fd, const char *path, struct buf *ret_what)
 {
     char other[NAME_MAX + 1];
     if (store_dir_other(fd, skip_of_cache, other)) {
-        buf_printf(
-            ret_what,
-            "%s holds \"%s\" as well, which is none of a cache's: remove it, or all, yourself",
-            path, other);
+        buf_printf(ret_what,
+                   "%s also contains \"%s\", which does not belong to a cache: remove that, or the "
+                   "whole directory, yourself",
+                   path, other);
         return ERR_INVALID;
     }
     enum err err = ERR_OK;
