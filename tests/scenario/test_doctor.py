@@ -173,7 +173,7 @@ def test_a_directory_that_cannot_be_one(doctor, tmp_path):
     assert report.exit == 1 and "cannot be opened" in report.find("directory", "red")
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "thesis").write_text("x")
-    assert "no cache" in doctor(cache__dir=tmp_path / "home").find("directory", "red")
+    assert "not a Forebay cache" in doctor(cache__dir=tmp_path / "home").find("directory", "red")
 
 
 def test_a_cache_larger_than_its_file_system(doctor):

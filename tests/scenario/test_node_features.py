@@ -372,7 +372,7 @@ def test_a_device_is_not_replaced(tmp_path):
         (["a=s3://bkt/a/", "--pin"], "--node-features goes with --check"),
         (["a=s3://bkt/a/", "--fluid"], "--node-features goes with --check"),
         (["a=s3://bkt/a/", "--dry-run"], "--node-features goes with --check"),
-        ([], "what is to be"),
+        ([], "name what to fetch"),
     ],
 )
 def test_an_invalid_label_is_refused(tmp_path, file, words, says):

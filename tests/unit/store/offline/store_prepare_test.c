@@ -139,7 +139,7 @@ Test(store_prepare, a_newer_cache_one_in_use_and_others_data_stay)
     cr_assert_eq(close(fd), 0);
     put_cache("mixed", SEGMENT_FORMAT_VERSION - 1);
     put("mixed/thesis.tex", "x");
-    cr_assert_eq(prepare("mixed", true, "holds \"thesis.tex\" as well"), ERR_INVALID);
+    cr_assert_eq(prepare("mixed", true, "also contains \"thesis.tex\""), ERR_INVALID);
     cr_assert_eq(mkdir(path_of("home"), 0755), 0);
     put("home/thesis.tex", "x");
     cr_assert_eq(prepare("home", true, "neither empty nor a cache"), ERR_FORMAT);
