@@ -18,11 +18,11 @@
 // The outcome of a conditional write reveals what exists, so such a write also needs the right to
 // read.
 //
-// Only this file reads sources (x-amz-copy-source, x-amz-rename-source). A source counts for every
-// operation. It may be a header, or a query parameter, because presigning moves headers into the
-// query. s3_source_render() writes it for the origin from what was read here, so that the origin
-// cannot read something else. A request with two sources, or with one that S3 does not accept in
-// this operation, is refused.
+// Only this file reads sources, which x-amz-copy-source and x-amz-rename-source name. It looks for
+// them in the headers of a request, and in its query, because presigning moves headers there. A
+// request that names a source twice is refused, and so is one whose operation takes none in S3.
+// s3_source_render() writes the source for the origin from what was read here, so that the origin
+// cannot read something else.
 #include "s3/s3_private.h"
 
 #include <assert.h>
