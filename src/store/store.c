@@ -124,8 +124,8 @@ void store_note_read(struct worker *w, struct store *store, const struct store_p
                      uint64_t bytes, unsigned group)
 {
     check(group <= STORE_GROUP_PINS);
-    // Without a header the run is still being written by this process. It was already counted as an
-    // access.
+    // The place of a run that is still being written has no header. The policy counted the request
+    // when the run began.
     if (place->header_len > 0) {
         retention_read(w, &store->retention, place, bytes, group);
     }

@@ -79,10 +79,10 @@ struct store_dir {
 // The caller calls store_dir_close() in any case.
 enum err store_dir_open(struct store_dir *dir, const char *path, struct buf *ret_why) MUST_USE;
 void store_dir_close(struct store_dir *dir);
-// Releases the locks after a later step of the opening has failed, so that other processes can use
-// the directory. store_dir_open() may be called again.
+// Called if the cache cannot be opened. Releases the locks, so that other processes can use the
+// directory. Keeps them if store_dir_open() has already opened the folder `index`.
 void store_dir_give_up(struct store_dir *dir);
-// Closes the descriptors and releases the locks. Path and `format` stay.
+// Closes the descriptors and releases the locks. dir->path and dir->format stay valid.
 void store_dir_leave(struct store_dir *dir);
 // Appends the path of the folder `index`.
 void store_dir_index_path(const struct store_dir *dir, struct buf *out);

@@ -13,18 +13,19 @@
 // verifies all pages at the start if the index is small. Otherwise the first round of index_roll.c
 // does.
 //
-// A change touches more pages than its path. When a delete leaves a page less than a quarter full,
-// LMDB moves nodes from a neighbour under the same parent, or merges the two pages. So if a batch
-// may cause that, two neighbours on each side are verified as well. Two are enough: a neighbour
-// that the batch does not touch stays a quarter full, so a merged page needs at most one more. In
-// branches LMDB also reads the lowest key below both pages.
+// A change may touch pages beside the path to its key. When a delete leaves a page less than a
+// quarter full, LMDB moves a node into it from a neighbour under the same parent, or merges the two
+// pages. So if a batch of changes may cause that, two neighbours on each side are verified as well.
+// Two are enough. A neighbour in which the batch changes nothing is at least a quarter full, so a
+// page that was merged with it needs at most one further neighbour. If the two pages are branches,
+// LMDB also looks up the lowest key below each of them. So the pages down to that key are verified
+// as well.
 //
 // Two faults are not detected here:
 //
 // - A page may be sound, but old or free, because the disk lost a write. Records have checksums
-// over
-//   their keys, and readers verify the runs at their places. So the effect is a miss or the key's
-//   previous content, as with any lost write.
+//   over their keys, and readers verify the runs at their places. So the effect is a miss or the
+//   key's previous content, as with any lost write.
 // - A page may be damaged between check and use. The next round finds that. If LMDB has ended the
 //   process before, the next start verifies the index again.
 //

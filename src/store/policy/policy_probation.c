@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Probation: runs of low worth that are stored nevertheless, for one of two reasons. Either a
-// client requested a part of the run and will probably request the other parts. Or parallel readers
-// request many missed runs again at once.
+// client requested a part of the run and will probably request the other parts. Or clients have
+// lately requested many missed runs again soon after the miss, as parallel readers of the same
+// objects do.
 //
 // These runs are stored in separate segments, on probation. The bar ignores such segments. Up to
 // KEEP_REQUESTS mean requests may stay on probation. If there are more when a segment must be

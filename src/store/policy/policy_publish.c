@@ -13,7 +13,8 @@
 // this counts as 0. When a data set is read only once, colliding keys make some of its runs look as
 // if they were read again. Because of this limit, their worth counts as 0.
 #define WORTH_LEAST (0.01f / POLICY_CAPACITY_TICKS)
-// If clients request more than this share of missed runs again at once, all missed runs are stored.
+// If clients request more than this share of missed runs again soon after the miss, all missed runs
+// are stored.
 #define AGAIN_SHARE 0.3f
 
 void policy_publish(struct policy *policy)

@@ -159,7 +159,9 @@ static void log_enter_files(struct segment_log *log, const struct segment_file *
         uint32_t number = files[i].number;
         check(number != 0 && files[i].given_bytes <= log->segment_size_bytes);
         struct segment *segment = segment_log_entry(log, number);
-        if (segment->state != SEGMENT_FREE) { // only if the numbers of two files differ by millions
+        if (segment->state != SEGMENT_FREE) {
+            // Another file has this entry. table_size_for() finds a size without such collisions,
+            // unless the two numbers differ by a multiple of SEGMENT_TABLE_MAX.
             char name[SEGMENT_NAME_LEN];
             segment_name(number, name);
             (void)unlinkat(disk->dir.segments_fd, name, 0);
@@ -701,8 +703,9 @@ struct scan_io {
 };
 
 // Reads for a scan. It brings unverified bytes from the device while other threads read and send,
-// so it first clears all marks of the segment. It clears them again at the end. During the read,
-// another thread may have verified a page that the kernel then dropped and this read brought back.
+// so it first clears all marks of the segment. It clears them again at the end, because a mark may
+// have become wrong: another thread verified a page during the read, then the kernel dropped the
+// page, and the read brought it back.
 static void scan_read(void *ctx, uint64_t offset, char *buf, size_t len)
 {
     struct scan_io *io = ctx;

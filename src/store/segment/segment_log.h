@@ -72,6 +72,9 @@ struct segment {
     unsigned pool_at; // index in the pool's array of open segments, guarded by the pool's lock
 };
 
+// A slot has at most one open segment, in which runs get room one after the other. A worker stores
+// runs in a slot of its own. In a small cache several workers share a slot.
+
 // Slots for runs that are kept apart from the runs that workers store.
 #define SEGMENT_SLOTS_APART 2u
 #define SEGMENT_SLOT_SURVIVORS 0u // runs rewritten from a segment that is being evicted
@@ -160,9 +163,10 @@ struct segment_log {
     atomic_uint segments_max;    // number of segments that fit into cache.size
     uint32_t table_mask;
     struct segment *table;
-    unsigned slot_max;
-    atomic_uint slot_count;     // slots in use: fewer in a small cache
-    struct segment_slot *slots; // slot_max slots of workers, then SEGMENT_SLOTS_APART others
+    unsigned slot_max;      // number of workers
+    atomic_uint slot_count; // slots that workers use now: slot_max, or fewer in a small cache
+    // First the slot_max slots of workers, then SEGMENT_SLOTS_APART others.
+    struct segment_slot *slots;
     struct segment_pool pool;
     // Guards the rows of each segment. Held briefly; no lock is taken while it is held.
     pthread_mutex_t rows_guard;

@@ -4,10 +4,11 @@
 // trimming, a sixth of such a cache would be empty. Splitting runs is no alternative. A run of one
 // block cannot be split, and bytes that are read together would be in two files.
 //
-// The hole is punched between the last run and the table. The segment is SEALED and has no holds,
-// so nothing is being written to it, except the table and the seal. The hole begins at a page that
-// holds no byte of a run, so no read and no send meets the hole. The file keeps its size, and the
-// table its offset.
+// The hole is punched between the last run and the place of the table. By then no run is being
+// written to the segment: its state is SEALED, so no new run begins in it, and it has no holds, so
+// all earlier ones have ended. Only the table and the seal are written later, outside the hole. The
+// hole begins at a page that holds no byte of a run, so nobody reads or sends bytes of the hole.
+// The file keeps its size, and the table its offset.
 //
 // There are two exceptions. Unused bytes below a 64th of the file are not worth a hole. A cache of
 // few segments is not trimmed. There, the eviction of a trimmed segment would often free too little
