@@ -261,7 +261,7 @@ static enum err loop_choose_engine(struct loop *loop, const struct loop_options 
     buf_init(&why, sizeof(loop->engine_why));
     enum err err = ERR_INVALID;
     if (options->engine == DISK_ENGINE_THREADS) {
-        buf_append_cstr(&why, "asked for");
+        buf_append_cstr(&why, "requested");
     } else {
         err = loop_open_rings(loop, &why);
     }
@@ -271,7 +271,7 @@ static enum err loop_choose_engine(struct loop *loop, const struct loop_options 
         snprintf(loop->engine_why, sizeof(loop->engine_why), "io_uring: ok");
     } else if (options->engine == DISK_ENGINE_URING) {
         if (ret_why != NULL) {
-            buf_printf(ret_why, "io_uring is refused here: %s", buf_cstr(&why));
+            buf_printf(ret_why, "io_uring is unavailable: %s", buf_cstr(&why));
         }
         buf_done(&why);
         return ERR_INVALID;

@@ -101,7 +101,7 @@ static enum err name_make_free(const struct sockaddr_un *un, struct buf *ret_why
         return ERR_OK; // the name is free, or bind() reports the problem
     }
     if (!S_ISSOCK(st.st_mode)) {
-        trouble = "something else than a socket is there";
+        trouble = "the path exists and is not a socket";
     } else if (!socket_is_stale(un)) {
         trouble = "another server listens there";
     } else if (st.st_uid != geteuid()) {

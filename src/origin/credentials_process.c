@@ -249,7 +249,7 @@ static enum err run_words(char *const *words, struct buf *output, struct buf *re
     }
     if (!complete || !WIFEXITED(status) || WEXITSTATUS(status) != 0) {
         buf_printf(ret_why, "credential_process: %s %s", words[0],
-                   complete ? "failed" : "did not answer in time or said too much");
+                   complete ? "failed" : "timed out, or its output was too long");
         return ERR_ORIGIN_CREDENTIALS;
     }
     return ERR_OK;

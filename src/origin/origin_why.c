@@ -26,7 +26,7 @@ const struct origin_forbids_text *origin_forbids_text(enum origin_forbids forbid
                                           "the origin's header Cache-Control says private or "
                                           "no-store, and no header that it is S3"},
         [ORIGIN_FORBIDS_CODING] = {"content-encoding",
-                                   "the origin has packed it, and sends no header of S3's"},
+                                   "the origin compressed it, and its headers do not show S3"},
         [ORIGIN_FORBIDS_VERSIONS] = {"versions",
                                      "the origin's replicas answer with several versions of it "
                                      "in turn"},

@@ -106,8 +106,8 @@ static const char *text_of(const struct rig *rig)
 Test(origin_trouble, the_name_that_cannot_be_resolved_is_blamed)
 {
     static const char either[] =
-        "its name with a bucket before it cannot be resolved, perhaps no name can";
-    static const char bucket[] = "its name with a bucket before it cannot be resolved";
+        "the host name with the bucket cannot be resolved; perhaps no name can";
+    static const char bucket[] = "the host name with the bucket cannot be resolved";
     static const char own[] = "its name cannot be resolved";
     struct server_row rows[] = {{.answer = OK_ANSWER}};
     struct rig rig;
