@@ -114,6 +114,8 @@ static bool what_parse(struct span what, struct span arg, struct disk_fault *ret
         *ret_fault = (struct disk_fault){.what = DISK_FAULT_ERRNO, .errno_value = EROFS};
     } else if (span_equal_cstr(what, "emfile")) {
         *ret_fault = (struct disk_fault){.what = DISK_FAULT_ERRNO, .errno_value = EMFILE};
+    } else if (span_equal_cstr(what, "eacces")) {
+        *ret_fault = (struct disk_fault){.what = DISK_FAULT_ERRNO, .errno_value = EACCES};
     } else if (span_equal_cstr(what, "short")) {
         *ret_fault = (struct disk_fault){.what = DISK_FAULT_SHORT};
     } else if (span_equal_cstr(what, "slow")) {

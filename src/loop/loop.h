@@ -228,8 +228,8 @@ int disk_io_sync_blocking(int fd) MUST_USE;
 // - op: read|write|sync|open|fallocate|unlink|push|any, or a name with a dot in it.
 // - when: `/100` every 100th operation; `5` only the 5th; `5+` the 5th and all later ones;
 //   `file=PATH` while PATH exists.
-// - what: eio|enospc|erofs|emfile|short|slow (arg: ms)|rate (arg: bytes per second, shared by all
-//   operations that the rule hits)|hold (with file=: until PATH is gone).
+// - what: eio|enospc|erofs|emfile|eacces|short|slow (arg: ms)|rate (arg: bytes per second, shared by
+//   all operations that the rule hits)|hold (with file=: until PATH is gone).
 // disk_io_read_nowait() obeys the script too, and disk_io_sync_blocking() obeys hold. While a rule
 // for the name `pages.gone` applies, disk_io_resident() returns false.
 void disk_fault_set(const char *script);

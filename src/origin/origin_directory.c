@@ -143,6 +143,7 @@ static void start_open(struct origin_directory_fetch *d)
 static void start_open_bucket(struct origin_directory_fetch *d)
 {
     d->phase = PHASE_OPEN_BUCKET;
+    d->open_tries++;
     op_start(d, (struct disk_op){.kind = DISK_OPEN,
                                  .fd = origin_directory_of(d)->root_fd,
                                  .path = d->bucket,
@@ -362,6 +363,18 @@ static void on_open(struct origin_directory_fetch *d)
     }
 }
 
+static void on_open_bucket(struct origin_directory_fetch *d)
+{
+    if (d->op.err == ERR_OK) {
+        d->fd = (int)d->op.result;
+        fetch_end(d, ERR_NO_SUCH_KEY);
+    } else if (d->op.errno_value == EAGAIN && d->open_tries < OPEN_TRIES_MAX) {
+        start_open_bucket(d);
+    } else {
+        fetch_end(d, origin_directory_bucket_error(d->op.errno_value, d->bucket));
+    }
+}
+
 static void on_op_done(struct disk_op *op)
 {
     struct origin_directory_fetch *d = container_of(op, struct origin_directory_fetch, op);
@@ -378,8 +391,7 @@ static void on_op_done(struct disk_op *op)
         return;
     }
     if (d->phase == PHASE_OPEN_BUCKET) {
-        d->fd = op->err == ERR_OK ? (int)op->result : -1;
-        fetch_end(d, op->err == ERR_OK ? ERR_NO_SUCH_KEY : ERR_NO_SUCH_BUCKET);
+        on_open_bucket(d);
         return;
     }
     if (op->err != ERR_OK) {

@@ -11,26 +11,34 @@
 
 #include "origin/origin_directory_private.h"
 
+enum err origin_directory_bucket_error(int errno_value, const char *name)
+{
+    enum err err = origin_directory_tree_error(errno_value, name);
+    return err == ERR_NO_SUCH_KEY ? ERR_NO_SUCH_BUCKET : err;
+}
+
 enum err origin_directory_bucket(int root_fd, struct span bucket)
 {
     struct buf name;
-    int fd = -1;
+    enum err err = ERR_NO_SUCH_BUCKET;
     buf_init(&name, 512);
     buf_append_span(&name, bucket);
     if (origin_directory_bucket_is_valid(bucket)) {
-        fd = origin_directory_file_open_blocking(root_fd, buf_cstr(&name), O_PATH | O_DIRECTORY);
+        const char *path = buf_cstr(&name);
+        int fd = origin_directory_file_open_blocking(root_fd, path, O_PATH | O_DIRECTORY);
+        err = fd < 0 ? origin_directory_bucket_error(errno, path) : ERR_OK;
+        if (fd >= 0) {
+            (void)close(fd);
+        }
     }
     buf_done(&name);
-    if (fd < 0) {
-        return ERR_NO_SUCH_BUCKET;
-    }
-    (void)close(fd);
-    return ERR_OK;
+    return err;
 }
 
-static DIR *open_root(int root_fd)
+static enum err open_root(int root_fd, DIR **ret_dir)
 {
-    return origin_directory_file_names(openat(root_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    return origin_directory_file_names(openat(root_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC),
+                                       ".", ret_dir);
 }
 
 static int compare_buckets(const void *a, const void *b)
@@ -42,27 +50,23 @@ static int compare_buckets(const void *a, const void *b)
 enum err origin_directory_buckets(int root_fd, struct arena *arena,
                                   struct s3_bucket_entry **ret_buckets, size_t *ret_count)
 {
-    DIR *dir = open_root(root_fd);
-    if (dir == NULL) {
-        return origin_directory_error(errno) == ERR_NO_SUCH_KEY ? ERR_ORIGIN_5XX
-                                                                : origin_directory_error(errno);
+    DIR *dir = NULL;
+    enum err err = open_root(root_fd, &dir);
+    if (err != ERR_OK) {
+        return err == ERR_NO_SUCH_KEY ? ERR_ORIGIN_5XX : err;
     }
     struct s3_bucket_entry *buckets = NULL;
     size_t count = 0, cap = 0;
-    enum err err = ERR_OK;
-    struct dirent *entry;
-    while (err == ERR_OK && (entry = readdir(dir)) != NULL) {
-        struct stat stat;
-        int fd =
-            origin_directory_bucket_is_valid(span_from_cstr(entry->d_name))
-                ? origin_directory_file_open_blocking(root_fd, entry->d_name, O_PATH | O_DIRECTORY)
-                : -1;
-        if (fd < 0) {
+    struct dirent *entry = NULL;
+    while (err == ERR_OK && (err = origin_directory_file_next(dir, ".", &entry)) == ERR_OK &&
+           entry != NULL) {
+        struct statx stat;
+        if (!origin_directory_bucket_is_valid(span_from_cstr(entry->d_name))) {
             continue;
         }
-        int result = fstat(fd, &stat);
-        (void)close(fd);
-        if (result != 0) {
+        err = origin_directory_file_stat(root_fd, entry->d_name, O_DIRECTORY, &stat);
+        if (err != ERR_OK) {
+            err = origin_directory_left_out(err);
             continue;
         }
         if (count == cap) {
@@ -78,7 +82,7 @@ enum err origin_directory_buckets(int root_fd, struct arena *arena,
             buckets = grown;
         }
         buckets[count].name = arena_copy(arena, span_from_cstr(entry->d_name));
-        buckets[count].created = stat.st_mtime;
+        buckets[count].created = (time_t)stat.stx_mtime.tv_sec;
         err = buckets[count].name.ptr == NULL ? ERR_LIMIT : ERR_OK;
         count++;
     }
@@ -96,12 +100,16 @@ enum err origin_directory_buckets(int root_fd, struct arena *arena,
 
 size_t origin_directory_top_files(int root_fd, struct buf *names)
 {
-    DIR *dir = open_root(root_fd);
+    DIR *dir = NULL;
     size_t count = 0;
-    struct dirent *entry;
-    while (dir != NULL && (entry = readdir(dir)) != NULL) {
+    struct dirent *entry = NULL;
+    enum err err = open_root(root_fd, &dir);
+    while (err == ERR_OK && (err = origin_directory_file_next(dir, ".", &entry)) == ERR_OK &&
+           entry != NULL) {
+        enum origin_directory_kind kind;
         if (entry->d_name[0] == '.' ||
-            origin_directory_file_kind(root_fd, entry->d_name) == ORIGIN_DIRECTORY_FOLDER) {
+            origin_directory_file_kind(root_fd, entry->d_name, &kind) != ERR_OK ||
+            kind == ORIGIN_DIRECTORY_FOLDER) {
             continue;
         }
         if (count < 3) {

@@ -9,14 +9,31 @@
 #include <unistd.h>
 
 #include "base/hash.h"
+#include "base/log.h"
 #include "origin/origin_directory_private.h"
 
 #define YOUNG_US 2000000u
+
+// Returns the errno that a test injects for the call `name`, or 0.
+static int injected_errno(const char *name)
+{
+#ifdef FOREBAY_FAULTS
+    return disk_fault_errno(name);
+#else
+    (void)name;
+    return 0;
+#endif
+}
 
 int origin_directory_file_open_blocking(int dir_fd, const char *path, int flags)
 {
     struct open_how how = {.flags = (uint64_t)flags | O_CLOEXEC,
                            .resolve = ORIGIN_DIRECTORY_RESOLVE};
+    int injected = injected_errno("tree.open");
+    if (injected != 0) {
+        errno = injected;
+        return -1;
+    }
     for (int tries = 0; tries < 16; tries++) {
         long fd = syscall(SYS_openat2, dir_fd, path, &how, sizeof(how));
         if (fd >= 0) {
@@ -30,30 +47,54 @@ int origin_directory_file_open_blocking(int dir_fd, const char *path, int flags)
     return -1;
 }
 
-enum origin_directory_kind origin_directory_file_kind(int root_fd, const char *path)
+enum err origin_directory_file_stat(int root_fd, const char *path, int flags,
+                                    struct statx *ret_stat)
 {
-    struct stat stat;
-    int fd = origin_directory_file_open_blocking(root_fd, path, O_PATH);
-    if (fd < 0) {
-        return ORIGIN_DIRECTORY_NEITHER;
+    enum err err = ERR_OK;
+    int fd = origin_directory_file_open_blocking(root_fd, path, O_PATH | flags);
+    if (fd < 0 || statx(fd, "", AT_EMPTY_PATH, ORIGIN_DIRECTORY_STATX_MASK, ret_stat) != 0) {
+        err = origin_directory_tree_error(errno, path);
     }
-    int result = fstat(fd, &stat);
-    (void)close(fd);
-    if (result != 0) {
-        return ORIGIN_DIRECTORY_NEITHER;
-    }
-    return S_ISREG(stat.st_mode)   ? ORIGIN_DIRECTORY_FILE
-           : S_ISDIR(stat.st_mode) ? ORIGIN_DIRECTORY_FOLDER
-                                   : ORIGIN_DIRECTORY_NEITHER;
-}
-
-DIR *origin_directory_file_names(int fd)
-{
-    DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
-    if (dir == NULL && fd >= 0) {
+    if (fd >= 0) {
         (void)close(fd);
     }
-    return dir;
+    return err;
+}
+
+enum err origin_directory_file_kind(int root_fd, const char *path,
+                                    enum origin_directory_kind *ret_kind)
+{
+    struct statx stat = {0};
+    enum err err = origin_directory_file_stat(root_fd, path, 0, &stat);
+    *ret_kind = S_ISREG(stat.stx_mode)   ? ORIGIN_DIRECTORY_FILE
+                : S_ISDIR(stat.stx_mode) ? ORIGIN_DIRECTORY_FOLDER
+                                         : ORIGIN_DIRECTORY_NEITHER;
+    return err;
+}
+
+enum err origin_directory_file_names(int fd, const char *path, DIR **ret_dir)
+{
+    *ret_dir = fd >= 0 ? fdopendir(fd) : NULL;
+    if (*ret_dir != NULL) {
+        return ERR_OK;
+    }
+    enum err err = origin_directory_tree_error(errno, path);
+    if (fd >= 0) {
+        (void)close(fd);
+    }
+    return err;
+}
+
+enum err origin_directory_file_next(DIR *dir, const char *path, struct dirent **ret_entry)
+{
+    int failed = injected_errno("tree.read");
+    *ret_entry = NULL;
+    if (failed == 0) {
+        errno = 0; // readdir() returns NULL at the end too, and then leaves errno unchanged
+        *ret_entry = readdir(dir);
+        failed = *ret_entry == NULL ? errno : 0;
+    }
+    return failed == 0 ? ERR_OK : origin_directory_tree_error(failed, path);
 }
 
 // Returns true if openat2 treats the component as a plain name.
@@ -165,6 +206,21 @@ enum err origin_directory_error(int errno_value)
     default:
         return ERR_ORIGIN_5XX; // the tree itself fails: an I/O error, or an unreachable file server
     }
+}
+
+enum err origin_directory_tree_error(int errno_value, const char *path)
+{
+    enum err err = origin_directory_error(errno_value);
+    if (err != ERR_NO_SUCH_KEY) {
+        log_warn_condition("directory_not_listed", "path=%s errno=%d",
+                           log_key(span_from_cstr(path)), errno_value);
+    }
+    return err == ERR_ORIGIN_CHANGED ? ERR_ORIGIN_5XX : err;
+}
+
+enum err origin_directory_left_out(enum err err)
+{
+    return err == ERR_NO_SUCH_KEY || err == ERR_ACCESS_DENIED ? ERR_OK : err;
 }
 
 static const struct content_type {

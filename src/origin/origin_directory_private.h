@@ -28,17 +28,23 @@ struct origin_directory {
 // Opens a path below `dir_fd` by openat2 with ORIGIN_DIRECTORY_RESOLVE. Blocks. Returns -1 and sets
 // errno on failure.
 int origin_directory_file_open_blocking(int dir_fd, const char *path, int flags);
-// The type of a path below the root. Symbolic links are followed inside the tree. NEITHER: another
-// type, or the path cannot be opened.
+// Opens the path with O_PATH and `flags`, and stats it. Errors as of origin_directory_tree_error().
+enum err origin_directory_file_stat(int root_fd, const char *path, int flags,
+                                    struct statx *ret_stat) MUST_USE;
+// Finds the type of a path below the root. Symbolic links are followed inside the tree. NEITHER:
+// another type, or an error as of origin_directory_tree_error().
 enum origin_directory_kind {
     ORIGIN_DIRECTORY_NEITHER,
     ORIGIN_DIRECTORY_FILE,
     ORIGIN_DIRECTORY_FOLDER
 };
-enum origin_directory_kind origin_directory_file_kind(int root_fd, const char *path);
-// Opens a folder for reading its names. Takes ownership of `fd`. Returns NULL if that fails, or if
-// `fd` is negative.
-DIR *origin_directory_file_names(int fd);
+enum err origin_directory_file_kind(int root_fd, const char *path,
+                                    enum origin_directory_kind *ret_kind) MUST_USE;
+// Opens a folder for reading its names. Takes ownership of `fd`, which is the result of opening
+// `path`. If it is negative, errno has the reason.
+enum err origin_directory_file_names(int fd, const char *path, DIR **ret_dir) MUST_USE;
+// Reads the next name of the folder `path`. At the end, *ret_entry is NULL and the result ERR_OK.
+enum err origin_directory_file_next(DIR *dir, const char *path, struct dirent **ret_entry) MUST_USE;
 bool origin_directory_bucket_is_valid(struct span bucket);
 // Returns true if a file can have this key: it has no empty, "." or ".." component, no NUL, and at
 // most S3_KEY_MAX bytes.
@@ -56,10 +62,21 @@ bool origin_directory_file_too_young(const struct statx *stat, uint64_t now_wall
 struct span origin_directory_content_type(struct span key);
 // Maps an errno. All errors that mean "there is no such file" become ERR_NO_SUCH_KEY.
 enum err origin_directory_error(int errno_value);
+// Maps the errno of a call for a listing or a bucket. Logs it, unless `path` is gone.
+//
+// - ERR_NO_SUCH_KEY: the path is gone, or leads out of the tree.
+// - ERR_ACCESS_DENIED: Forebay may not read it.
+// - Any other error: it is unknown what the path has. So it must not count as gone.
+enum err origin_directory_tree_error(int errno_value, const char *path);
+// Returns ERR_OK if a listing leaves out the path that has this error, because it is gone or
+// because Forebay may not read it. Otherwise returns the error, with which the listing must fail.
+enum err origin_directory_left_out(enum err err);
 
 // --- origin_directory_window.c: one thread at a time ---------------------------------------------
 
-#define ORIGIN_DIRECTORY_NAME_MAX 256u // NAME_MAX, and the '/' after a folder's name.
+// The longest name in a window: a key's longest component, and the '/' after a folder's name.
+// Names on FUSE can be longer than NAME_MAX.
+#define ORIGIN_DIRECTORY_NAME_MAX (S3_KEY_MAX + 1u)
 
 // One name. Its bytes are in origin_directory_window.bytes. A folder's name ends in '/'.
 struct origin_directory_name {
@@ -102,6 +119,7 @@ unsigned origin_directory_scans_parked(struct origin_directory_scans *scans);
 
 // Makes one page of a listing of `bucket`, with all its memory in `arena`. Returns
 // ERR_NO_SUCH_BUCKET, ERR_NO_MEMORY, ERR_LIMIT, or ERR_ORIGIN_5XX if a folder cannot be read.
+// Returns ERR_ACCESS_DENIED if Forebay may not read the folder that the prefix names.
 enum err origin_directory_scan_page(struct origin_directory_scans *scans, struct span bucket,
                                     const struct s3_listing_query *query, struct arena *arena,
                                     struct s3_listing_page *ret_page) MUST_USE;
@@ -110,8 +128,11 @@ enum err origin_directory_scan_page(struct origin_directory_scans *scans, struct
 // Lists the first-level folders, which are the buckets, in the order of their names.
 enum err origin_directory_buckets(int root_fd, struct arena *arena,
                                   struct s3_bucket_entry **ret_buckets, size_t *ret_count) MUST_USE;
-// Returns ERR_OK if the bucket's folder can be opened, else ERR_NO_SUCH_BUCKET.
+// Returns ERR_OK if the bucket's folder can be opened, and ERR_NO_SUCH_BUCKET if it does not exist.
+// Any other error means that this is unknown.
 enum err origin_directory_bucket(int root_fd, struct span bucket) MUST_USE;
+// Maps the errno of a failed open of the bucket's folder `name`.
+enum err origin_directory_bucket_error(int errno_value, const char *name);
 // Returns the number of first-level entries that are not folders, and adds the names of the first
 // few to `names`.
 size_t origin_directory_top_files(int root_fd, struct buf *names);

@@ -16,8 +16,9 @@
 // windows become small. A listing then takes longer, but is never refused.
 //
 // A symbolic link is listed as its target, if that is inside the tree. A folder that is its own
-// ancestor is not entered. Names that are too long for a key, special files and unreadable folders
-// are left out.
+// ancestor is not entered. Names that are too long for a key, special files and paths that Forebay
+// may not read are left out. If any other call fails, the listing fails, because a listing must not
+// be shorter than the tree.
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -29,12 +30,12 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/log.h"
 #include "origin/origin_directory_private.h"
 
 #define PARKED_MAX 16u
 #define PARKED_MS_MAX 120000u
 #define DEPTH_MAX (S3_KEY_MAX / 2 + 1)
+#define PROBE_PATH_MAX (256u + S3_KEY_MAX) // the longest bucket and its '/', and the longest key
 
 struct level {
     struct origin_directory_window window;
@@ -48,8 +49,9 @@ struct scan {
     struct buf bucket, prefix, delimiter, last; // Together they identify a parked walk.
     uint64_t parked_at_ms;
 
-    char path[S3_KEY_MAX + 257]; // The path of the current folder, and then the current name.
-    struct level **levels;       // The folders on the path.
+    // Room for the '/' after the longest folder.
+    char path[S3_KEY_MAX + 2]; // The path of the current folder, and then the current name.
+    struct level **levels;     // The folders on the path.
     unsigned level_count;
     struct buf after, skip; // Names up to `after`, or beginning with `skip`, are left out.
     bool has_pending;       // `pending` is the next name, found after the last page was full.
@@ -97,27 +99,30 @@ static const char *full_path(const struct scan *scan, size_t path_len, const cha
     return buf_cstr(out);
 }
 
-static enum origin_directory_kind kind_of_entry(const struct scan *scan, int root_fd,
-                                                size_t path_len, const struct dirent *entry)
+static enum err kind_of_entry(const struct scan *scan, int root_fd, size_t path_len,
+                              const struct dirent *entry, enum origin_directory_kind *ret_kind)
 {
+    *ret_kind = ORIGIN_DIRECTORY_NEITHER;
     switch (entry->d_type) {
     case DT_REG:
-        return ORIGIN_DIRECTORY_FILE;
+        *ret_kind = ORIGIN_DIRECTORY_FILE;
+        return ERR_OK;
     case DT_DIR:
-        return ORIGIN_DIRECTORY_FOLDER;
+        *ret_kind = ORIGIN_DIRECTORY_FOLDER;
+        return ERR_OK;
     case DT_LNK:
     case DT_UNKNOWN:
         break;
     default:
-        return ORIGIN_DIRECTORY_NEITHER;
+        return ERR_OK;
     }
     struct buf path;
     buf_init(&path, 4096);
     const char *text = full_path(scan, path_len, entry->d_name, &path);
-    enum origin_directory_kind kind =
-        buf_ok(&path) ? origin_directory_file_kind(root_fd, text) : ORIGIN_DIRECTORY_NEITHER;
+    enum err err =
+        buf_ok(&path) ? origin_directory_file_kind(root_fd, text, ret_kind) : ERR_NO_MEMORY;
     buf_done(&path);
-    return kind;
+    return origin_directory_left_out(err);
 }
 
 static bool is_dot(const char *name)
@@ -175,31 +180,43 @@ static struct span level_filter(const struct scan *scan, const struct level *lev
                : (struct span){NULL, 0};
 }
 
-// Reads the next window of names from the open folder `fd`, and closes it.
-static enum err level_read(struct origin_directory_scans *scans, const struct scan *scan,
-                           struct level *level, int fd)
+// Reads the next window of names from the open folder `fd`, whose path is `text`, and closes it.
+static enum err level_read_names(struct origin_directory_scans *scans, const struct scan *scan,
+                                 struct level *level, int fd, const char *text)
 {
-    DIR *dir = origin_directory_file_names(fd);
-    if (dir == NULL) {
-        return ERR_NO_MEMORY;
+    DIR *dir = NULL;
+    enum err err = origin_directory_file_names(fd, text, &dir);
+    if (err != ERR_OK) {
+        return err;
     }
-    enum err err = ERR_OK;
-    struct dirent *entry;
+    struct dirent *entry = NULL;
     struct span filter = level_filter(scan, level);
-    while (err == ERR_OK && (entry = readdir(dir)) != NULL) {
+    while (err == ERR_OK && (err = origin_directory_file_next(dir, text, &entry)) == ERR_OK &&
+           entry != NULL) {
         struct span name = span_from_cstr(entry->d_name);
         if (is_dot(entry->d_name) || !span_starts_with(name, filter) ||
             level->path_len + name.len > S3_KEY_MAX) {
             continue;
         }
-        enum origin_directory_kind kind =
-            kind_of_entry(scan, scans->root_fd, level->path_len, entry);
+        enum origin_directory_kind kind;
+        err = kind_of_entry(scan, scans->root_fd, level->path_len, entry, &kind);
         if (kind != ORIGIN_DIRECTORY_NEITHER) {
             err = level_add(scans, scan, level, entry->d_name, kind);
         }
     }
     (void)closedir(dir);
     origin_directory_window_sort(&level->window);
+    return err;
+}
+
+static enum err level_read(struct origin_directory_scans *scans, const struct scan *scan,
+                           struct level *level, int fd)
+{
+    struct buf path;
+    buf_init(&path, 4096);
+    enum err err =
+        level_read_names(scans, scan, level, fd, full_path(scan, level->path_len, "", &path));
+    buf_done(&path);
     return err;
 }
 
@@ -228,50 +245,45 @@ static bool is_ancestor(const struct scan *scan, const struct statx *stat)
     return false;
 }
 
-// Opens the folder scan->path[0, path_len). If it is gone or unreadable, returns ERR_OK and sets
-// *ret_fd to a negative value.
+// Opens the folder scan->path[0, path_len). Errors as of origin_directory_tree_error().
 static enum err folder_open(const struct origin_directory_scans *scans, const struct scan *scan,
                             size_t path_len, int flags, int *ret_fd)
 {
     struct buf path;
     buf_init(&path, 4096);
     const char *text = full_path(scan, path_len, "", &path);
-    int fd = buf_ok(&path)
-                 ? origin_directory_file_open_blocking(scans->root_fd, text, flags | O_DIRECTORY)
-                 : -1;
-    int saved = errno;
-    if (fd < 0 && saved != ENOENT && saved != ENOTDIR && saved != EXDEV && saved != ELOOP) {
-        log_warn_condition("directory_not_listed", "path=%s errno=%d", log_key(buf_span(&path)),
-                           saved);
+    enum err err = ERR_NO_MEMORY;
+    if (buf_ok(&path)) {
+        *ret_fd = origin_directory_file_open_blocking(scans->root_fd, text, flags | O_DIRECTORY);
+        err = *ret_fd < 0 ? origin_directory_tree_error(errno, text) : ERR_OK;
     }
     buf_done(&path);
-    *ret_fd = fd;
-    if (fd < 0) {
-        return saved == EMFILE || saved == ENFILE || saved == ENOMEM ? ERR_LIMIT
-               : saved == EIO || saved == ESTALE                     ? ERR_ORIGIN_5XX
-                                                                     : ERR_OK;
-    }
-    return ERR_OK;
+    return err;
 }
 
 // Enters the folder scan->path[0, path_len). If `names` is false, its names are not read, because
-// it is only a component of the prefix. A folder that is gone, unreadable or its own ancestor is
-// skipped.
+// it is only a component of the prefix. Returns ERR_NO_SUCH_KEY if the folder is gone, or if it is
+// not entered because it is its own ancestor or too deep. On errors, the walk stays where it was.
 static enum err level_push(struct origin_directory_scans *scans, struct scan *scan, size_t path_len,
                            bool names)
 {
     if (scan->level_count == DEPTH_MAX) {
-        return ERR_OK;
+        return ERR_NO_SUCH_KEY;
     }
     int fd;
+    struct statx stat;
     enum err err = folder_open(scans, scan, path_len, names ? O_RDONLY : O_PATH, &fd);
-    if (fd < 0) {
+    if (err != ERR_OK) {
         return err;
     }
-    struct statx stat;
-    if (statx(fd, "", AT_EMPTY_PATH, STATX_INO, &stat) != 0 || is_ancestor(scan, &stat)) {
+    if (statx(fd, "", AT_EMPTY_PATH, STATX_INO, &stat) != 0) {
+        err = origin_directory_error(errno);
+    } else if (is_ancestor(scan, &stat)) {
+        err = ERR_NO_SUCH_KEY;
+    }
+    if (err != ERR_OK) {
         (void)close(fd);
-        return ERR_OK;
+        return err == ERR_ORIGIN_CHANGED ? ERR_ORIGIN_5XX : err;
     }
     struct level *level = calloc(1, sizeof(*level));
     struct level **levels = realloc(scan->levels, (scan->level_count + 1) * sizeof(struct level *));
@@ -293,8 +305,12 @@ static enum err level_push(struct origin_directory_scans *scans, struct scan *sc
     } else {
         (void)close(fd);
     }
+    if (err != ERR_OK) {
+        level_free(level);
+        return err;
+    }
     scan->levels[scan->level_count++] = level;
-    return err;
+    return ERR_OK;
 }
 
 // Reads the next window of names. If the folder was removed since, the window stays empty.
@@ -304,7 +320,10 @@ static enum err level_refill(struct origin_directory_scans *scans, const struct 
     int fd;
     origin_directory_window_advance(&level->window);
     enum err err = folder_open(scans, scan, level->path_len, O_RDONLY, &fd);
-    return fd < 0 ? err : level_read(scans, scan, level, fd);
+    if (err == ERR_OK) {
+        err = level_read(scans, scan, level, fd);
+    }
+    return origin_directory_left_out(err);
 }
 
 static bool delimiter_is_slash(const struct scan *scan)
@@ -347,7 +366,7 @@ static enum err scan_next(struct origin_directory_scans *scans, struct scan *sca
             continue;
         }
         if (kind == ORIGIN_DIRECTORY_FOLDER && !delimiter_is_slash(scan)) {
-            enum err err = level_push(scans, scan, full.len, true);
+            enum err err = origin_directory_left_out(level_push(scans, scan, full.len, true));
             if (err != ERR_OK) {
                 return err;
             }
@@ -361,54 +380,62 @@ static enum err scan_next(struct origin_directory_scans *scans, struct scan *sca
     return ERR_OK;
 }
 
-// Looks into one folder. Returns true if it has a file, or a link to a folder, which is assumed to
-// have one. Otherwise appends its subfolders to `folders`, each as "path/" and a NUL.
-static bool probe_folder(int root_fd, const char *path, struct buf *folders)
+// Looks at one name of the folder `path`. *ret_found: it is a file, or a link to a folder, which is
+// assumed to have one. Appends a subfolder to `folders`, as "path/" and a NUL.
+static enum err probe_entry(int root_fd, const char *path, const struct dirent *entry,
+                            struct buf *folders, bool *ret_found)
 {
-    DIR *dir = origin_directory_file_names(
-        origin_directory_file_open_blocking(root_fd, path, O_RDONLY | O_DIRECTORY));
-    if (dir == NULL) {
-        return false;
+    size_t path_len = strlen(path), name_len = strlen(entry->d_name);
+    char child[PROBE_PATH_MAX + 1];
+    if (is_dot(entry->d_name) || path_len + name_len > PROBE_PATH_MAX) {
+        return ERR_OK;
     }
-    bool found = false;
-    struct dirent *entry;
-    struct buf child;
-    buf_init(&child, 4096);
-    while (!found && (entry = readdir(dir)) != NULL) {
-        if (is_dot(entry->d_name)) {
-            continue;
-        }
-        child.len = 0;
-        buf_printf(&child, "%s%s", path, entry->d_name);
-        if (!buf_ok(&child)) {
-            break;
-        }
-        if (entry->d_type == DT_REG) {
-            found = true;
-        } else if (entry->d_type == DT_DIR) {
-            buf_append(folders, child.ptr, child.len);
-            buf_append(folders, "/", 2);
-        } else {
-            found =
-                origin_directory_file_kind(root_fd, buf_cstr(&child)) != ORIGIN_DIRECTORY_NEITHER;
-        }
+    memcpy(child, path, path_len);
+    memcpy(child + path_len, entry->d_name, name_len + 1);
+    if (entry->d_type == DT_REG) {
+        *ret_found = true;
+    } else if (entry->d_type == DT_DIR) {
+        buf_append(folders, child, path_len + name_len);
+        buf_append(folders, "/", 2);
+    } else {
+        enum origin_directory_kind kind;
+        enum err err = origin_directory_file_kind(root_fd, child, &kind);
+        *ret_found = kind != ORIGIN_DIRECTORY_NEITHER;
+        return origin_directory_left_out(err);
     }
-    buf_done(&child);
-    (void)closedir(dir);
-    return found;
+    return ERR_OK;
 }
 
-// Returns true if there is a file below the folder `path`, which is relative to the root and ends
+// Looks into one folder, until a file is found.
+static enum err probe_folder(int root_fd, const char *path, struct buf *folders, bool *ret_found)
+{
+    DIR *dir = NULL;
+    enum err err = origin_directory_file_names(
+        origin_directory_file_open_blocking(root_fd, path, O_RDONLY | O_DIRECTORY), path, &dir);
+    if (err != ERR_OK) {
+        return origin_directory_left_out(err);
+    }
+    struct dirent *entry = NULL;
+    while (!*ret_found && err == ERR_OK &&
+           (err = origin_directory_file_next(dir, path, &entry)) == ERR_OK && entry != NULL) {
+        err = probe_entry(root_fd, path, entry, folders, ret_found);
+    }
+    (void)closedir(dir);
+    return origin_directory_left_out(err);
+}
+
+// Finds out whether there is a file below the folder `path`, which is relative to the root and ends
 // with '/'. Does not enter links to folders, so the search ends. If more folders wait to be
 // searched than fit into the buffer, assumes that there is a file.
-static bool folder_has_file(int root_fd, const char *path)
+static enum err folder_has_file(int root_fd, const char *path, bool *ret_found)
 {
     struct buf folders, current;
+    enum err err = ERR_OK;
     buf_init(&folders, 1u << 20);
     buf_init(&current, 4096);
     buf_append(&folders, path, strlen(path) + 1);
-    bool found = false;
-    while (!found && buf_ok(&folders) && folders.len > 0) {
+    *ret_found = false;
+    while (err == ERR_OK && !*ret_found && buf_ok(&folders) && folders.len > 0) {
         size_t start = folders.len - 1;
         while (start > 0 && folders.ptr[start - 1] != '\0') {
             start--;
@@ -416,12 +443,12 @@ static bool folder_has_file(int root_fd, const char *path)
         current.len = 0;
         buf_append(&current, folders.ptr + start, folders.len - 1 - start);
         folders.len = start;
-        found = probe_folder(root_fd, buf_cstr(&current), &folders);
+        err = probe_folder(root_fd, buf_cstr(&current), &folders, ret_found);
     }
-    found = found || !buf_ok(&folders);
+    *ret_found = *ret_found || !buf_ok(&folders);
     buf_done(&current);
     buf_done(&folders);
-    return found;
+    return err;
 }
 
 // --- Life cycle of a walk ------------------------------------------------------------------------
@@ -490,7 +517,7 @@ static enum err scan_new(struct origin_directory_scans *scans, struct span bucke
     struct span above = {query->prefix.ptr, base};
     struct span filter = {query->prefix.ptr + base, query->prefix.len - base};
     bool possible =
-        query->prefix.len <= S3_KEY_MAX && filter.len <= 255 &&
+        query->prefix.len <= S3_KEY_MAX &&
         (filter.len == 0 || memchr(filter.ptr, '\0', filter.len) == NULL) &&
         (base == 0 || origin_directory_key_is_valid((struct span){above.ptr, base - 1}));
     enum err err = ERR_OK;
@@ -499,11 +526,11 @@ static enum err scan_new(struct origin_directory_scans *scans, struct span bucke
     }
     for (size_t i = 0; possible && err == ERR_OK && i <= base; i++) {
         if (i == 0 || scan->path[i - 1] == '/') {
-            unsigned before = scan->level_count;
             err = level_push(scans, scan, i, i == base);
-            possible = scan->level_count > before;
+            possible = err == ERR_OK;
         }
     }
+    err = err == ERR_NO_SUCH_KEY ? ERR_OK : err; // no key begins with the prefix
     if (err != ERR_OK || !possible) {
         while (scan->level_count > 0) {
             level_pop(scan);
@@ -663,15 +690,13 @@ static enum err add_entry(struct page_builder *b, struct span key)
     buf_append_span(&b->path, buf_span(&b->scan->bucket));
     buf_append_char(&b->path, '/');
     buf_append_span(&b->path, key);
-    int fd = buf_ok(&b->path) ? origin_directory_file_open_blocking(b->scans->root_fd,
-                                                                    buf_cstr(&b->path), O_PATH)
-                              : -1;
-    int result = fd >= 0 ? statx(fd, "", AT_EMPTY_PATH, ORIGIN_DIRECTORY_STATX_MASK, &stat) : -1;
-    if (fd >= 0) {
-        (void)close(fd);
+    if (!buf_ok(&b->path)) {
+        return ERR_NO_MEMORY;
     }
-    if (result != 0 || !S_ISREG(stat.stx_mode)) {
-        return ERR_OK; // the file has been removed since its folder was read
+    enum err err = origin_directory_file_stat(b->scans->root_fd, buf_cstr(&b->path), 0, &stat);
+    if (err != ERR_OK || !S_ISREG(stat.stx_mode)) {
+        // The file may have been removed or replaced since its folder was read.
+        return origin_directory_left_out(err);
     }
     char etag[ORIGIN_DIRECTORY_ETAG_LEN + 1];
     origin_directory_file_etag(&stat, etag);
@@ -696,10 +721,10 @@ static enum err add_name(struct page_builder *b, struct span name, enum origin_d
         buf_append_span(&b->path, buf_span(&b->scan->bucket));
         buf_append_char(&b->path, '/');
         buf_append_span(&b->path, name);
-        if (!folder_has_file(b->scans->root_fd, buf_cstr(&b->path))) {
-            return ERR_OK; // no key begins with the folder's path
-        }
-        return add_prefix(b, name);
+        bool has_file = false;
+        enum err err = folder_has_file(b->scans->root_fd, buf_cstr(&b->path), &has_file);
+        // Without a file, no key begins with the folder's path.
+        return err == ERR_OK && has_file ? add_prefix(b, name) : err;
     }
     struct span prefix = common_prefix(name, b->query->prefix, b->query->delimiter);
     return prefix.len > 0 ? add_prefix(b, prefix) : add_entry(b, name);

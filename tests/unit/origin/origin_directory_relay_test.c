@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Listings of a `dir:` origin are in the order of full key bytes, page by page, and never lead out
 // of the tree. Operations that a folder cannot do are refused in S3's form.
+#include <dirent.h>
+#include <dlfcn.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -230,6 +232,138 @@ Test(origin_directory_relay, links)
     harness_init_directory(&h, 1, DISK_ENGINE_THREADS);
     expect_list(&h, "/bkt?list-type=2", "dirlink/file|link|real/file", "");
     expect_list(&h, "/bkt?list-type=2&delimiter=/", "link", "dirlink/|real/");
+    harness_done(&h);
+}
+
+static void expect_status(struct harness *h, const char *script, const char *method,
+                          const char *target, unsigned status)
+{
+    struct relay_run run = {.method = method, .target = target};
+    disk_fault_set(script);
+    relay_run(h, 0, &run);
+    disk_fault_set("");
+    cr_assert_eq(run.err, ERR_OK);
+    cr_assert_eq(run.status, status, "%s %s %s: %u", script, method, target, run.status);
+    relay_run_done(&run);
+}
+
+// Makes the first call of a listing fail, then the second, and so on, until the listing has fewer
+// calls. Returns how many calls it has.
+static unsigned expect_whole_or_error(struct harness *h, const char *name, const char *what,
+                                      const char *target)
+{
+    struct relay_run whole, run;
+    list(h, target, &whole);
+    unsigned nth = 0;
+    bool has_failed = true;
+    while (has_failed) {
+        char script[64];
+        snprintf(script, sizeof(script), "%s:%u:%s", name, ++nth, what);
+        disk_fault_set(script);
+        list(h, target, &run);
+        has_failed = run.status == 503;
+        cr_assert(has_failed || strcmp(buf_cstr(&run.answer), buf_cstr(&whole.answer)) == 0,
+                  "%s %s: %u %s", script, target, run.status, buf_cstr(&run.answer));
+        relay_run_done(&run);
+    }
+    disk_fault_set("");
+    relay_run_done(&whole);
+    return nth - 1;
+}
+
+// If a folder or a file cannot be opened or read to its end, the listing fails. It is never shorter
+// than the tree.
+Test(origin_directory_relay, listing_is_whole_or_fails)
+{
+    static const char *const targets[] = {"/", "/bkt?list-type=2", "/bkt?list-type=2&delimiter=/",
+                                          "/bkt?list-type=2&prefix=b/c/",
+                                          "/bkt?list-type=2&prefix=b/&delimiter=/"};
+    struct harness h = {0};
+    char path[512];
+    make_tree(&h);
+    harness_path(&h, "bkt/b/link", path, sizeof(path));
+    cr_assert_eq(symlink("c/d", path), 0);
+    harness_path(&h, "bkt/dirlink", path, sizeof(path));
+    cr_assert_eq(symlink("b/c", path), 0);
+    harness_init_directory(&h, 1, DISK_ENGINE_THREADS);
+    for (size_t i = 0; i < ARRAY_LEN(targets); i++) {
+        cr_assert_geq(expect_whole_or_error(&h, "tree.open", "eio", targets[i]), 1);
+        cr_assert_geq(expect_whole_or_error(&h, "tree.open", "emfile", targets[i]), 1);
+        cr_assert_geq(expect_whole_or_error(&h, "tree.read", "eio", targets[i]), 1);
+    }
+    harness_done(&h);
+}
+
+// If the bucket's folder cannot be opened, it is unknown whether the bucket exists. So the answer
+// is not NoSuchBucket.
+Test(origin_directory_relay, bucket_that_cannot_be_opened_is_an_error)
+{
+    struct harness h = {0};
+    make_tree(&h);
+    harness_init_directory(&h, 1, DISK_ENGINE_THREADS);
+    expect_status(&h, "tree.open:1:eio", "HEAD", "/bkt", 503);
+    expect_status(&h, "tree.open:1:emfile", "HEAD", "/bkt", 503);
+    expect_status(&h, "tree.open:1:emfile", "GET", "/bkt?location", 503);
+    expect_status(&h, "tree.open:1:eacces", "HEAD", "/bkt", 403);
+    expect_status(&h, "", "HEAD", "/nobucket", 404);
+    harness_done(&h);
+}
+
+// A listing leaves out subfolders that Forebay may not read. But if Forebay may not read the folder
+// that the client names, the listing is denied.
+Test(origin_directory_relay, unreadable_folders)
+{
+    struct harness h = {0};
+    struct relay_run run;
+    harness_make_root(&h);
+    harness_write(&h, "bkt/file", "x", 1);
+    harness_write(&h, "bkt/sub/file", "x", 1);
+    harness_init_directory(&h, 1, DISK_ENGINE_THREADS);
+    // Opens: the bucket, its folder, the file, the subfolder.
+    disk_fault_set("tree.open:4:eacces");
+    list(&h, "/bkt?list-type=2", &run);
+    disk_fault_set("");
+    cr_assert_eq(run.status, 200);
+    cr_assert_not_null(strstr(buf_cstr(&run.answer), "<Key>file</Key>"));
+    cr_assert_null(strstr(buf_cstr(&run.answer), "sub/file"));
+    relay_run_done(&run);
+    expect_status(&h, "tree.open:2:eacces", "GET", "/bkt?list-type=2", 403);
+    expect_status(&h, "tree.open:3:eacces", "GET", "/bkt?list-type=2&prefix=sub/", 403);
+    harness_done(&h);
+}
+
+// While it is not NULL, readdir() returns it once, instead of the next name.
+static struct dirent *extra_entry;
+
+// Replaces that of the C library, because no file system of a test has names longer than 255 bytes.
+struct dirent *readdir(DIR *dir)
+{
+    struct dirent *(*real)(DIR *) = (struct dirent * (*)(DIR *)) dlsym(RTLD_NEXT, "readdir");
+    struct dirent *entry = extra_entry;
+    extra_entry = NULL;
+    return entry != NULL ? entry : real(dir);
+}
+
+// A FUSE file system may have names of more than 255 bytes. A listing takes them, up to the longest
+// key.
+Test(origin_directory_relay, names_longer_than_name_max)
+{
+    static const size_t lens[] = {255, 256, 257, 1023, 1024, 1025, 1500};
+    static const char *const targets[] = {"/bkt?list-type=2", "/bkt?list-type=2&delimiter=/"};
+    struct harness h = {0};
+    harness_make_root(&h);
+    harness_write(&h, "bkt/file", "x", 1);
+    harness_init_directory(&h, 1, DISK_ENGINE_THREADS);
+    struct dirent *entry = calloc(1, sizeof(*entry) + 2000);
+    for (size_t i = 0; i < ARRAY_LEN(lens) * ARRAY_LEN(targets); i++) {
+        memset(entry->d_name, 'n', lens[i / 2]);
+        (&entry->d_name[0])[lens[i / 2]] = '\0';
+        entry->d_type = DT_DIR;
+        extra_entry = entry;
+        expect_list(&h, targets[i % 2], "file", "");
+        cr_assert_null(extra_entry);
+    }
+    free(entry);
     harness_done(&h);
 }
 

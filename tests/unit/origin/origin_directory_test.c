@@ -139,6 +139,25 @@ Test(origin_directory, errors)
     harness_done(&h);
 }
 
+// If the bucket's folder cannot be opened, it is unknown whether the bucket exists. So a missing
+// object is then neither NoSuchKey nor NoSuchBucket.
+Test(origin_directory, bucket_that_cannot_be_opened_is_an_error)
+{
+    for (size_t e = 0; e < ARRAY_LEN(engines); e++) {
+        struct harness h = {0};
+        harness_make_root(&h);
+        harness_mkdir(&h, "bkt");
+        start(&h, engines[e]);
+        disk_fault_set("open:2:emfile"); // the first is that of the file
+        expect(&h, (struct fetch_run){.key = "none"}, ERR_LIMIT, 503);
+        disk_fault_set("open:2:eio");
+        expect(&h, (struct fetch_run){.key = "none"}, ERR_ORIGIN_5XX, 503);
+        disk_fault_set("");
+        expect(&h, (struct fetch_run){.key = "none"}, ERR_NO_SUCH_KEY, 404);
+        harness_done(&h);
+    }
+}
+
 // Symbolic links work inside the tree and never lead out of it. Special files are no objects.
 Test(origin_directory, links_stay_inside)
 {
