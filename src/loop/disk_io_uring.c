@@ -126,7 +126,10 @@ enum err disk_io_uring_open(struct worker *w, struct buf *why)
     disk->ring_event =
         event_new(w->base, disk->ring.ring_fd, EV_READ | EV_PERSIST, on_ring_ready, w);
     check(disk->ring_event != NULL);
-    check(event_add(disk->ring_event, NULL) == 0);
+    if (event_add(disk->ring_event, NULL) != 0) { // at the limit on epoll watches
+        buf_printf(why, "epoll for the ring of worker %u: %s", w->index, strerrorname_np(errno));
+        return ERR_INVALID;
+    }
     return ERR_OK;
 }
 

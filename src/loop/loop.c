@@ -41,6 +41,7 @@
 #define FAKED_IDLE_WAIT_US 5000 // The same with a test clock, whose jumps must be seen soon.
 #define STOP_WAIT_US 10000000u
 #define LEFTOVER_ROUNDS_MAX 64
+#define BASE_DESCRIPTORS 4u // Those of an event base: epoll, its timer, and a pair for signals.
 
 // --- Simple queries ------------------------------------------------------------------------------
 
@@ -196,7 +197,26 @@ static void loop_block_signals(sigset_t *ret_old)
     check(pthread_sigmask(SIG_SETMASK, &set, ret_old) == 0);
 }
 
-static void worker_init(struct loop *loop, unsigned index, unsigned queue_depth)
+// libevent ends the process if an event base gets no descriptors. So this proves first that they
+// are there.
+static bool base_has_descriptors(void)
+{
+    int fds[BASE_DESCRIPTORS];
+    unsigned count = 0;
+    while (count < ARRAY_LEN(fds) && (fds[count] = eventfd(0, EFD_CLOEXEC)) >= 0) {
+        count++;
+    }
+    int saved = errno;
+    bool has_all = count == ARRAY_LEN(fds);
+    while (count > 0) {
+        (void)close(fds[--count]);
+    }
+    errno = saved;
+    return has_all;
+}
+
+// Returns false and sets errno if there are too few descriptors. worker_done() is due then too.
+static bool worker_init(struct loop *loop, unsigned index, unsigned queue_depth)
 {
     struct worker *w = &loop->workers[index];
     w->magic = WORKER_MAGIC;
@@ -205,8 +225,12 @@ static void worker_init(struct loop *loop, unsigned index, unsigned queue_depth)
     w->now_us = &w->now_us_value;
     list_init(&w->deferred);
     atomic_init(&w->heartbeat_ms, clock_monotonic_ms());
+    disk_io_init(w, queue_depth);
+    file_send_init(&w->file_send);
     w->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    check(w->wake_fd >= 0);
+    if (w->wake_fd < 0 || !base_has_descriptors()) {
+        return false;
+    }
 
     // Only the worker's thread uses its base, so libevent needs no locks.
     struct event_config *config = event_config_new();
@@ -220,9 +244,7 @@ static void worker_init(struct loop *loop, unsigned index, unsigned queue_depth)
     w->timer_event = evtimer_new(w->base, on_timer_wake, w);
     check(w->wake_event != NULL);
     check(w->timer_event != NULL);
-    check(event_add(w->wake_event, NULL) == 0);
-    disk_io_init(w, queue_depth);
-    file_send_init(&w->file_send);
+    return event_add(w->wake_event, NULL) == 0; // fails at the limit on epoll watches
 }
 
 static void worker_done(struct worker *w)
@@ -232,10 +254,12 @@ static void worker_done(struct worker *w)
     disk_io_uring_close(w);
     file_send_done(&w->file_send);
     timer_heap_done(&w->timers);
-    if (w->timer_event != NULL) {
+    if (w->base != NULL) {
         event_free(w->timer_event);
         event_free(w->wake_event);
         event_base_free(w->base);
+    }
+    if (w->wake_fd >= 0) {
         close(w->wake_fd);
     }
     w->magic = 0;
@@ -302,6 +326,25 @@ static void on_libevent_log(int severity, const char *text)
     }
 }
 
+// Counts only workers that loop_free() must free, so that it can be called after a failure.
+static enum err loop_init_workers(struct loop *loop, unsigned count, unsigned queue_depth,
+                                  struct buf *ret_why)
+{
+    while (loop->worker_count < count) {
+        unsigned index = loop->worker_count++;
+        if (!worker_init(loop, index, queue_depth)) {
+            if (ret_why != NULL) {
+                buf_printf(ret_why,
+                           "worker %u gets no descriptors: %s; raise the limit on open files "
+                           "(ulimit -n), or use fewer workers",
+                           index, strerror(errno));
+            }
+            return ERR_LIMIT;
+        }
+    }
+    return ERR_OK;
+}
+
 enum err loop_new(const struct loop_options *options, struct loop **ret_loop, struct buf *ret_why)
 {
     event_set_log_callback(on_libevent_log);
@@ -321,7 +364,6 @@ enum err loop_new(const struct loop_options *options, struct loop **ret_loop, st
     check(loop != NULL);
     loop->workers = calloc(options->worker_count, sizeof(loop->workers[0]));
     check(loop->workers != NULL);
-    loop->worker_count = options->worker_count;
     loop->idle_wait_us = IDLE_WAIT_US;
 #ifdef FOREBAY_FAULTS
     if (getenv("FOREBAY_CLOCK_FILE") != NULL) {
@@ -330,10 +372,10 @@ enum err loop_new(const struct loop_options *options, struct loop **ret_loop, st
 #endif
     check(pthread_mutex_init(&loop->stop.mutex, NULL) == 0);
     clock_cond_init(&loop->stop.changed);
-    for (unsigned i = 0; i < loop->worker_count; i++) {
-        worker_init(loop, i, depth);
+    enum err err = loop_init_workers(loop, options->worker_count, depth, ret_why);
+    if (err == ERR_OK) {
+        err = loop_choose_engine(loop, options, ret_why);
     }
-    enum err err = loop_choose_engine(loop, options, ret_why);
     if (err != ERR_OK) {
         loop_free(loop);
         return err;
@@ -375,21 +417,24 @@ enum err loop_start(struct loop *loop)
     return err;
 }
 
-// Returns true if all workers are quiet and every message has been delivered.
+// Returns true if all workers are quiet and every message has been delivered, or if no worker runs,
+// because then nothing would deliver them.
 static bool loop_is_quiet_locked(struct loop *loop)
 {
     uint64_t delivered = 0, sent = 0;
+    unsigned running_count = 0;
     for (unsigned i = 0; i < loop->worker_count; i++) {
         if (!loop->workers[i].is_running) {
             continue;
         }
+        running_count++;
         if (!loop->stop.worker[i].has_reported || !loop->stop.worker[i].is_quiet) {
             return false;
         }
         delivered += loop->stop.worker[i].delivered_count;
         sent += loop->stop.worker[i].sent_count;
     }
-    return delivered == sent + atomic_load(&loop->outside_sent_count);
+    return running_count == 0 || delivered == sent + atomic_load(&loop->outside_sent_count);
 }
 
 static void loop_wait_quiet(struct loop *loop)

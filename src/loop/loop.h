@@ -45,9 +45,11 @@ struct loop_options {
 // A set of workers and the state that they share. Their threads run from loop_start() on.
 struct loop;
 // Creates a set of workers. Returns ERR_INVALID if the options are invalid, or if DISK_ENGINE_URING
-// is requested but unavailable. Then appends the reason to ret_why.
+// is requested but unavailable. Returns ERR_LIMIT if there are too few descriptors. Then appends
+// the reason to ret_why, unless that is NULL.
 enum err loop_new(const struct loop_options *options, struct loop **ret_loop,
                   struct buf *ret_why) MUST_USE;
+// Returns ERR_LIMIT if the threads cannot be started. Then none runs, and loop_free() is due.
 enum err loop_start(struct loop *loop) MUST_USE;
 // Stops all workers and joins their threads, after queued messages have been delivered and queued
 // work has run.
@@ -228,7 +230,8 @@ int disk_io_sync_blocking(int fd) MUST_USE;
 // - op: read|write|sync|open|fallocate|unlink|push|any, or a name with a dot in it.
 // - when: `/100` every 100th operation; `5` only the 5th; `5+` the 5th and all later ones;
 //   `file=PATH` while PATH exists.
-// - what: eio|enospc|erofs|emfile|eacces|short|slow (arg: ms)|rate (arg: bytes per second, shared by
+// - what: eio|enospc|erofs|emfile|eacces|short|slow (arg: ms)|rate (arg: bytes per second, shared
+// by
 //   all operations that the rule hits)|hold (with file=: until PATH is gone).
 // disk_io_read_nowait() obeys the script too, and disk_io_sync_blocking() obeys hold. While a rule
 // for the name `pages.gone` applies, disk_io_resident() returns false.

@@ -54,7 +54,7 @@ struct thread_pool;
 // piece of work.
 struct thread_pool *thread_pool_new(const char *name, enum thread_kind kind, unsigned thread_count,
                                     void (*run)(struct list_node *work));
-// Returns ERR_LIMIT if the system refuses all of its threads. It also works with fewer.
+// Starts as many threads as the system allows. Returns ERR_LIMIT if that is none.
 enum err thread_pool_start(struct thread_pool *pool) MUST_USE;
 // Queues all `count` nodes of `work` in order, or none of them. Returns ERR_LIMIT if more than
 // `queued_max` would be queued, and ERR_SHUTDOWN once the pool is stopping. Any thread may call it.

@@ -328,6 +328,10 @@ enum err command_probe_open(struct command_probe *probe, const struct config *co
     if (err == ERR_OK) {
         err = loop_start(probe->loop);
         probe->is_running = err == ERR_OK;
+        if (err != ERR_OK) {
+            buf_append_cstr(ret_why,
+                            "threads could not be started: raise the limit on tasks (ulimit -u)");
+        }
     }
     return err;
 }

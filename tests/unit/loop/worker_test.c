@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -467,6 +468,79 @@ static void refuse_io_uring(int errno_value)
     struct sock_fprog program = {ARRAY_LEN(code), code};
     cr_assert(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
     cr_assert(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+}
+
+// Makes the start of any thread fail, as at the limit on tasks.
+static void refuse_threads(void)
+{
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone3, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS), // so that the C library uses clone
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone, 1, 0),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[0])),
+        BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, CLONE_THREAD, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EAGAIN),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {ARRAY_LEN(code), code};
+    cr_assert(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    cr_assert(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+}
+
+static void never_delivered(struct worker *to, struct message *message)
+{
+    (void)to;
+    (void)message;
+}
+
+static void thread_limit_fails_start(enum disk_engine engine)
+{
+    struct loop_options options = {.worker_count = 2, .engine = engine};
+    struct loop *loop = NULL;
+    cr_assert(loop_new(&options, &loop, NULL) == ERR_OK);
+    struct message message = {.deliver = never_delivered};
+    mailbox_send_from_any_thread(loop_worker(loop, 0), &message);
+    refuse_threads();
+    cr_assert(loop_start(loop) == ERR_LIMIT);
+    loop_free(loop);
+}
+
+// At the limit on tasks, the start fails with ERR_LIMIT instead of an abort.
+Test(worker, thread_limit_fails_start_of_ring)
+{
+    thread_limit_fails_start(DISK_ENGINE_AUTO);
+}
+
+Test(worker, thread_limit_fails_start_of_threads)
+{
+    thread_limit_fails_start(DISK_ENGINE_THREADS);
+}
+
+// At the limit on open files, loop_new() fails with ERR_LIMIT and names the limit, wherever it
+// meets the limit.
+Test(worker, descriptor_limit_fails_new)
+{
+    struct loop_options options = {.worker_count = 3, .engine = DISK_ENGINE_THREADS};
+    struct rlimit old, low;
+    cr_assert(getrlimit(RLIMIT_NOFILE, &old) == 0);
+    enum err err = ERR_LIMIT;
+    unsigned failed_count = 0;
+    for (low = old, low.rlim_cur = 3; err != ERR_OK; low.rlim_cur++) {
+        struct loop *loop = NULL;
+        struct buf why;
+        buf_init(&why, 1000);
+        cr_assert(setrlimit(RLIMIT_NOFILE, &low) == 0);
+        err = loop_new(&options, &loop, &why);
+        cr_assert(setrlimit(RLIMIT_NOFILE, &old) == 0);
+        cr_assert(err == ERR_OK || err == ERR_LIMIT);
+        cr_assert(err == ERR_OK || strstr(buf_cstr(&why), "ulimit -n") != NULL);
+        failed_count += err != ERR_OK;
+        loop_free(loop);
+        buf_done(&why);
+    }
+    cr_assert(failed_count >= 3 * 5); // an eventfd and the event base of each worker
 }
 
 static void refused_ring_falls_back(int errno_value, const char *name)
