@@ -55,6 +55,8 @@ void transfer_authorities_free(struct transfer_authorities *fresh);
 // except inside on_end(). After loop_stop(), the thread that owns the loop may also call it.
 void transfer_pool_free(struct transfer_pool *pool);
 
+#define TRANSFER_PIECE_MAX (64u << 10) // The most bytes in one call of on_body().
+
 struct transfer;
 struct transfer_calls {
     // Gets every raw header line as received, with its CRLF. Status lines and 1xx heads are

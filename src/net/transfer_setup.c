@@ -9,7 +9,6 @@
 
 // Sizes of curl's buffers, which each busy connection has. 512 KiB is no faster. While memory is
 // short, both sizes are LEAN_BUFFER_SIZE.
-#define RECEIVE_BUFFER_SIZE (64u * 1024)
 #define UPLOAD_BUFFER_SIZE (128u * 1024)
 #define LEAN_BUFFER_SIZE (16u * 1024)
 // Memory of a transfer besides its buffers, ours and curl's; measured.
@@ -121,7 +120,7 @@ static void transfer_set_connection(struct transfer *t, const struct transfer_re
     CURL_SET(easy, CURLOPT_NETRC, (long)CURL_NETRC_IGNORED);
     // A proxy named in the environment must not see signed requests.
     CURL_SET(easy, CURLOPT_NOPROXY, "*");
-    CURL_SET(easy, CURLOPT_BUFFERSIZE, buffer_size(t, RECEIVE_BUFFER_SIZE));
+    CURL_SET(easy, CURLOPT_BUFFERSIZE, buffer_size(t, TRANSFER_PIECE_MAX));
     CURL_SET(easy, CURLOPT_TCP_NODELAY, 1L);
     CURL_SET(easy, CURLOPT_TCP_KEEPALIVE, 1L);
     // Each lane looks names up for itself and shuffles the addresses, so that the lanes together

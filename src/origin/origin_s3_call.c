@@ -203,6 +203,20 @@ static void call_attempt(struct origin_s3_call *c)
     transfer_begin(c, &url, &headers);
 }
 
+// Continues the delivery of the body outside the caller's stack, unless the caller has paused the
+// call: first the collected bytes, then those of the transfer.
+static void call_go_on(struct origin_s3_call *c)
+{
+    if (c->is_paused) {
+        return;
+    }
+    if (c->phase == S3_PHASE_HELD || c->collected.len > 0) {
+        worker_defer(c->call.ow->w, &c->task);
+    } else {
+        transfer_resume(c->transfer);
+    }
+}
+
 // --- A final head --------------------------------------------------------------------------------
 
 // Begins the delivery of the body. Records the time to the first byte, and pauses the transfer if
@@ -408,31 +422,38 @@ static bool status_is_enough(const struct origin_s3_call *c)
     return c->call.r == NULL || origin_s3_status_is_hidden(c->response_head.status);
 }
 
-// Passes the answer on unchanged, because it is too long for an error document. `rest` is the data
-// after the collected part.
-static enum err relay_collected(struct origin_s3_call *c, struct span rest)
+// Passes the answer on unchanged, because it is too long for an error document. Only the task
+// passes on the collected bytes, because the caller may pause or cancel the call when it gets the
+// head.
+static enum err relay_collected(struct origin_s3_call *c)
 {
     timer_stop(&c->timer);
     enum err err = relay_head(c);
-    if (err == ERR_OK) {
-        err = c->call.r->on_body(c->call.r, buf_span(&c->collected));
+    if (err != ERR_OK) {
+        c->collected.len = 0; // the caller gets nothing more
+    } else if (c->phase == S3_PHASE_BODY) {
+        transfer_pause(c->transfer);
+        call_go_on(c);
     }
-    return err != ERR_OK || rest.len == 0 ? err : c->call.r->on_body(c->call.r, rest);
+    return err;
 }
 
 static enum err collect(struct origin_s3_call *c, struct span data)
 {
-    size_t room = ORIGIN_ERROR_BODY_MAX - c->collected.len;
-    buf_append(&c->collected, data.ptr, min_u64(data.len, room));
-    if (data.len <= room) {
+    buf_append_span(&c->collected, data);
+    if (!buf_ok(&c->collected)) {
+        return ERR_NO_MEMORY;
+    }
+    if (c->collected.len <= ORIGIN_ERROR_BODY_MAX) {
         return ERR_OK;
     }
     if (status_is_enough(c)) {
+        c->collected.len = ORIGIN_ERROR_BODY_MAX;
         timer_stop(&c->timer); // otherwise the timer could fire in this very turn
         origin_s3_call_enter(c, S3_PHASE_CUT);
         return ERR_ORIGIN_RESET;
     }
-    return relay_collected(c, (struct span){data.ptr + room, data.len - room});
+    return relay_collected(c);
 }
 
 static enum err on_body(void *ctx, struct span data)
@@ -469,15 +490,25 @@ static enum err on_upload(void *ctx, char *buf, size_t max, size_t *ret_len)
 
 // --- Ends of waits and transfers -----------------------------------------------------------------
 
-// Passes the collected body to the caller and ends the call, unless the caller has paused it.
-static void held_body(struct origin_s3_call *c)
+// Passes the collected bytes to the caller. Then ends the call, or lets its transfer continue.
+static void pass_collected(struct origin_s3_call *c)
 {
+    enum err err = ERR_OK;
     if (c->is_paused) {
         return;
     }
-    enum err err =
-        c->collected.len > 0 ? c->call.r->on_body(c->call.r, buf_span(&c->collected)) : ERR_OK;
-    call_end(c, c->phase == S3_PHASE_CANCELLED ? ERR_CANCELLED : err);
+    if (c->collected.len > 0) {
+        err = c->call.r->on_body(c->call.r, buf_span(&c->collected));
+        c->collected.len = 0;
+    }
+    c->pending_err = err != ERR_OK ? err : c->pending_err;
+    if (c->transfer == NULL) {
+        call_end(c, c->phase == S3_PHASE_CANCELLED ? ERR_CANCELLED : c->pending_err);
+    } else if (err != ERR_OK) {
+        transfer_cancel(c->transfer);
+    } else if (c->phase == S3_PHASE_BODY) {
+        call_go_on(c);
+    }
 }
 
 static void hold(struct origin_s3_call *c)
@@ -490,8 +521,8 @@ static void hold(struct origin_s3_call *c)
     }
     if (c->phase == S3_PHASE_CANCELLED || err != ERR_OK) {
         call_end(c, c->phase == S3_PHASE_CANCELLED ? ERR_CANCELLED : err);
-    } else if (!c->is_paused) {
-        worker_defer(c->call.ow->w, &c->task);
+    } else {
+        call_go_on(c);
     }
 }
 
@@ -568,11 +599,19 @@ static void on_body_end(struct origin_s3_call *c, enum err err)
 {
     if (c->phase == S3_PHASE_DESCRIBED) {
         err = ERR_OK;
+    } else if (c->pending_err != ERR_OK) {
+        err = c->pending_err;
     } else if (err == ERR_OK && c->call.f != NULL && c->received != c->call.f->body_len) {
         err = ERR_ORIGIN_RESET;
     }
     origin_count_error(err);
-    call_end(c, err);
+    if (c->collected.len > 0 && c->pending_err == ERR_OK) {
+        c->pending_err = err;
+        origin_s3_call_enter(c, S3_PHASE_HELD);
+        call_go_on(c);
+    } else {
+        call_end(c, err);
+    }
 }
 
 static void attempt_count(const struct origin_s3_call *c, enum err err, const char *detail)
@@ -632,10 +671,11 @@ static void on_transfer_end(void *ctx, enum err err, const char *detail)
 static void on_task(struct task *task)
 {
     struct origin_s3_call *c = container_of(task, struct origin_s3_call, task);
-    check(c->transfer == NULL);
+    check(c->phase == S3_PHASE_BODY || c->transfer == NULL);
     switch (c->phase) {
+    case S3_PHASE_BODY:
     case S3_PHASE_HELD:
-        held_body(c);
+        pass_collected(c);
         break;
     case S3_PHASE_ENDING:
         call_end(c, c->pending_err);
@@ -679,10 +719,8 @@ static void call_resume(struct origin_call *call)
 {
     struct origin_s3_call *c = as_origin_s3_call(call);
     c->is_paused = false;
-    if (hands_on_body(c)) {
-        transfer_resume(c->transfer);
-    } else if (c->phase == S3_PHASE_HELD) {
-        worker_defer(c->call.ow->w, &c->task);
+    if (hands_on_body(c) || c->phase == S3_PHASE_HELD) {
+        call_go_on(c);
     }
 }
 
@@ -723,7 +761,7 @@ static void call_start(struct origin_worker *ow, struct origin_fetch *f, struct 
     struct origin_s3_call *c = calloc(1, sizeof(*c));
     check(c != NULL);
     origin_call_init(&c->call, &ops, ow, f, r);
-    buf_init(&c->collected, ORIGIN_ERROR_BODY_MAX);
+    buf_init(&c->collected, ORIGIN_ERROR_BODY_MAX + TRANSFER_PIECE_MAX);
     timer_init(ow->w, &c->timer, on_timer);
     worker_task_init(&c->task, on_task);
     credentials_waiter_init(&c->waiter, on_credentials);

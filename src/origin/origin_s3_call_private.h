@@ -45,7 +45,10 @@ struct origin_s3_call {
     unsigned replaced_head, refused_if_match;
     unsigned replicas_asked; // Repetitions because a replica denied the version.
     unsigned attempts;
-    enum err pending_err; // The error with which S3_PHASE_ENDING ends the call.
+    // The error with which the task ends the call in S3_PHASE_ENDING, and after the body in
+    // S3_PHASE_HELD. In S3_PHASE_BODY: the error of the caller, for which the transfer was
+    // cancelled.
+    enum err pending_err;
 
     struct transfer *transfer;
     struct origin_s3_pool *pool;
@@ -58,7 +61,7 @@ struct origin_s3_call {
     // private address.
     enum transfer_reach redirect_reach;
     struct response_head response_head;
-    struct buf collected;
+    struct buf collected; // Bytes of the body that the caller has not got.
     uint64_t received, started_us, first_asked_us;
 
     struct timer timer;

@@ -304,8 +304,15 @@ struct relay_test {
     struct headers headers;
     struct arena *arena;
     uint64_t uploaded;
-    bool upload_paused;
+    bool upload_paused, is_paused, is_cancelled;
 };
+
+static void relay_test_pause(struct relay_test *t)
+{
+    t->is_paused = true;
+    origin_relay_pause(&t->r);
+    timer_start(&t->timer, 1);
+}
 
 static enum err on_relay_head(struct origin_relay *r)
 {
@@ -320,16 +327,23 @@ static enum err on_relay_head(struct origin_relay *r)
         buf_printf(&t->run->answer_headers, "%.*s: %.*s\n", (int)header->name.len, header->name.ptr,
                    (int)header->value.len, header->value.ptr);
     }
+    if (t->run->pause_at_head) {
+        relay_test_pause(t);
+    }
+    if (t->run->cancel_at_head) {
+        t->is_cancelled = true;
+        origin_relay_cancel(r);
+    }
     return ERR_OK;
 }
 
 static enum err on_relay_body(struct origin_relay *r, struct span data)
 {
     struct relay_test *t = (struct relay_test *)r;
+    cr_assert(!t->is_paused && !t->is_cancelled);
     buf_append_span(&t->run->answer, data);
     if (t->run->pause_every_piece) {
-        origin_relay_pause(r);
-        timer_start(&t->timer, 1);
+        relay_test_pause(t);
     }
     return ERR_OK;
 }
@@ -355,6 +369,7 @@ static enum err on_relay_upload(struct origin_relay *r, char *buf, size_t max, s
 static void on_relay_timer(struct timer *timer)
 {
     struct relay_test *t = container_of(timer, struct relay_test, timer);
+    t->is_paused = false;
     origin_relay_resume(&t->r);
     if (t->upload_paused) {
         origin_relay_resume_upload(&t->r);

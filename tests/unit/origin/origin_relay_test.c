@@ -232,6 +232,40 @@ Test(origin_relay, lies)
     rig_end(&rig);
 }
 
+// The body of an error that is too long to be collected is passed on whole. While the caller has
+// paused the relay, or after it has cancelled it, it gets no bytes.
+Test(origin_relay, long_error_obeys_pause_and_cancel)
+{
+    static const size_t lens[] = {65537, 66000, 300000};
+    for (size_t i = 0; i < ARRAY_LEN(lens); i++) {
+        char *body = malloc(lens[i] + 1);
+        for (size_t b = 0; b < lens[i]; b++) {
+            body[b] = (char)('a' + b % 23);
+        }
+        body[lens[i]] = '\0';
+        char *answer = rig_answer("403 Forbidden", "", body);
+        struct server_row rows[] = {{.answer = answer}, {.answer = answer}, {.answer = answer}};
+        struct relay_run runs[] = {
+            {.method = "GET", .target = "/bkt?acl", .pause_at_head = true},
+            {.method = "GET", .target = "/bkt?acl", .pause_every_piece = true},
+            {.method = "GET", .target = "/bkt?acl", .cancel_at_head = true},
+        };
+        struct rig rig;
+        rig_start(&rig, rows, ARRAY_LEN(rows));
+        for (size_t r = 0; r < ARRAY_LEN(runs); r++) {
+            bool is_cancelled = runs[r].cancel_at_head;
+            relay_run(&rig.h, 0, &runs[r]);
+            cr_assert_eq(runs[r].err, is_cancelled ? ERR_CANCELLED : ERR_OK);
+            cr_assert_eq(runs[r].heads, 1);
+            cr_assert_str_eq(buf_cstr(&runs[r].answer), is_cancelled ? "" : body);
+            relay_run_done(&runs[r]);
+        }
+        rig_end(&rig);
+        free(answer);
+        free(body);
+    }
+}
+
 // An answer that is compressed because its client accepts that is not continued by our own request,
 // which does not accept it.
 Test(origin_relay, an_answer_compressed_for_a_client_names_no_part)

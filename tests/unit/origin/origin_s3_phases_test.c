@@ -37,6 +37,17 @@ Test(origin_s3_phases, refused_answer_is_held_after_a_second_attempt)
     cr_assert_eq(c.phase, S3_PHASE_OVER);
 }
 
+// The transfer may end while the caller still has to get the bytes that were collected before.
+Test(origin_s3_phases, body_may_end_before_its_collected_part_is_passed_on)
+{
+    struct origin_relay relay = {.status = 0};
+    struct origin_s3_call c = call_in(S3_PHASE_BODY);
+    c.call.r = &relay;
+    origin_s3_call_enter(&c, S3_PHASE_HELD);
+    origin_s3_call_enter(&c, S3_PHASE_OVER);
+    cr_assert_eq(c.phase, S3_PHASE_OVER);
+}
+
 Test(origin_s3_phases, each_phase_but_the_last_can_be_cancelled)
 {
     for (enum origin_s3_phase phase = 0; phase < S3_PHASE_CANCELLED; phase++) {
