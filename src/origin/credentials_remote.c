@@ -334,15 +334,22 @@ static const char *instance_endpoint(void)
                : "http://169.254.169.254";
 }
 
+// Writes the endpoint, without the slashes at its end, and the path.
+static void instance_url(const char *path, char *ret_url, size_t size)
+{
+    const char *endpoint = instance_endpoint();
+    size_t len = strlen(endpoint);
+    while (len > 0 && endpoint[len - 1] == '/') {
+        len--;
+    }
+    (void)snprintf(ret_url, size, "%.*s%s", (int)len, endpoint, path);
+}
+
 // Sends one GET with the session token. Returns false unless the status is 200.
 static bool instance_get(const char *path, const char *token_header, struct buf *ret_text)
 {
-    char url[1024], base[512];
-    (void)snprintf(base, sizeof(base), "%s", instance_endpoint());
-    while (base[0] != '\0' && base[strlen(base) - 1] == '/') {
-        base[strlen(base) - 1] = '\0';
-    }
-    (void)snprintf(url, sizeof(url), "%s%s", base, path);
+    char url[1024];
+    instance_url(path, url, sizeof(url));
     struct ask ask = {
         .method = "GET", .url = url, .headers = {token_header}, .timeout_ms = INSTANCE_TIMEOUT_MS};
     bool ok = ask_run(&ask) && ask.status == 200;
@@ -356,7 +363,7 @@ static bool instance_get(const char *path, const char *token_header, struct buf 
 static bool instance_token(struct buf *ret_header)
 {
     char url[1024];
-    (void)snprintf(url, sizeof(url), "%s%s", instance_endpoint(), "/latest/api/token");
+    instance_url("/latest/api/token", url, sizeof(url));
     struct ask ask = {.method = "PUT",
                       .url = url,
                       .body = "",

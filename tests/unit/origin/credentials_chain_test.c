@@ -330,11 +330,15 @@ Test(credentials_chain, instance)
     clean_environment();
     server_start(&server, rows, ARRAY_LEN(rows));
     unsetenv("AWS_EC2_METADATA_DISABLED");
-    setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", server.endpoint, 1);
+    char endpoint[256]; // the slash at its end is not sent twice
+    snprintf(endpoint, sizeof(endpoint), "%s/", server.endpoint);
+    setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", endpoint, 1);
     cr_assert_str_eq(load(ORIGIN_CREDENTIALS_AUTO), "AK/SK/TK instance metadata");
     cr_assert_not_null(strstr(server_request(&server, 0), "PUT /latest/api/token HTTP/1.1\r\n"));
     cr_assert_not_null(
         strstr(server_request(&server, 0), "X-aws-ec2-metadata-token-ttl-seconds: 21600\r\n"));
+    cr_assert_not_null(
+        strstr(server_request(&server, 1), "GET /latest/meta-data/iam/security-credentials/ "));
     cr_assert_not_null(
         strstr(server_request(&server, 2), "/iam/security-credentials/my-role HTTP/1.1\r\n"));
     cr_assert_not_null(strstr(server_request(&server, 2), "X-aws-ec2-metadata-token: TOKEN\r\n"));
