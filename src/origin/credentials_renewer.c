@@ -38,7 +38,6 @@ struct credentials_renewer {
 
     // Only worker 0 uses these fields.
     struct timer timer;
-    bool has_timer;
     struct blocking_job job;
     bool job_running;
     struct credentials_set *loaded; // The set that the job has loaded.
@@ -222,6 +221,9 @@ static void renewer_load(struct credentials_renewer *renewer)
 {
     if (!renewer->job_running) {
         renewer->job_running = true;
+        // If the pool refuses the job, on_job_work() does not run, and this is the reason.
+        renewer->why.len = 0;
+        buf_append_cstr(&renewer->why, "the queue for blocking calls is full");
         blocking_pool_run(renewer->parts[0].w, &renewer->job);
     }
 }
@@ -231,20 +233,11 @@ static void on_timer(struct timer *timer)
     renewer_load(container_of(timer, struct credentials_renewer, timer));
 }
 
-static void timer_have(struct credentials_renewer *renewer, struct worker *w)
-{
-    if (!renewer->has_timer) {
-        timer_init(w, &renewer->timer, on_timer);
-        renewer->has_timer = true;
-    }
-}
-
 static void on_begin(struct worker *to, struct message *message)
 {
+    (void)to;
     struct renewer_message *m = container_of(message, struct renewer_message, message);
-    struct credentials_renewer *renewer = m->renewer;
-    timer_have(renewer, to);
-    schedule(renewer);
+    schedule(m->renewer);
     free(m);
 }
 
@@ -265,9 +258,9 @@ static void update_take(struct credentials_renewer *renewer)
 
 static void on_update(struct worker *to, struct message *message)
 {
+    (void)to;
     struct credentials_update *update = container_of(message, struct credentials_update, message);
     struct credentials_renewer *renewer = update->renewer;
-    timer_have(renewer, to);
     credentials_update_free(renewer->next);
     renewer->next = update;
     update_take(renewer);
@@ -311,6 +304,7 @@ struct credentials_renewer *credentials_renewer_new(struct loop *loop,
         list_init(&part->woken);
         worker_task_init(&part->wake, on_wake);
     }
+    timer_init(renewer->parts[0].w, &renewer->timer, on_timer);
     list_node_init(&renewer->job.node);
     renewer->job.work = on_job_work;
     renewer->job.done = on_job_done;
@@ -375,9 +369,7 @@ void credentials_renewer_free(struct credentials_renewer *renewer)
     if (renewer == NULL) {
         return;
     }
-    if (renewer->has_timer) {
-        timer_done(&renewer->timer);
-    }
+    timer_done(&renewer->timer);
     for (unsigned i = 0; i < renewer->part_count; i++) {
         credentials_set_unref(renewer->parts[i].set);
     }
