@@ -13,6 +13,7 @@
 #include "origin/origin_directory_private.h"
 
 #define YOUNG_US 2000000u
+#define PROBE_PATH_MAX (256u + S3_KEY_MAX) // the longest bucket and its '/', and the longest key
 
 // Returns the errno that a test injects for the call `name`, or 0.
 static int injected_errno(const char *name)
@@ -95,6 +96,79 @@ enum err origin_directory_file_next(DIR *dir, const char *path, struct dirent **
         failed = *ret_entry == NULL ? errno : 0;
     }
     return failed == 0 ? ERR_OK : origin_directory_tree_error(failed, path);
+}
+
+bool origin_directory_file_is_dot(const char *name)
+{
+    return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
+}
+
+// Looks at one name of the folder `path`. *ret_found: it is a file, or a link to a folder, which is
+// assumed to have one. Appends a subfolder to `folders`, as "path/" and a NUL.
+static enum err probe_entry(int root_fd, const char *path, const struct dirent *entry,
+                            struct buf *folders, bool *ret_found)
+{
+    size_t path_len = strlen(path), name_len = strlen(entry->d_name);
+    char child[PROBE_PATH_MAX + 1];
+    if (origin_directory_file_is_dot(entry->d_name) || path_len + name_len > PROBE_PATH_MAX) {
+        return ERR_OK;
+    }
+    memcpy(child, path, path_len);
+    memcpy(child + path_len, entry->d_name, name_len + 1);
+    if (entry->d_type == DT_REG) {
+        *ret_found = true;
+    } else if (entry->d_type == DT_DIR) {
+        buf_append(folders, child, path_len + name_len);
+        buf_append(folders, "/", 2);
+    } else {
+        enum origin_directory_kind kind;
+        enum err err = origin_directory_file_kind(root_fd, child, &kind);
+        *ret_found = kind != ORIGIN_DIRECTORY_NEITHER;
+        return origin_directory_left_out(err);
+    }
+    return ERR_OK;
+}
+
+// Looks into one folder, until a file is found.
+static enum err probe_folder(int root_fd, const char *path, struct buf *folders, bool *ret_found)
+{
+    DIR *dir = NULL;
+    enum err err = origin_directory_file_names(
+        origin_directory_file_open_blocking(root_fd, path, O_RDONLY | O_DIRECTORY), path, &dir);
+    if (err != ERR_OK) {
+        return origin_directory_left_out(err);
+    }
+    struct dirent *entry = NULL;
+    while (!*ret_found && err == ERR_OK &&
+           (err = origin_directory_file_next(dir, path, &entry)) == ERR_OK && entry != NULL) {
+        err = probe_entry(root_fd, path, entry, folders, ret_found);
+    }
+    (void)closedir(dir);
+    return origin_directory_left_out(err);
+}
+
+enum err origin_directory_folder_has_file(int root_fd, const char *path, bool *ret_found)
+{
+    struct buf folders, current;
+    enum err err = ERR_OK;
+    buf_init(&folders, 1u << 20);
+    buf_init(&current, 4096);
+    buf_append(&folders, path, strlen(path) + 1);
+    *ret_found = false;
+    while (err == ERR_OK && !*ret_found && buf_ok(&folders) && folders.len > 0) {
+        size_t start = folders.len - 1;
+        while (start > 0 && folders.ptr[start - 1] != '\0') {
+            start--;
+        }
+        current.len = 0;
+        buf_append(&current, folders.ptr + start, folders.len - 1 - start);
+        folders.len = start;
+        err = probe_folder(root_fd, buf_cstr(&current), &folders, ret_found);
+    }
+    *ret_found = *ret_found || !buf_ok(&folders);
+    buf_done(&current);
+    buf_done(&folders);
+    return err;
 }
 
 // Returns true if openat2 treats the component as a plain name.

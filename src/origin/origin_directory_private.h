@@ -45,6 +45,11 @@ enum err origin_directory_file_kind(int root_fd, const char *path,
 enum err origin_directory_file_names(int fd, const char *path, DIR **ret_dir) MUST_USE;
 // Reads the next name of the folder `path`. At the end, *ret_entry is NULL and the result ERR_OK.
 enum err origin_directory_file_next(DIR *dir, const char *path, struct dirent **ret_entry) MUST_USE;
+bool origin_directory_file_is_dot(const char *name); // Returns true for "." and "..".
+// Finds out whether there is a file below the folder `path`, which is relative to the root and ends
+// with '/'. Does not enter links to folders, so the search ends. If more folders wait to be
+// searched than fit into the buffer, assumes that there is a file.
+enum err origin_directory_folder_has_file(int root_fd, const char *path, bool *ret_found) MUST_USE;
 bool origin_directory_bucket_is_valid(struct span bucket);
 // Returns true if a file can have this key: it has no empty, "." or ".." component, no NUL, and at
 // most S3_KEY_MAX bytes.

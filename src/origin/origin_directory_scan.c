@@ -35,7 +35,6 @@
 #define PARKED_MAX 16u
 #define PARKED_MS_MAX 120000u
 #define DEPTH_MAX (S3_KEY_MAX / 2 + 1)
-#define PROBE_PATH_MAX (256u + S3_KEY_MAX) // the longest bucket and its '/', and the longest key
 
 struct level {
     struct origin_directory_window window;
@@ -125,11 +124,6 @@ static enum err kind_of_entry(const struct scan *scan, int root_fd, size_t path_
     return origin_directory_left_out(err);
 }
 
-static bool is_dot(const char *name)
-{
-    return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
-}
-
 // Returns true if the listing must have neither this name nor any key below it, because they all
 // sort at or before `after`.
 static bool lies_before(struct span after, struct span path, struct span name, bool is_folder)
@@ -194,7 +188,7 @@ static enum err level_read_names(struct origin_directory_scans *scans, const str
     while (err == ERR_OK && (err = origin_directory_file_next(dir, text, &entry)) == ERR_OK &&
            entry != NULL) {
         struct span name = span_from_cstr(entry->d_name);
-        if (is_dot(entry->d_name) || !span_starts_with(name, filter) ||
+        if (origin_directory_file_is_dot(entry->d_name) || !span_starts_with(name, filter) ||
             level->path_len + name.len > S3_KEY_MAX) {
             continue;
         }
@@ -378,77 +372,6 @@ static enum err scan_next(struct origin_directory_scans *scans, struct scan *sca
         return buf_ok(ret_name) ? ERR_OK : ERR_NO_MEMORY;
     }
     return ERR_OK;
-}
-
-// Looks at one name of the folder `path`. *ret_found: it is a file, or a link to a folder, which is
-// assumed to have one. Appends a subfolder to `folders`, as "path/" and a NUL.
-static enum err probe_entry(int root_fd, const char *path, const struct dirent *entry,
-                            struct buf *folders, bool *ret_found)
-{
-    size_t path_len = strlen(path), name_len = strlen(entry->d_name);
-    char child[PROBE_PATH_MAX + 1];
-    if (is_dot(entry->d_name) || path_len + name_len > PROBE_PATH_MAX) {
-        return ERR_OK;
-    }
-    memcpy(child, path, path_len);
-    memcpy(child + path_len, entry->d_name, name_len + 1);
-    if (entry->d_type == DT_REG) {
-        *ret_found = true;
-    } else if (entry->d_type == DT_DIR) {
-        buf_append(folders, child, path_len + name_len);
-        buf_append(folders, "/", 2);
-    } else {
-        enum origin_directory_kind kind;
-        enum err err = origin_directory_file_kind(root_fd, child, &kind);
-        *ret_found = kind != ORIGIN_DIRECTORY_NEITHER;
-        return origin_directory_left_out(err);
-    }
-    return ERR_OK;
-}
-
-// Looks into one folder, until a file is found.
-static enum err probe_folder(int root_fd, const char *path, struct buf *folders, bool *ret_found)
-{
-    DIR *dir = NULL;
-    enum err err = origin_directory_file_names(
-        origin_directory_file_open_blocking(root_fd, path, O_RDONLY | O_DIRECTORY), path, &dir);
-    if (err != ERR_OK) {
-        return origin_directory_left_out(err);
-    }
-    struct dirent *entry = NULL;
-    while (!*ret_found && err == ERR_OK &&
-           (err = origin_directory_file_next(dir, path, &entry)) == ERR_OK && entry != NULL) {
-        err = probe_entry(root_fd, path, entry, folders, ret_found);
-    }
-    (void)closedir(dir);
-    return origin_directory_left_out(err);
-}
-
-// Finds out whether there is a file below the folder `path`, which is relative to the root and ends
-// with '/'. Does not enter links to folders, so the search ends. If more folders wait to be
-// searched than fit into the buffer, assumes that there is a file.
-static enum err folder_has_file(int root_fd, const char *path, bool *ret_found)
-{
-    struct buf folders, current;
-    enum err err = ERR_OK;
-    buf_init(&folders, 1u << 20);
-    buf_init(&current, 4096);
-    buf_append(&folders, path, strlen(path) + 1);
-    *ret_found = false;
-    while (err == ERR_OK && !*ret_found && buf_ok(&folders) && folders.len > 0) {
-        size_t start = folders.len - 1;
-        while (start > 0 && folders.ptr[start - 1] != '\0') {
-            start--;
-        }
-        current.len = 0;
-        buf_append(&current, folders.ptr + start, folders.len - 1 - start);
-        folders.len = start;
-        err = probe_folder(root_fd, buf_cstr(&current), &folders, ret_found);
-    }
-    *ret_found = *ret_found || !buf_ok(&folders);
-    buf_done(&current);
-    buf_done(&folders);
-    return err;
 }
 
 // --- Life cycle of a walk ------------------------------------------------------------------------
@@ -722,7 +645,8 @@ static enum err add_name(struct page_builder *b, struct span name, enum origin_d
         buf_append_char(&b->path, '/');
         buf_append_span(&b->path, name);
         bool has_file = false;
-        enum err err = folder_has_file(b->scans->root_fd, buf_cstr(&b->path), &has_file);
+        enum err err =
+            origin_directory_folder_has_file(b->scans->root_fd, buf_cstr(&b->path), &has_file);
         // Without a file, no key begins with the folder's path.
         return err == ERR_OK && has_file ? add_prefix(b, name) : err;
     }
