@@ -27,7 +27,7 @@ static_assert(PAUSE_MS < TIME_MASK, "a pause fits the field of the time");
 static_assert(S3_SUMS_MAX == STORE_SUMS_MAX, "what is packed is kept");
 
 #define LINE_PREFIX "x-amz-checksum-"
-// Means that the origin names none; never sent to a client.
+// Header line of a version for which the origin names no checksums. Never sent to a client.
 #define LINE_NONE "x-amz-checksum-none: -\r\n"
 
 // --- what is known -------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ void checksums_learn_release(struct fill_worker *fw, const struct object_key *ke
     for (unsigned i = 0; i < WAYS; i++) {
         uint64_t value = atomic_load_explicit(&slots[i], memory_order_relaxed);
         if (is_named(value, version)) {
-            (void)atomic_compare_exchange_strong(&slots[i], &value, 0); // fails if reused
+            (void)atomic_compare_exchange_strong(&slots[i], &value, 0); // fails if reused meanwhile
         }
     }
 }

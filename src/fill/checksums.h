@@ -120,7 +120,7 @@ struct checksums_reply {
     uint64_t verdicts; // the key's verdict counter when the reply began
     bool has_kind;
     enum s3_checksum kind;
-    struct s3_checksum_state *sum; // covers the object's bytes below end_byte
+    struct s3_checksum_state *sum; // checksum of the object's bytes below end_byte
     uint64_t end_byte;
 };
 // Notes which verdicts on the key there have been. Call it before the reply looks for any of the

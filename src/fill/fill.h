@@ -60,17 +60,18 @@ bool fill_here_has(const struct fill_worker *fw, struct hash128 key, uint64_t et
 // --- a subscription: one question, or one attachment to a run in flight --------------------------
 
 enum fill_ask_kind {
-    FILL_ASK_BYTES, // the run that holds first_byte
+    FILL_ASK_BYTES, // asks for the run that holds first_byte
     // The same, if the reader names no version. If the home knows the version, it answers with the
     // version and sends no bytes.
     FILL_ASK_BYTES_OR_VERSION,
-    FILL_ASK_CURRENT, // no bytes: is `object` still current?
-    // The same for a client that wants bytes: if the origin refuses the HEAD, a GET decides.
+    FILL_ASK_CURRENT, // asks for no bytes: is `object` still current?
+    // The same as FILL_ASK_CURRENT, for a client that wants bytes: if the origin refuses the HEAD,
+    // a GET decides.
     FILL_ASK_CURRENT_TO_READ,
     // Asks for the checksums of `object`. If the home does not have them, it answers without them,
     // and requests them from the origin for the next reader.
     FILL_ASK_CHECKSUMS,
-    FILL_ASK_CHECKSUMS_NOW, // the same, but the reader waits for the origin
+    FILL_ASK_CHECKSUMS_NOW, // the same, but if they are missing, the reader waits for the origin
     // Not a question: tells the home that an answer which bypassed the cache named `object`. If
     // `object` is NULL, that answer named no version.
     FILL_ASK_TELL
@@ -106,12 +107,12 @@ struct fill_ask {
     // wants first_byte to end_byte.
     struct origin_condition condition;
     uint64_t suffix_bytes;
-    uint64_t fresh_ms;    // maximum age of a kept answer that answers this ask
+    uint64_t fresh_ms;    // maximum age of an answer kept at the home that may answer this ask
     bool with_checksums;  // in an ask for bytes: the reader also wants the object's checksums
     uint64_t first_byte;  // first byte wanted
-    uint64_t end_byte;    // exclusive; 0: to the end of the run
+    uint64_t end_byte;    // end of the bytes wanted, exclusive; 0: the end of the run
     uint64_t block;       // the block that holds first_byte
-    uint32_t block_count; // at most this many
+    uint32_t block_count; // maximum number of blocks wanted
     uint32_t block_size_bytes;
 };
 
@@ -122,7 +123,7 @@ enum subscription_state {
 
 // Whether a reader of a stored run has received every byte that the owner sent (rule 34).
 enum subscription_flow {
-    FLOW_FOLLOWS, // the reader has all of them
+    FLOW_FOLLOWS, // the reader has every byte that was sent
     FLOW_LAGS,    // bytes after next_byte were dropped
     FLOW_WANTS    // such bytes were dropped, and the reader has asked the owner to send them again
 };
@@ -130,8 +131,8 @@ enum subscription_flow {
 enum subscription_outcome {
     OUTCOME_NONE,
     OUTCOME_DONE,   // every byte up to the run's end was delivered, or is at `place`
-    OUTCOME_REJOIN, // ask again
-    OUTCOME_GONE,   // that version is not current any more (412)
+    OUTCOME_REJOIN, // the reader must ask again
+    OUTCOME_GONE,   // the version asked for is not current any more (412)
     // `err` says why. ERR_NOT_MODIFIED and ERR_PRECONDITION_FAILED: the origin evaluated the
     // condition. With ERR_NOT_MODIFIED, `error_answer` has the headers.
     OUTCOME_ERROR,
@@ -147,8 +148,8 @@ struct piece { // bytes of a run that were not sent to the client yet
     struct chunk *chunk; // holds the bytes; NULL: they are in `pages`
     // Written part of the run, pinned. Pass it only to store_range_ready().
     struct store_place pages;
-    uint32_t offset, len; // in the chunk
-    uint64_t first_byte;  // in the object
+    uint32_t offset, len; // position and length in the chunk
+    uint64_t first_byte;  // position in the object
 };
 
 // Belongs to the worker that asked, and is freed when its reader has left and the last answer has
@@ -161,15 +162,15 @@ struct subscription {
     enum subscription_outcome outcome;
     enum err err;
     bool joined;                 // the run was already in flight when this reader asked
-    bool whole;                  // all bytes of the run had already been received by then
+    bool whole;                  // all bytes of the run had already been received when it asked
     struct store_object *answer; // the version that is delivered or was found (reference)
     bool weak;                   // no strong ETag, so a reply cannot continue with another run
     const char *unstored_why;    // one word: why the run is not stored; NULL: it is stored
     // Request id in the origin's answer that carries the bytes; "": the answer has none.
     char origin_id[ORIGIN_ID_SIZE];
-    unsigned origin_status;   // status of that answer
-    uint64_t run_end_byte;    // exclusive; valid with `answer` while attached
-    struct store_place place; // pinned
+    unsigned origin_status;   // HTTP status of that answer
+    uint64_t run_end_byte;    // end of the run, exclusive; valid with `answer` while attached
+    struct store_place place; // place of the run on disk, pinned
     // When the request that found `answer` was sent. 0: the origin was asked because of this ask.
     uint64_t validated_us;
     struct span error_answer; // the origin's error answer, packed

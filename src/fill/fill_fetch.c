@@ -54,7 +54,7 @@ static void on_run_written(void *ctx, enum err err, const struct store_place *pl
     check(fill->phase == FILL_WRITING && fill->run == NULL);
     timer_stop(&fill->timer);
     fill_yield_lead(fill);
-    fill_deliver_bytes(fill); // to readers that joined after the last byte had come
+    fill_deliver_bytes(fill); // for readers that joined after the last byte had arrived
     fill_drop_chunks(fill);
     fill_drop_pages(fill);
     if (err != ERR_OK) {
@@ -90,7 +90,7 @@ static void on_run_written(void *ctx, enum err err, const struct store_place *pl
 static void fill_complete(struct fill *fill)
 {
     check(fill->phase == FILL_BODY && fill_has_come(fill) && !fill_is_fetching(fill));
-    checksums_run_judge(fill); // an empty object has no body to trigger this
+    checksums_run_judge(fill); // otherwise the body triggers this; an empty object has none
     if (fill->verdict == FILL_VERDICT_WRONG) {
         fill_final_all(fill, OUTCOME_ERROR, ERR_ORIGIN_PROTOCOL, (struct span){0});
         fill_fail(fill, ERR_ORIGIN_PROTOCOL, (struct span){0});
@@ -456,7 +456,7 @@ static bool err_is_broken_body(enum err err)
 {
     return err == ERR_ORIGIN_RESET || err == ERR_ORIGIN_TIMEOUT || err == ERR_ORIGIN_CONNECT ||
            err == ERR_ORIGIN_5XX || err == ERR_ORIGIN_SLOWDOWN || err == ERR_ORIGIN_DNS ||
-           err == ERR_ORIGIN_FULL || err == ERR_LIMIT; // no slot, no descriptor
+           err == ERR_ORIGIN_FULL || err == ERR_LIMIT; // no slot or no descriptor is free
 }
 
 // Returns true for errors that deny a known version: it is deleted or has another size.

@@ -48,7 +48,7 @@ static void set_remove(_Atomic uint64_t *set, uint64_t name)
 {
     for (unsigned i = 0; i < FILL_HERE_WAYS; i++) {
         uint64_t ours = name;
-        (void)atomic_compare_exchange_strong(&set[i], &ours, 0); // fails if reused
+        (void)atomic_compare_exchange_strong(&set[i], &ours, 0); // fails if the slot was reused
     }
 }
 

@@ -75,15 +75,15 @@ struct fill_room {
     void (*deliver)(struct worker *to, struct message *message);
     unsigned worker_count;
     struct fill_worker *workers;
-    _Atomic uint64_t *here;        // FILL_HERE_SLOTS block names; fill_here.c
-    _Atomic uint64_t *kinds;       // FILL_KINDS scores of kinds of objects; fill_describe.c
-    _Atomic uint16_t *listed;      // FILL_LISTED objects, each small or large; fill_describe.c
+    _Atomic uint64_t *here;        // names of FILL_HERE_SLOTS received blocks; fill_here.c
+    _Atomic uint64_t *kinds;       // scores of FILL_KINDS kinds of objects; fill_describe.c
+    _Atomic uint16_t *listed;      // FILL_LISTED objects that a listing named, small or large
     _Atomic uint64_t *uncacheable; // FILL_UNCACHEABLE keys with reasons; fill_uncacheable.c
     struct {                       // checksums.c
         atomic_uint in_flight;
         _Atomic uint64_t versions[FILL_LEARN_VERSIONS], paused[FILL_LEARN_ORIGINS];
     } learning;
-    struct run_sum_slot *run_sums;            // FILL_RUN_SUMS slots; checksums_verify.c
+    struct run_sum_slot *run_sums;            // checksums of FILL_RUN_SUMS received runs
     _Atomic uint64_t verdicts[FILL_VERDICTS]; // checksums_verify.c
     struct {
         pthread_mutex_t lock;
@@ -113,8 +113,8 @@ struct fill_worker {
     struct fill *memory_lead;      // the run that continues while memory is short
     struct fill_map homes;         // entries of keys whose home is this worker
     struct fill_map floors;        // floors of keys that are not lifted yet; fill_floor.c
-    struct whole_sums *whole_sums; // NULL until the first sum
-    struct {                       // home_kept.c
+    struct whole_sums *whole_sums; // checksums of stored objects; NULL until the first sum
+    struct {                       // answers that homes keep; home_kept.c
         struct fill_map map;       // struct kept_answer.map_node
         struct list by_age;        // struct kept_answer.age_node, oldest first
         uint64_t bytes;            // bytes charged to BUDGET_ANSWERS
@@ -425,7 +425,7 @@ void fill_drop_chunks(struct fill *fill);
 void fill_drop_pages(struct fill *fill);
 void fill_drop_run(struct fill *fill);        // stores nothing of the run
 void fill_release_promise(struct fill *fill); // releases the room promised for a long run
-void fill_pause_end(struct fill *fill, enum fill_pause reason); // clears this reason
+void fill_pause_end(struct fill *fill, enum fill_pause reason); // clears this reason to pause
 // Cancels the transfer, if one is in flight. on_fetch_end() then decides how the run continues.
 void fill_cancel(struct fill *fill);
 void fill_stop_waiting(struct fill *fill); // ends PARKED or RESUMING without another request

@@ -21,16 +21,18 @@
 #define HTTP_LISTENERS_MAX 32
 #define HTTP_TARGET_MAX 16384
 #define HTTP_HEAD_MAX 49152
-#define HTTP_HEADER_COUNT_MAX 512 // more than S3's 2 KiB of metadata allow, even in small headers
+#define HTTP_HEADER_COUNT_MAX 512 // more than a request with S3's maximum of 2 KiB of metadata has
 #define HTTP_HEADER_MAX 16384
-#define HTTP_DRAIN_MAX 65536    // request body bytes read and discarded after an early reply
-#define HTTP_COLLECTED_RATE 16u // times min_rate_bytes, see http_sink.is_collected
-#define HTTP_PASSED_AT_ONCE 32u // connections per message that http_server_take_over() accepts
-#define HTTP_OUT_HIGH 262144    // above this many reply bytes in memory the source is not asked
+#define HTTP_DRAIN_MAX 65536 // request body bytes that are discarded after an early reply
+// Multiple of min_rate_bytes that a client must send while the memory of bodies is short, if its
+// body is kept there (http_sink.is_collected).
+#define HTTP_COLLECTED_RATE 16u
+#define HTTP_PASSED_AT_ONCE 32u // maximum connections in a message to http_server_take_over()
+#define HTTP_OUT_HIGH 262144    // the source is not asked while this many reply bytes are in memory
 #define HTTP_FILE_SLICE_MAX 524288
 
-// Memory of a request that waits or is being answered, without its payload: arena, state, the run
-// that it waits for. Measured.
+// Memory of one request that waits or is being answered: its arena, its state and the run that it
+// waits for, without payload. Measured.
 #define HTTP_EXCHANGE_BYTES 24576
 
 // --- server --------------------------------------------------------------------------------------
@@ -65,21 +67,21 @@ struct http_limits {
     unsigned max_connections_per_source; // per IPv4 address or IPv6 /64; above it the same; 0: no
                                          // limit
     unsigned max_inflight;               // exchanges; above it: 503 SlowDown, the connection stays
-    uint64_t max_held_bytes;    // for long heads and TLS; above it: 503 or a close; 0: no limit
+    uint64_t max_held_bytes; // memory for long heads and TLS; above it: 503 or a close; 0: no limit
     uint64_t header_timeout_ms; // for a whole head, from its first byte (or from accept)
-    uint64_t idle_timeout_ms;   // between requests
-    uint64_t min_rate_bytes;    // per second, bodies and replies, judged after min_rate_grace_ms
+    uint64_t idle_timeout_ms;   // silence between requests
+    uint64_t min_rate_bytes;    // per second, read or sent by a client; see min_rate_grace_ms
 };
 
 struct http_options {
     const char *const *listen; // "127.0.0.1:9000", "[::1]:9000", "unix:/path", "tls:host:port";
                                // port 0: the kernel chooses
     unsigned listen_count;
-    unsigned unix_mode;                     // mode of the files of unix: listeners
-    const struct http_inherited *inherited; // used before `listen` (may be NULL)
+    unsigned unix_mode;                     // file mode of the sockets of unix: listeners
+    const struct http_inherited *inherited; // listeners used before those of `listen` (may be NULL)
     unsigned inherited_count;
     const char *tls_cert_file,
-        *tls_key_file; // PEM, reread on change (checked at most once a second)
+        *tls_key_file; // PEM files, reread on change (checked at most once a second)
     struct http_limits limits;
     uint64_t min_rate_grace_ms;    // time over which min_rate_bytes is judged: 30 s
     uint64_t min_rate_patience_ms; // the same for readers that hold no scarce resource: 10 min
@@ -112,7 +114,8 @@ enum err http_certificate_load(struct http_server *server, const char *cert_file
 // Uses the certificate, which the server then owns, for connections accepted from now on. Do not
 // call it after loop_stop().
 void http_certificate_use(struct http_server *server, struct http_certificate *certificate);
-void http_certificate_free(struct http_certificate *certificate); // frees one that was never used
+// Frees a certificate that was never used.
+void http_certificate_free(struct http_certificate *certificate);
 // Stops accepting. Open exchanges end with Connection: close; idle connections close. Any thread.
 void http_server_drain(struct http_server *server);
 // Drains like http_server_drain(), but for a process that follows and has copies of the listening
@@ -122,9 +125,9 @@ void http_server_drain(struct http_server *server);
 // `fd` and keeps it open until loop_stop(). Connections that cannot be sent, such as TLS, end with
 // their next reply or by http_server_end_waiting().
 void http_server_pass_on(struct http_server *server, int fd, unsigned at_once);
-// Ends connections that have waited for their client in one phase for a second, or have been silent
-// for a fifth of a second after their last reply, unless bytes have arrived. Call it repeatedly
-// after http_server_pass_on(). Any thread.
+// Ends each connection that has waited for its client in one phase for a second, or has been silent
+// for a fifth of a second after its last reply. A connection on which bytes have arrived stays.
+// Call it repeatedly after http_server_pass_on(). Any thread.
 void http_server_end_waiting(struct http_server *server);
 // Cancels http_server_pass_on(), because no process follows. Drains the listening sockets as
 // http_server_drain() does. Also takes back the connections that were passed on, and drains them.
@@ -136,7 +139,8 @@ void http_server_call_off(struct http_server *server, int fd);
 // process closes its end. The server owns `fd` from now on. Call it after http_server_start(). Any
 // thread.
 void http_server_take_over(struct http_server *server, int fd);
-unsigned http_server_connections(const struct http_server *server); // open now; any thread
+// Returns the number of open connections. Any thread.
+unsigned http_server_connections(const struct http_server *server);
 // Returns true if every worker has begun to drain, no connection is open, and none will be. Call it
 // after http_server_drain(), on the same thread.
 bool http_server_has_ended(const struct http_server *server);
@@ -155,18 +159,18 @@ enum http_body_framing {
 };
 
 struct http_request {
-    struct span method, target; // raw, as sent (origin form; absolute-form is reduced to its path)
+    struct span method, target; // as sent, but an absolute-form target is reduced to its path
     struct span host;           // exactly as the client sent it
     struct headers headers;     // all, in order, spelling kept
     unsigned version_minor;
     enum http_body_framing framing;
     uint64_t content_length; // 0 unless HTTP_BODY_LENGTH
-    bool expects_continue;   // and "100 Continue" was not sent
+    bool expects_continue;   // the client waits for "100 Continue", which was not sent
     bool keep_alive;
     bool is_head;
-    bool loopback; // peer is loopback or a unix socket
+    bool loopback; // the client is on loopback or a unix socket
     bool tls;
-    struct span peer;    // "127.0.0.1:5000"
+    struct span peer;    // address of the client, such as "127.0.0.1:5000"
     uint64_t started_us; // worker_now_us() when the head was complete
 };
 static inline bool http_request_has_body(const struct http_request *r)
@@ -183,7 +187,7 @@ enum http_outcome {
     HTTP_DONE,        // the whole reply went to the socket
     HTTP_CLIENT_GONE, // the client closed, or it had half closed and read nothing more
     HTTP_CLIENT_SLOW, // the client was slower than min_rate_bytes, and was disconnected
-    HTTP_CUT          // we disconnected (the source asked for it, or the server ended)
+    HTTP_CUT          // we closed the connection: the source asked for it, or the server ended
 };
 
 // The handler's part of an exchange. on_done runs exactly once and is the last callback; `x` is
@@ -204,7 +208,7 @@ struct http_sink {
     // Called exactly once unless on_done came first. ERR_OK: the body was complete.
     void (*on_end)(struct http_sink *sink, enum err err);
     // The sink keeps the body in memory until it is complete, counted as BUDGET_BODIES. While that
-    // memory is short, the client must send faster.
+    // memory is short, the client must send HTTP_COLLECTED_RATE times as fast.
     bool is_collected;
 };
 // Starts the delivery of the body to the sink. Sends "100 Continue" first if the client expects it.
@@ -217,7 +221,7 @@ void http_body_resume(struct http_exchange *x);
 
 struct http_slice {
     enum { HTTP_SLICE_BYTES, HTTP_SLICE_FILE } kind;
-    struct span bytes;          // BYTES: valid until release
+    struct span bytes;          // BYTES: the memory is valid until release() is called
     void (*release)(void *ctx); // BYTES: called after they were sent or dropped; may be NULL
     void *release_ctx;
     struct file_range range; // FILE: at most HTTP_FILE_SLICE_MAX; carries its own release
@@ -225,41 +229,41 @@ struct http_slice {
 
 enum http_pull {
     HTTP_PULL_SLICE, // *ret_slice is filled
-    HTTP_PULL_WAIT,  // nothing now; http_reply_ready() will be called
-    HTTP_PULL_END,   // the source has given everything (compared with the announced length)
-    HTTP_PULL_CUT    // cannot go on: close the connection so that the truncation is visible
+    HTTP_PULL_WAIT,  // the source has nothing now and calls http_reply_ready() later
+    HTTP_PULL_END,   // the body is complete; its size is compared with the announced length
+    HTTP_PULL_CUT    // the source cannot go on: close the connection, so that the cut is visible
 };
 
-// The source of a reply's body. It is asked only while less than HTTP_OUT_HIGH is queued, or its
-// share of that while memory is short. At most one FILE slice is queued, as the last slice.
+// The source of a reply's body. It is asked only while less than HTTP_OUT_HIGH is queued. This
+// limit is lower while memory is short. At most one FILE slice is queued, as the last slice.
 struct http_source {
     enum http_pull (*pull)(struct http_source *source, struct http_slice *ret_slice);
-    // The last FILE slice is no longer resident (checked before each sendfile): `unsent` bytes at
-    // its end were not sent, and its range is released already. The source must offer those bytes
-    // again, from memory. The reply pulls again at once.
+    // Called when the last FILE slice is no longer resident, which is checked before each sendfile.
+    // `unsent` bytes at its end were not sent, and its range is released already. The source must
+    // offer those bytes again, from memory. The reply pulls again at once.
     void (*recall)(struct http_source *source, uint64_t unsent);
 };
 
 struct http_reply {
     unsigned status;
-    const char *reason; // "OK"
+    const char *reason; // such as "OK"
     const struct headers
         *headers;         // sent in order; a value with control bytes is dropped and counted
     struct span rendered; // complete lines "Name: value\r\n"..., sent after `headers`; may be empty
     bool has_length;      // false: chunked towards HTTP/1.1, close-delimited towards HTTP/1.0
     uint64_t length;      // Content-Length (sent for HEAD, too, where no body follows)
     bool no_length;       // 204, 304: neither Content-Length nor a body
-    bool close;           // Connection: close after this
+    bool close;           // send Connection: close, and close after this reply
     struct span body;     // a whole small body, valid until on_done; then source is NULL
     struct http_source *source; // or NULL
 };
-// Call it once per exchange. It adds Date, Content-Length/Transfer-Encoding and Connection. If
-// possible, the head and the first slice leave in one write. May be called inside on_request.
-// on_done never runs inside.
+// Starts the reply. Call it once per exchange. It adds Date, Content-Length/Transfer-Encoding and
+// Connection. If possible, the head and the first slice are sent in one write. The handler may call
+// it inside on_request. on_done never runs inside it.
 void http_reply_start(struct http_exchange *x, const struct http_reply *reply);
 // Slices are sent as they arrive, so the caller needs no flush.
-void http_reply_ready(struct http_exchange *x);                 // call after WAIT; else harmless
-void http_reply_cut(struct http_exchange *x);                   // at any time: ends it, truncated
+void http_reply_ready(struct http_exchange *x); // call it after HTTP_PULL_WAIT; else harmless
+void http_reply_cut(struct http_exchange *x);   // any time: ends the reply, truncated
 bool http_exchange_can_sendfile(const struct http_exchange *x); // false on TLS
 bool http_reply_head_sent(
     const struct http_exchange *x); // true once a byte of the reply has reached the socket

@@ -7,9 +7,9 @@
 
 #include <string.h>
 
-#define EXTENSION_MAX 256         // bytes per chunk
-#define EXTENSION_TOTAL_MAX 16384 // bytes per body
-#define TRAILER_MAX 16384         // bytes, all lines together
+#define EXTENSION_MAX 256         // maximum bytes of extensions per chunk
+#define EXTENSION_TOTAL_MAX 16384 // maximum bytes of extensions per body
+#define TRAILER_MAX 16384         // maximum bytes of all trailer lines together
 #define SIZE_DIGITS_MAX 16
 
 enum chunked_state {

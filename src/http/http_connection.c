@@ -133,7 +133,8 @@ void http_connection_close(struct http_connection *c, bool reset)
     }
     if (reset) {
         struct linger linger = {.l_onoff = 1, .l_linger = 0};
-        // Best effort: a plain close shows a cut too, wherever the length was announced.
+        // Best effort, because a plain close shows a truncated reply too, wherever the length was
+        // announced.
         (void)setsockopt(c->fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger));
     }
     close(c->fd);

@@ -225,8 +225,9 @@ void http_exchange_done(struct http_connection *c)
     }
 }
 
-// Ends an exchange that cannot be completed, and the connection. It resets only if nothing else
-// shows that the reply is truncated, because a reset also destroys unread parts of earlier replies.
+// Ends an exchange that cannot be completed, and its connection. Resets the connection only if
+// nothing else shows that the reply is truncated, because a reset also destroys unread parts of
+// earlier replies.
 static void exchange_break(struct http_connection *c, enum http_outcome outcome, bool reset)
 {
     bool has_begun = c->x.reply.phase != REPLY_NONE;

@@ -33,16 +33,16 @@ struct request_head {
     enum err err;
     uint8_t state, version_minor, method_len;
     uint32_t at;    // bytes scanned; the head's length once complete
-    uint32_t start; // of the method: 2 after an empty line, else 0
-    uint32_t mark;  // start of the piece being read
+    uint32_t start; // offset of the method: 2 after an empty line, else 0
+    uint32_t mark;  // offset at which the part being read starts
     uint32_t target, target_len;
     uint32_t header_count;
 };
 
 enum request_head_verdict {
-    REQUEST_HEAD_MORE,     // all bytes so far are fine
-    REQUEST_HEAD_COMPLETE, // the head is the first h->at bytes
-    REQUEST_HEAD_REFUSED   // h->err says why
+    REQUEST_HEAD_MORE,     // the head is not complete, and has no fault so far
+    REQUEST_HEAD_COMPLETE, // the head is complete: its first h->at bytes
+    REQUEST_HEAD_REFUSED   // the head is refused; h->err says why
 };
 
 void request_head_init(struct request_head *h);
@@ -54,7 +54,8 @@ enum request_head_verdict request_head_scan(struct request_head *h, struct span 
 enum err request_head_accept(const struct request_head *h, struct span head, struct arena *arena,
                              struct http_request *ret_request) MUST_USE;
 #ifdef FOREBAY_FAULTS
-// --- request_head_check.c: `head` from its method on must be `r` to llhttp, too. -----------------
+// --- request_head_check.c ------------------------------------------------------------------------
+// Aborts unless llhttp reads `head`, from its method on, as the request `r`.
 void request_head_check(struct span head, const struct http_request *r);
 #endif
 bool request_head_byte_is_token(unsigned char b);
@@ -88,7 +89,8 @@ enum http_chunked_step http_chunked_next(struct http_chunked *c, struct span *re
 struct reply_entry {
     struct http_slice slice;
     uint64_t sent; // bytes of the slice that were sent
-    // FILE: reply_state.pass when the source confirmed that the range is resident; 0: it did not.
+    // FILE: the reply_state.pass in which the source confirmed that the range is resident. 0: the
+    // source has not confirmed it.
     uint32_t asked;
     char prefix[REPLY_PREFIX_MAX];
     uint8_t prefix_len, prefix_sent;
@@ -123,8 +125,8 @@ struct reply_state {
     struct span body;        // unsent part of a whole small body
     uint64_t length, pulled; // announced length; bytes pulled from the source so far
     struct http_source *source;
-    struct reply_queue *queue; // NULL without a source
-    uint32_t pass;             // number of the http_reply_write() call, from 1 on
+    struct reply_queue *queue; // NULL: the reply has no source
+    uint32_t pass;             // number of the current http_reply_write() call, from 1 on
     uint64_t body_bytes, first_byte_us;
 };
 
@@ -186,7 +188,7 @@ struct http_quota {
     atomic_uint max_connections, max_connections_per_source, max_inflight;
     _Atomic uint64_t max_held_bytes, header_timeout_ms, idle_timeout_ms, min_rate_bytes;
     uint64_t source_seed;
-    atomic_uint *sources; // number of connections, by hash of the source
+    atomic_uint *sources; // number of connections of each source, by hash of the source
     char apart[64]; // puts counts and limits in different cache lines, because counts often change
     atomic_uint connection_count, inflight_count;
     atomic_ullong held_bytes;
@@ -232,16 +234,16 @@ enum run_phase {
 
 struct http_exchange {
     struct http_request request;
-    uint32_t head_bytes; // bytes of the head, plus HTTP_HEADER_BYTES for each of many headers
+    uint32_t head_bytes; // bytes of the head, plus HTTP_HEADER_BYTES for each header above a limit
     struct arena *arena;
     struct http_user *user;
-    struct http_sink *sink; // NULL: none, or its last call is over
+    struct http_sink *sink; // NULL: there is no sink, or it was notified of the body's end
     struct reply_state reply;
     enum body_phase body;
-    bool counted;           // counts in max_inflight, and the handler has seen it
+    bool counted;           // the exchange counts in max_inflight, and the handler has seen it
     uint64_t charged_bytes; // charged to the budget while it waits
     bool cut;               // http_reply_cut() was called
-    uint64_t body_left;     // Content-Length still to come
+    uint64_t body_left;     // bytes of Content-Length that have not arrived
     struct http_chunked chunked;
 };
 
@@ -255,25 +257,25 @@ struct http_connection {
     enum run_phase run;
     bool blocked; // the socket accepts no more of the reply
     bool loopback;
-    bool eof; // the client sends no more
+    bool eof; // the client has shut its sending side
     struct event read_event, write_event;
     struct timer timer;
-    uint64_t timer_due_us;  // 0 = not running
+    uint64_t timer_due_us;  // when the timer fires; 0: it is not running
     uint64_t deadline_us;   // when the current wait ends; 0: never
     uint64_t since_us;      // start of the phase; after eof and in LINGER: when a byte last moved
     uint64_t wait_since_us; // start of the wait for the client to send or read; 0 = not waiting
     uint64_t waited_us, moved_bytes; // in the current rate window
     uint64_t slow_us;                // total of the latest windows, all below the minimum rate
     uint64_t drained_bytes;          // bytes discarded in DRAIN and LINGER
-    struct http_share share;         // bytes that it may send in this turn
+    struct http_share share;         // bytes that the connection may still send in this turn
     struct task task;
     struct span fresh;                // just received, in the worker's buffer; empty between events
     struct buf in;                    // received earlier and not used yet
     size_t in_used;                   // bytes of `in` that were consumed
     struct request_head request_head; // scan of the current or the next head
     char peer[128];                   // NUL-terminated
-    unsigned source;                  // slot that counts it, see http_quota.c; 0: none
-    uint64_t held_bytes;              // as counted by http_quota_hold()
+    unsigned source;                  // slot that counts this client, see http_quota.c; 0: none
+    uint64_t held_bytes;              // memory counted by http_quota_hold()
     struct http_exchange x;
 };
 
@@ -282,7 +284,7 @@ struct http_connection {
 //                 count twice, because a head is copied and split.
 //   Many headers  above HTTP_HEADERS_FREE each counts HTTP_HEADER_BYTES, also twice: an entry in
 //                 the lists of the exchange, of the pass and of the origin's call, and curl's copy.
-//   OpenSSL       as measured, between records and otherwise.
+//   OpenSSL       HTTP_TLS_IDLE_BYTES between records, otherwise HTTP_TLS_BUSY_BYTES; measured.
 #define HTTP_HELD_FREE 2048u
 #define HTTP_HEADERS_FREE 64u
 #define HTTP_HEADER_BYTES 128u
@@ -302,10 +304,10 @@ struct http_passing {
 
 struct http_worker {
     struct worker *worker;
-    struct http_quota *quota; // of the server, like the options
+    struct http_quota *quota; // owned by the server, as the options are
     const struct http_options *options;
     struct list connections;
-    atomic_uint connection_count; // connections here or on their way; the acceptor reads it
+    atomic_uint connection_count; // here or on their way to this worker; the acceptor reads it
     bool draining;
     uint64_t drain_since_us;
     struct http_passing passing;
@@ -315,8 +317,8 @@ struct http_worker {
     struct http_turn turn;
     int64_t date_s; // the second that `date` shows
     char date[DATE_HTTP_LEN + 1];
-    char *receive; // HTTP_RECEIVE_SIZE, used inside one read only
-    char *record;  // HTTP_TLS_RECORD, used inside one TLS write only; NULL without TLS
+    char *receive; // buffer of HTTP_RECEIVE_SIZE bytes, used inside one read only
+    char *record;  // buffer of HTTP_TLS_RECORD bytes, used inside one TLS write only; or NULL
 };
 
 // Makes connection_run() run in this turn, or after the callback that is on the stack.
@@ -354,7 +356,7 @@ void http_connection_reset_rate(struct http_connection *c);
 void http_connection_close(struct http_connection *c, bool reset);
 // Shuts our side of the connection, and discards what arrives for a moment. See CONNECTION_LINGER.
 void http_connection_linger(struct http_connection *c);
-const char *http_reason(unsigned status); // "Not Found"; "" if unknown
+const char *http_reason(unsigned status); // such as "Not Found"; "" if unknown
 
 static inline const struct http_options *connection_options(const struct http_connection *c)
 {
@@ -446,17 +448,18 @@ void http_exchange_charge(struct http_exchange *x); // counts the memory of an e
 // Ends an exchange whose whole reply was sent. Then the connection waits for the next head,
 // discards the rest of the request body, or ends.
 void http_exchange_done(struct http_connection *c);
-void http_exchange_cut(struct http_connection *c); // ends one whose reply cannot be completed
+// Ends an exchange whose reply cannot be completed.
+void http_exchange_cut(struct http_connection *c);
 void http_exchange_timed_out(struct http_connection *c,
-                             enum http_outcome outcome);        // ends one whose client is too slow
-void http_exchange_gone(struct http_connection *c, bool reset); // ends one whose client has left
+                             enum http_outcome outcome);        // the client was too slow
+void http_exchange_gone(struct http_connection *c, bool reset); // the client has left
 // Ends the exchange and releases its memory. on_done is the handler's last callback. Only the
 // framing of an unread body stays. The caller decides what happens to the connection.
 void http_exchange_end(struct http_connection *c, enum http_outcome outcome);
 
 // --- http_tickets.c ------------------------------------------------------------------------------
 
-struct http_tickets; // keys of session tickets; any thread
+struct http_tickets; // keys of TLS session tickets; any thread
 struct http_tickets *http_tickets_new(void);
 void http_tickets_free(struct http_tickets *t); // free all SSL and SSL_CTX first; accepts NULL
 void http_tickets_attach(struct http_tickets *t, SSL_CTX *ctx);
@@ -478,7 +481,7 @@ SSL *http_tls_accept(struct http_tls *tls, struct worker *w, int fd);
 // Returns 1 if done, -EAGAIN, -EPROTONOSUPPORT if the client speaks plain HTTP, or another negative
 // errno.
 int http_tls_handshake(SSL *ssl);
-int64_t http_tls_receive(SSL *ssl, char *bytes, size_t max); // 0 = end of stream
+int64_t http_tls_receive(SSL *ssl, char *bytes, size_t max); // returns 0 at the stream's end
 int64_t http_tls_send(SSL *ssl, char *record, const struct iovec *iov, unsigned iov_count);
 
 #endif

@@ -49,8 +49,8 @@ static void leave(atomic_uint *count)
 
 // --- Requests and memory -------------------------------------------------------------------------
 
-// Returns true if the memory of requests has reached its limit. That is the memory of clients
-// except for TLS and incoming heads, and its limit is max_held_bytes, as for these. So a few
+// Returns true if the memory of requests has reached its limit. This is the memory of clients
+// without the memory for TLS and incoming heads. Each of the two may reach max_held_bytes. So a few
 // requests with long heads use no more memory than max_inflight usual ones.
 static bool requests_fill_their_share(const struct http_quota *quota)
 {

@@ -7,10 +7,10 @@
 // Its slices in memory have at most HTTP_OUT_HIGH bytes, or less while memory is short. The last
 // slice may be a file range.
 //
-// One call sends everything in memory together with the head. Then sendfile sends the next bytes of
-// the file range, if they are resident. The source or this file must have confirmed that since
-// http_reply_write() was called. If they are not, the range returns to its source (recall), which
-// delivers the bytes in another way.
+// A call of http_reply_write() first sends the head together with everything in memory. Then
+// sendfile sends the next bytes of the file range, if they are resident. The source or this file
+// must have confirmed that during the call. If they are not resident, the range returns to its
+// source (recall), which delivers the bytes in another way.
 //
 // Nothing here calls the handler: http_reply_write() tells the connection how far it got, and the
 // connection ends the exchange. Only http_reply_write() asks the source, so the source is never
@@ -374,7 +374,8 @@ static void reply_pull(struct http_exchange *x)
     struct reply_state *r = &x->reply;
     while (r->source != NULL && r->phase == REPLY_PULLS && !x->cut && queue_has_room(r->queue)) {
         struct http_slice slice = {0};
-        // Wait, unless pull() returns a slice or calls http_reply_ready().
+        // Enter REPLY_WAITS before the call, because pull() may call http_reply_ready(), which
+        // leaves that phase.
         http_reply_enter(r, REPLY_WAITS);
         switch (r->source->pull(r->source, &slice)) {
         case HTTP_PULL_SLICE:
@@ -384,7 +385,7 @@ static void reply_pull(struct http_exchange *x)
             queue_push_slice(x, &slice);
             break;
         case HTTP_PULL_WAIT:
-            return; // if it is ready already, connection_run() calls this again
+            return; // if the source is ready already, connection_run() calls this again
         case HTTP_PULL_END:
             queue_push_end(x);
             break;
@@ -445,7 +446,8 @@ static void note_sent(struct http_exchange *x, uint64_t sent)
     sent -= take_span(&r->interim, sent);
     if (sent > 0 && !r->head_sent) {
         r->head_sent = true;
-        r->first_byte_us = clock_monotonic_us(); // not worker_now_us(), in which a hit has begun
+        r->first_byte_us =
+            clock_monotonic_us(); // not worker_now_us(), which stays the same in a turn
     }
     sent -= take_span(&r->head, sent);
     uint64_t body = take_span(&r->body, sent);
@@ -488,7 +490,7 @@ static void recall(struct http_exchange *x, struct reply_entry *e)
     check(r->pulled >= unsent);
     check(r->queue->queued_bytes >= unsent);
     r->queue->queued_bytes -= unsent;
-    r->queue->count--; // it is the last one
+    r->queue->count--; // a FILE slice is always the last one
     r->pulled -= unsent;
     if (r->phase != REPLY_PULLS) {
         http_reply_enter(r, REPLY_PULLS);
@@ -518,7 +520,7 @@ static enum file_result send_file(struct http_exchange *x, struct reply_entry *e
     case -ENOTCONN:
         return FILE_GONE;
     default:
-        return FILE_RECALL; // the source reads the bytes, and finds the reason
+        return FILE_RECALL; // the source then reads the bytes and detects the error
     }
 }
 
@@ -531,7 +533,8 @@ static uint64_t iov_bytes(const struct iovec *iov, unsigned count)
     return bytes;
 }
 
-// Sends one piece. REPLY_DONE here does not end the reply: call it again for the next piece.
+// Sends one piece of the reply. REPLY_DONE means that this piece was handled, not that the reply
+// has ended: call it again for the next piece.
 static enum reply_progress send_some(struct http_exchange *x, uint64_t *budget)
 {
     struct reply_state *r = &x->reply;

@@ -13,9 +13,9 @@
 // socket looks the same if the client has closed it completely. Only sending bytes shows the
 // difference. So an exchange that makes no progress for the idle timeout ends, too.
 //
-// Time limits are lazy. The timer is only ever moved to an earlier time, and compares with
-// deadline_us when it fires, so that a request on a live connection touches no timer. The minimum
-// rate counts only time spent waiting for the client: too_slow().
+// Time limits are lazy. The timer is only ever moved to an earlier time. When it fires, the time is
+// compared with deadline_us. So a request on a live connection touches no timer. The minimum rate
+// counts only time spent waiting for the client: too_slow().
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -27,7 +27,7 @@
 #include "http/http_private.h"
 
 #define LINGER_BYTES_MAX 1048576u
-#define STEPS_PER_PASS 64 // pipelined requests of a connection before others run
+#define STEPS_PER_PASS 64 // steps of one connection before other connections run
 #define TLS_HELLO 0x16
 
 // --- Input ---------------------------------------------------------------------------------------
@@ -37,8 +37,9 @@ static bool body_passes_through(const struct http_exchange *x)
     return x->body == BODY_FLOWING || x->body == BODY_PAUSED || x->body == BODY_DROPPED;
 }
 
-// Returns how many bytes may be received now. While memory is full, only a few may, unless they are
-// of a body that passes through. All others, such as pipelined requests, stay in memory.
+// Returns how many bytes may be received now. While memory is full, that is only a few, because
+// received bytes such as pipelined requests stay in memory. Bytes of a body that passes through do
+// not stay, so they are received as usual.
 static size_t input_room(const struct http_connection *c)
 {
     size_t room = HTTP_IN_MAX - (c->in.len - c->in_used);
@@ -276,7 +277,7 @@ static void refuse_plain_client(const struct http_connection *c)
         "client=%s hint=\"this client speaks http here: give it an https:// endpoint\"", c->peer);
     char rest[4096]; // an unread request would reset the connection and lose the reply
     (void)!recv(c->fd, rest, sizeof(rest), MSG_DONTWAIT);
-    (void)!send(c->fd, reply, sizeof(reply) - 1, MSG_NOSIGNAL); // it may have left
+    (void)!send(c->fd, reply, sizeof(reply) - 1, MSG_NOSIGNAL); // the client may have left
 }
 
 static void handshake_step(struct http_connection *c)
@@ -339,8 +340,8 @@ static bool wants_read(struct http_connection *c)
     if (c->in.len - c->in_used > kept_max) {
         return false;
     }
-    // Read a held body or the next request only up to about the length of one head. Until then,
-    // reading detects a client that leaves.
+    // Read a held body or the next request only up to about the length of one head, which bounds
+    // its memory. Reading that much detects a client that leaves.
     return x->body == BODY_HELD ||
            request_head_scan(&c->request_head, http_connection_input(c)) == REQUEST_HEAD_MORE;
 }
@@ -396,7 +397,7 @@ static void connection_at_eof(struct http_connection *c)
         http_connection_close(c, false);
         return;
     }
-    // If there is input, the sink has paused.
+    // Unread input means that the sink has paused, not that the body is cut.
     bool body_is_cut = body_passes_through(x) && http_connection_input(c).len == 0;
     if (body_is_cut && x->reply.phase == REPLY_NONE) {
         http_exchange_gone(c, false);
@@ -585,7 +586,7 @@ void http_run_start(struct http_worker *hw, int fd, SSL *ssl, const char *peer, 
     stats_add(COUNTER_http_connections_idle, 1);
     c->phase = ssl != NULL ? CONNECTION_HANDSHAKE : CONNECTION_OPEN;
     c->since_us = connection_now_us(c);
-    if (http_connection_leave(c)) { // the server drains
+    if (http_connection_leave(c)) { // it was ended, because the server drains
         return;
     }
     if (hw->is_closed) {

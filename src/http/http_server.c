@@ -43,12 +43,12 @@ struct http_server {
     int spare_fd;
     struct timer pause;
     atomic_bool is_draining;
-    atomic_uint undrained_count; // pending orders to drain and to recall
-    atomic_int passing_fd;       // idle connections leave through it; -1: they are closed
-    unsigned passed_at_once;     // connections per message; set before the orders are sent
-    int recalled_fd;             // passed connections return through it; set before the orders
-    bool is_started;             // used by the main thread only
-    struct http_taking *taking;  // NULL: there was no former process
+    atomic_uint undrained_count; // orders to drain or to recall that were not carried out yet
+    atomic_int passing_fd;   // socket on which idle connections are passed on; -1: they are closed
+    unsigned passed_at_once; // maximum connections per message; set before the orders are sent
+    int recalled_fd;         // the other end, to take connections back; set before the orders
+    bool is_started;         // http_server_start() was called; used by the main thread only
+    struct http_taking *taking; // NULL: there was no former process
 };
 
 void http_server_set_limits(struct http_server *server, const struct http_limits *limits)
@@ -557,7 +557,7 @@ void http_server_call_off(struct http_server *server, int fd)
     server->recalled_fd = fd;
     atomic_store(&server->passing_fd, -1);
     atomic_fetch_add(&server->undrained_count,
-                     server->worker_count + 1); // the last one carries out the recall
+                     server->worker_count + 1); // one more for the recall, which runs last
     send_orders(server, call_off);
 }
 
@@ -575,7 +575,7 @@ static void close_all(struct http_server *server, unsigned worker)
 {
     struct http_worker *hw = &server->workers[worker];
     hw->is_closed = true;
-    http_connection_drain_all(hw, &hw->passing); // before anything else ends
+    http_connection_drain_all(hw, &hw->passing); // first, because it may pass idle connections on
     http_run_end_all(hw);
 }
 

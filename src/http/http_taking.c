@@ -15,8 +15,8 @@
 #include "base/log.h"
 #include "http/http_private.h"
 
-#define TAKEN_PER_EVENT 2u // messages
-#define TAKE_PAUSE_MS 100u // while descriptors are short
+#define TAKEN_PER_EVENT 2u // maximum messages that one event reads
+#define TAKE_PAUSE_MS 100u // time until the next try while descriptors are short
 
 // The connections of one message.
 struct passed {
@@ -28,7 +28,7 @@ struct http_taking {
     struct message message;
     void (*adopt)(void *ctx, int fd);
     void *ctx;
-    int fd; // -1: ended
+    int fd; // socket on which connections arrive; -1: it was closed
     struct event event;
     struct timer pause;
 };
@@ -73,7 +73,7 @@ static bool take_look(int from_fd, struct passed *ret_passed, bool *ret_all, boo
 static void take_drop(int from_fd)
 {
     char word;
-    check(recv(from_fd, &word, 1, MSG_DONTWAIT) == 1); // nobody else reads
+    check(recv(from_fd, &word, 1, MSG_DONTWAIT) == 1); // nobody else reads this socket
 }
 
 static void passed_close(const struct passed *passed, unsigned count)
@@ -142,7 +142,8 @@ void http_taking_recall(int fd, void (*adopt)(void *ctx, int fd), void *ctx)
 {
     bool over;
     const struct http_taking recall = {.adopt = adopt, .ctx = ctx, .fd = fd};
-    (void)take(&recall, UINT_MAX, &http_passing_none, &over); // ends, as above
+    // Ends, because the kernel's queue is bounded.
+    (void)take(&recall, UINT_MAX, &http_passing_none, &over);
 }
 
 static void on_taking(struct worker *to, struct message *message)

@@ -25,7 +25,7 @@ struct ticket_key {
 
 struct http_tickets {
     struct {
-        pthread_mutex_t lock;      // under it, only OpenSSL's random numbers are called
+        pthread_mutex_t lock;      // while it is held, only OpenSSL's random numbers are called
         struct ticket_key keys[2]; // the key that encrypts now, and the previous one
     } guarded;
 };
@@ -115,7 +115,7 @@ void http_tickets_free(struct http_tickets *t)
 void http_tickets_attach(struct http_tickets *t, SSL_CTX *ctx)
 {
     SSL_CTX_set_app_data(ctx, t);
-    SSL_CTX_set_session_cache_mode(ctx, SSL_SESS_CACHE_OFF); // a session's state is in its ticket
+    SSL_CTX_set_session_cache_mode(ctx, SSL_SESS_CACHE_OFF); // tickets contain the session's state
     SSL_CTX_set_timeout(ctx, TICKET_KEY_MS / 1000);
     check(SSL_CTX_set_tlsext_ticket_key_evp_cb(ctx, on_ticket) == 1);
 }
