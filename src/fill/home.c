@@ -186,7 +186,7 @@ static void home_forward(struct home_key *h, struct subscription *sub)
     }
     store_object_unref(sub->ask.object);
     sub->ask.object = store_object_ref(h->known);
-    sub->ask.condition.kind = ORIGIN_CONDITION_NONE; // the reader evaluates it
+    sub->ask.condition.kind = ORIGIN_CONDITION_NONE; // the reader evaluates its condition itself
     struct ask_message *m = message_join_new(h->fw, h->key);
     m->subscription = sub;
     message_send(fill_has_run(h->fw, sub) ? h->fw : object_key_owner(h->fw, h->key, first_byte),
@@ -629,7 +629,7 @@ static uint64_t home_accepts(struct home_key *h, const struct publish_message *m
 static bool home_sum_is_right(struct home_key *h, struct publish_message *m)
 {
     struct s3_checksum_state *sum = m->sum;
-    m->sum = NULL; // checksums_object_add() takes it
+    m->sum = NULL; // owned by checksums_object_add() now
     return checksums_object_add(h->fw, h->key, m->object, m->first_byte, m->end_byte, sum);
 }
 

@@ -30,8 +30,8 @@ struct home_noted {
     struct store_object *object;
 };
 
-struct revalidation {      // one HEAD, shared by all readers that ask meanwhile
-    struct list_node node; // in home_key.concluded, once answered
+struct revalidation {      // one HEAD, shared by all readers that ask while it is in flight
+    struct list_node node; // in home_key.concluded once the origin has answered
     struct origin_fetch fetch;
     struct origin_trace trace;
     struct home_key *home;
@@ -44,7 +44,7 @@ struct revalidation {      // one HEAD, shared by all readers that ask meanwhile
     bool is_learning;
     struct list waiters;
     uint64_t floor, began_us;
-    enum err err;         // the result
+    enum err err;         // result of the HEAD
     struct span document; // the origin's error; a copy
 };
 
@@ -64,7 +64,7 @@ struct home_key {
     struct home_noted found;  // versions named by other answers while the version is being decided
     struct store_object *put; // the last version published since this entry was created; or NULL
     struct list held;       // readers held until the version is decided, or no delete is in flight
-    struct list publishing; // struct held_publish: held until the version is decided
+    struct list publishing; // struct held_publish: runs that wait until the version is decided
     uint64_t floor;
     uint64_t acked[FILL_WORKERS_MAX]; // last floor that each worker has acknowledged
     bool has_floor;                   // the floor is not lifted on the workers yet
@@ -126,7 +126,8 @@ void fill_home_enter(struct home_key *h, enum home_state to);
 
 // --- home.c --------------------------------------------------------------------------------------
 
-struct home_key *home_find(struct fill_worker *fw, struct hash128 hash); // NULL: there is none
+// Returns NULL if the home has no entry for the key.
+struct home_key *home_find(struct fill_worker *fw, struct hash128 hash);
 struct home_key *home_get(struct fill_worker *fw, struct object_key *key);
 // Frees the entry, unless something about the key is still undecided.
 void home_maybe_free(struct home_key *h);
@@ -134,15 +135,16 @@ static inline void home_hold(struct list *list, struct subscription *sub)
 {
     list_push_back(list, &sub->held_node);
 }
-static inline struct subscription *home_unhold(struct list *list) // the oldest; NULL: none
+// Removes the oldest reader from the list, and returns it. NULL: the list is empty.
+static inline struct subscription *home_unhold(struct list *list)
 {
     struct list_node *node = list_pop_front(list);
     return node != NULL ? container_of(node, struct subscription, held_node) : NULL;
 }
 struct home_visible home_look_up(struct home_key *h);
 // Rule 31. Returns true if a crash now could bring back a version older than the one that a reader
-// is about to get. Returns false if the bucket has a note on disk that it is written to, because
-// the next process then confirms everything that it finds there.
+// is about to get. Returns false if a note on disk says that the bucket is being written to,
+// because the next process then confirms everything that it finds there.
 bool home_awaits_disk(const struct home_key *h);
 // Returns true if a first request may be sent. It must wait for a delete that a crash would undo,
 // because it may find a version newer than the deleted one (rule 31). It must also wait until every
@@ -189,8 +191,8 @@ bool home_note_contradicts(const struct home_noted *noted, const struct store_ob
 // Notes that a reader is given this version, so that no reader gets an older one from now on. NULL:
 // the reader gets the answer that there is no such object.
 void home_give(struct home_key *h, struct store_object *object);
-// The same for the version with this version_hash(), whose headers are not known. 0: it may be any
-// version, or none.
+// As home_give(), for the version with this version_hash(), whose headers are not known. 0: it may
+// be any version, or none.
 void home_give_named(struct home_key *h, uint64_t version);
 // Notes that a client got an answer which says that this version is not current. From now on, no
 // reader gets bytes of this version that were requested before now.

@@ -90,7 +90,7 @@ void message_release(struct fill_message *message)
     case MESSAGE_invalidate:
     case MESSAGE_floor_lift:
     case MESSAGE_COUNT_:
-        break; // these own nothing but the key
+        break; // these messages own nothing but the key
     }
     object_key_unref(message->key);
     free(message);

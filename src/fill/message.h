@@ -20,7 +20,7 @@ struct fill;
 
 // The version that the home gave to a reader last (home_given.c).
 struct home_given {
-    uint64_t version;  // its version_hash(); 0: the object does not exist
+    uint64_t version;  // version_hash() of that version; 0: the object does not exist
     uint64_t until_us; // a run of another version may be older if it was requested until then
     // A run of any version may be older if it was requested until then, because the version given
     // last is not known.
@@ -60,7 +60,7 @@ struct fill_message {
 
 struct ask_message {
     struct fill_message base;
-    struct subscription *subscription; // the holder of the message owns its `ask`
+    struct subscription *subscription; // only the message's holder may use its `ask`
 };
 
 struct first_message {
@@ -69,15 +69,15 @@ struct first_message {
     uint64_t token;
     // The owner must not join the reader to a run that home_given_precedes() calls older.
     struct home_given given;
-    // The same for a run that home_redescribed_outdates() calls outdated.
+    // Nor may the owner join it to a run that home_redescribed_outdates() calls outdated.
     struct home_redescribed redescribed;
 };
 
 struct version_message {
     struct fill_message base;
     struct store_object *object; // reference
-    uint64_t token;              // version_gone: 0
-    uint64_t asked_us;           // when the run's request was sent; version_gone: 0
+    uint64_t token;              // 0 in VERSION_GONE
+    uint64_t asked_us;           // when the run's request was sent; 0 in VERSION_GONE
 };
 
 struct first_end_message {

@@ -21,7 +21,7 @@ struct object_key *object_key_ref(struct object_key *key)
     return key;
 }
 
-// Returns true if it was the last reference.
+// Drops a reference. Returns true if it was the last one.
 static bool unref(struct object_key *key)
 {
     if (key == NULL) {

@@ -37,21 +37,22 @@ struct object_key {
     uint64_t epoch;
     struct origin *origin;
     struct object_limits limits;
-    const struct sigv4_credentials *credentials; // for the origin; NULL: the origin's own
-    struct access_keys *table;                   // reference, keeps the credentials valid; or NULL
+    // The client's credentials for the origin. NULL: Forebay uses the origin's own.
+    const struct sigv4_credentials *credentials;
+    struct access_keys *table; // reference, keeps the credentials valid; or NULL
 };
 
 // Returns a key with copies of the names in `from` and a reference to its table. Does not read
 // `refs` and `hash` of `from`. The new hash covers realm, origin, bucket, key and, if the bucket
 // has one, the bucket's epoch.
 struct object_key *object_key_new(const struct store *store, const struct object_key *from);
-// The same, but reuses the memory in *spare, which may be NULL. Sets *spare to NULL.
+// As object_key_new(), but reuses the memory in *spare, which may be NULL. Sets *spare to NULL.
 struct object_key *object_key_new_in(struct object_key **spare, const struct store *store,
                                      const struct object_key *from);
 struct object_key *object_key_ref(struct object_key *key);
 void object_key_unref(struct object_key *key); // NULL is fine
-// The same, but the last reference leaves the memory in *spare, for another key. The caller
-// releases it with free().
+// As object_key_unref(), but the last reference leaves the memory in *spare, for another key. The
+// caller releases it with free().
 void object_key_unref_to(struct object_key *key, struct object_key **spare);
 // Returns true if Forebay sends the origin the same requests for both keys and applies the same
 // rule. Both keys must name the same object.

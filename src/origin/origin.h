@@ -165,10 +165,10 @@ enum origin_forbids {
     ORIGIN_FORBIDS_ETAG,         // The ETag is weak, malformed or missing, or there are several.
     ORIGIN_FORBIDS_VARY,         // Vary names a header that may differ between requests.
     ORIGIN_FORBIDS_CUSTOMER_KEY, // The client encrypts with its own key (SSE-C).
-    ORIGIN_FORBIDS_COOKIE,       // Set-Cookie, in an answer that nothing shows to be S3's.
-    // Private or no-store, in an answer that nothing shows to be S3's.
+    ORIGIN_FORBIDS_COOKIE,       // The answer has Set-Cookie, and nothing shows that it is S3's.
+    // The answer has Cache-Control: private or no-store, and nothing shows that it is S3's.
     ORIGIN_FORBIDS_CACHE_CONTROL,
-    ORIGIN_FORBIDS_CODING,   // Content-Encoding, in an answer that nothing shows to be S3's.
+    ORIGIN_FORBIDS_CODING,   // The answer has Content-Encoding, and nothing shows that it is S3's.
     ORIGIN_FORBIDS_VERSIONS, // The store's replicas answer with different versions.
     ORIGIN_FORBIDS_COUNT
 };
@@ -209,7 +209,7 @@ static inline bool origin_condition_equal(const struct origin_condition *a,
 enum origin_fetch_kind {
     ORIGIN_GET_WHOLE,
     ORIGIN_GET_RANGE, // Gets the bytes `first` to `last`, or the last `suffix` bytes.
-    ORIGIN_HEAD,      // Gets no body.
+    ORIGIN_HEAD,      // Gets the headers and no body.
     // Like ORIGIN_HEAD, but sent as a GET of one byte. src/origin also sets this kind when it
     // replaces a HEAD in this way.
     ORIGIN_HEAD_BY_GET
@@ -266,7 +266,7 @@ struct origin_fetch {
     // The answer. These fields are set before on_head, or before on_end if the call fails.
     unsigned status;
     uint64_t size_bytes;           // Size of the whole object.
-    uint64_t body_first, body_len; // The part of the object that the body has.
+    uint64_t body_first, body_len; // Position and length of the body in the object.
     struct span etag;              // The ETag as the origin sent it. Empty: none.
     struct span version_id;
     bool weak_or_no_etag;
@@ -277,13 +277,13 @@ struct origin_fetch {
     struct headers headers;
     struct headers checksums;    // x-amz-checksum-*, only for answers with the whole object.
     enum origin_forbids forbids; // Why the answer must not be stored.
-    bool too_young;            // Of a dir: file that changed less than 2 s ago, and is not stored.
+    bool too_young;              // A dir: file that changed less than 2 s ago. It is not stored.
     struct span error_answer;  // The origin's error answer, packed by s3_error_pack(). Empty: none.
-    struct span bucket_region; // The header x-amz-bucket-region.
-    struct span origin_id;     // The header x-amz-request-id.
+    struct span bucket_region; // Value of the header x-amz-bucket-region.
+    struct span origin_id;     // Value of the header x-amz-request-id.
     struct arena *arena;       // Memory of the answer. Freed after on_end returns.
 
-    void *driver; // Private.
+    void *driver; // Private to the driver.
 };
 static inline bool origin_fetch_is_head(const struct origin_fetch *f)
 {
@@ -375,10 +375,10 @@ struct origin_relay {
     // ETag. If the body breaks off, a fetch can get the rest. Empty: no fetch can.
     struct span part_etag;
     uint64_t part_first;
-    struct span origin_id;  // The header x-amz-request-id.
+    struct span origin_id;  // Value of the header x-amz-request-id.
     struct span error_code; // Code in the error document. Empty: no document was read.
     struct arena *arena;
-    void *driver; // Private.
+    void *driver; // Private to the driver.
 };
 void origin_relay_start(struct worker *w, struct origin *origin, struct origin_relay *r);
 void origin_relay_pause(struct origin_relay *r);

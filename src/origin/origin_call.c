@@ -12,7 +12,7 @@
 
 #define BACKOFF_FIRST_MS 100u
 #define BACKOFF_MAX_MS 5000u
-#define RETRY_TOKENS_MAX 100000 // 100 retries.
+#define RETRY_TOKENS_MAX 100000 // The most that the bucket holds: 100 retries.
 #define RETRY_TOKENS_START 10000
 #define RETRY_FLOOR_US 1000000u
 

@@ -229,7 +229,7 @@ static void relay_resume(struct origin_call *call)
 
 static void relay_resume_upload(struct origin_call *call)
 {
-    (void)call; // no request here has a body that is read
+    (void)call; // this driver reads no request bodies
 }
 
 static void relay_cancel(struct origin_call *call)

@@ -121,7 +121,7 @@ struct origin_worker {
     enum origin_call_kind turn; // The kind whose turn is next; never ORIGIN_CALL_AHEAD.
     unsigned waiting_count, running_count, relay_count;
     unsigned slots_max, slots_first, limit, successes, refusals;
-    bool is_settled; // A SlowDown or timeout has come; `limit` grows slowly since.
+    bool is_settled; // After the first SlowDown or timeout. From then on `limit` grows slowly.
     // Times from a request to the first byte of its answer.
     uint64_t usual_us, best_us, former_best_us, best_since_us;
     struct task wake;

@@ -33,7 +33,7 @@
 // How often one call asks again after the requested version was denied. The number is low, because
 // most such answers are right: the object has changed.
 #define REPLICAS_MAX 2u
-#define REPLICAS_MAX_OF_ODD 8u // The same, if the store's replicas have differed lately.
+#define REPLICAS_MAX_OF_ODD 8u // As REPLICAS_MAX, if the store's replicas have differed lately.
 #define ODD_US 600000000u      // How long a learnt fact counts.
 // The lowest bits of a key's entry are the time of the refusal, in these units.
 #define KEY_TIME_US 10000000u

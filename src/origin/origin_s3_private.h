@@ -121,7 +121,7 @@ struct origin_s3_state {
     struct credentials_renewer *renewer;
     // The origin's clock minus ours; 0 until it refuses a request for its time.
     atomic_long clock_skew_s;
-    atomic_bool unpacks; // See origin_s3_unpacks().
+    atomic_bool unpacks; // The store may decompress objects; see origin_s3_unpacks().
     // Only origin_s3_odd.c uses these fields.
     atomic_ulong head_answered_until_us, if_match_answered_until_us; // Monotonic.
     // Keys whose HEAD was refused: each entry has the key's hash and a time. 0: a free entry.
@@ -133,7 +133,7 @@ struct origin_s3_state {
     // the region: the index in region_names plus 1. Region names are never freed while the origin
     // exists.
     _Atomic(char *) region_names[ORIGIN_S3_REGION_NAMES_MAX];
-    atomic_uint_least64_t bucket_regions[ORIGIN_S3_REGIONS_MAX]; // 0: free.
+    atomic_uint_least64_t bucket_regions[ORIGIN_S3_REGIONS_MAX]; // 0: a free entry.
     atomic_uint region_next; // The entry of bucket_regions to replace next.
 };
 

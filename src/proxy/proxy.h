@@ -105,7 +105,7 @@ struct proxy_access_log_file;
 enum err proxy_access_log_open(const char *path, struct proxy_access_log_file **ret_file,
                                struct buf *ret_why) MUST_USE;
 void proxy_access_log_close(
-    struct proxy_access_log_file *file); // only if proxy_set() did not take it; NULL is fine
+    struct proxy_access_log_file *file); // if proxy_set() did not take it; NULL is fine
 // Changes the settings. A request uses the settings that its worker has when the request begins.
 // Takes ownership of `log_file`; NULL keeps the current one. Posts `told` when every worker has the
 // settings; `told` must live until loop_stop(). Called by one thread, which is not a worker.
@@ -203,7 +203,7 @@ struct proxy_verdict proxy_verdict(const struct proxy_object *object,
 // are the server's own.
 #define PROXY_RECENT_MAX 50u
 struct proxy_recent {
-    uint64_t ended_us; // time on the monotonic clock
+    uint64_t ended_us; // when the request ended, on the monotonic clock
     uint64_t first_byte_us, total_us, bytes;
     const char *op, *result, *reason, *source; // "": none
     unsigned status;
@@ -284,7 +284,7 @@ struct proxy_warm_options {
 struct proxy_warm_item {
     struct span bucket, key;
     bool is_prefix;
-    uint64_t first_byte, end_byte; // of a single object; UINT64_MAX: to the object's end
+    uint64_t first_byte, end_byte; // range of a single object; end_byte UINT64_MAX: to its end
 };
 enum proxy_warm_state { PROXY_WARM_RUNS, PROXY_WARM_DONE, PROXY_WARM_CANCELLED };
 #define PROXY_WARM_PENDING_MAX 65536u // items of a job that have not begun yet
@@ -323,6 +323,6 @@ enum err proxy_warm_add(struct proxy_warm *job, const struct proxy_warm_item *it
 void proxy_warm_close(struct proxy_warm *job);
 void proxy_warm_cancel(struct proxy_warm *job);
 void proxy_warm_read(const struct proxy_warm *job, struct proxy_warm_progress *ret_progress);
-void proxy_warm_unref(struct proxy_warm *job); // the job continues; NULL is fine
+void proxy_warm_unref(struct proxy_warm *job); // drops a reference; the job continues; NULL is fine
 
 #endif

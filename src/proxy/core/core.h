@@ -45,12 +45,12 @@ struct places {
 
 // Memory that all kept listings and asks take, on all workers.
 struct list_room {
-    _Atomic uint64_t bytes;                        // of asks and pages, including pages being sent
-    _Atomic uint64_t kept_bytes[LOOP_WORKERS_MAX]; // of the pages in each owner's tables
+    _Atomic uint64_t bytes;                        // bytes of asks and pages, even while being sent
+    _Atomic uint64_t kept_bytes[LOOP_WORKERS_MAX]; // bytes of the pages in each owner's tables
     atomic_bool is_trimming[LOOP_WORKERS_MAX]; // a message in flight asks this owner to drop pages
 };
 
-// The answer to an ask, from the owner of the page.
+// How a page's owner has answered the request that asked for a listing's page.
 enum list_verdict {
     LIST_WAITS, // not answered yet
     LIST_HIT,
@@ -75,7 +75,7 @@ struct proxy {
     struct proxy_worker *workers;
     atomic_uint doubt_count; // keys in doubt, on all workers
     struct {
-        atomic_uint runs; // requested by warm jobs, and not ended
+        atomic_uint runs; // runs that warm jobs have requested and that have not ended
         _Atomic uint64_t names_bytes, objects_bytes;
     } warm_room; // shared by all warm jobs
     struct list_room list_room;
@@ -389,9 +389,9 @@ void series_listed(struct series_table *table, const struct origin *origin, stru
 // began it.
 bool series_begin(struct series_table *table, const struct object_key *key);
 void series_end(struct series_table *table);
-// Names the next object in the series that, in this pass through the series, no reader has begun
-// and no call has named. Returns false if there is none, or if readers do not read the series in
-// order.
+// Names the next object of the series. In one pass of the readers through the series, it names no
+// object twice, and none that a reader has begun. Returns false if there is none, or if readers do
+// not read the series in order.
 bool series_next(struct series_table *table, const struct object_key *key,
                  char ret_text[S3_KEY_MAX], struct span *ret_name) MUST_USE;
 // Called when the named object is missing, or when the origin refuses it. The object is not named

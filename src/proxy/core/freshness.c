@@ -6,7 +6,7 @@
 enum freshness_verdict freshness_check(const struct proxy_rule *rule, const struct store_view *view)
 {
     if (view->rebuilt) {
-        return FRESHNESS_STALE; // a rebuild may restore what a write had removed
+        return FRESHNESS_STALE; // an index rebuild may restore a record that a write removed
     }
     switch (rule->freshness) {
     case PROXY_FRESHNESS_IMMUTABLE:

@@ -302,7 +302,7 @@ static unsigned near_now(struct series_table *table, const struct series *s)
     return (unsigned)max_u64(near, s->near > 0 ? s->near - 1 : 0);
 }
 
-// Returns at most how many positions before an object its predecessor may be.
+// Returns the maximum number of positions that an object's predecessor may be before it.
 static unsigned reach(const struct series *s)
 {
     return (s->near + 1) / 2;

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BODY_STEPS_MAX (3u * GET_AGAIN_MAX) // steps in one pull, without a slice or a wait
+#define BODY_STEPS_MAX (3u * GET_AGAIN_MAX) // maximum steps of one pull without a result
 
 // --- places --------------------------------------------------------------------------------------
 
@@ -253,7 +253,7 @@ static enum body_result run_ended(struct request *r)
     return BODY_AGAIN;
 }
 
-// The phase RUN.
+// A step of the phase RUN: sends the next piece of runs[0], or waits for it.
 static enum body_result pull_run(struct request *r, struct http_slice *ret_slice)
 {
     struct get_state *g = get_of(r);
@@ -282,7 +282,7 @@ static enum body_result pull_run(struct request *r, struct http_slice *ret_slice
     return BODY_WAIT;
 }
 
-// The phase CHOOSE.
+// A step of the phase CHOOSE: chooses the source of the byte at g->pos.
 static enum body_result choose(struct request *r, struct http_slice *ret_slice)
 {
     struct get_state *g = get_of(r);

@@ -39,14 +39,14 @@ struct get_state {
     bool is_confirmed; // the origin has confirmed the version for this request
 
     struct store_object *object; // the version that the reply has (reference)
-    uint64_t etag_hash;          // of the version in the reply; 0: none is chosen yet
+    uint64_t etag_hash;          // hash of the ETag in the reply; 0: no version is chosen yet
     struct chunk *small_chunk;
     struct span small;
 
     struct object_key *key;            // the request's key; created by the first look-up
     struct subscription *revalidation; // a question to the key's home; NULL: none is in flight
     struct subscription *runs[2];      // the run that is being sent, and the next one
-    // version to which the origin answered 412; the next ask tells the home
+    // Version to which the origin answered 412. The next ask tells the home.
     struct store_object *refused;
     bool skip_index; // bytes at a place of the index could not be read: ask the origin for them
     unsigned restarts, again; // attempts without progress, before the reply and in the body
@@ -57,8 +57,8 @@ struct get_state {
     uint64_t readahead_at; // readahead_note() is called when the body reaches this byte
     unsigned track_serial; // serial of the request's track (readahead.c); 0: it has none
     unsigned track;        // index of the track
-    uint64_t noted_end;    // up to this offset, store_note_read() has been called
-    // bytes below this offset are sent from memory, because they could not be sent from a file
+    uint64_t noted_end;    // store_note_read() has been called up to this offset
+    // Bytes below this offset are sent from memory, because they could not be sent from a file.
     uint64_t buffer_until;
 
     bool has_asked; // the request has asked for a run

@@ -35,10 +35,10 @@
 #include <stdlib.h>
 
 #define TRACKS 64u    // number of tracks of each worker
-#define RUNS_MAX 32u  // per track: runs requested ahead and not read yet
-#define RUNS_FIRST 4u // runs ahead, as long as the duration of a run is unknown
-#define STREAK_MIN 2u // ranges read in order before any are fetched ahead
-#define STRIDE_MIN 3u // equal distances before parts are fetched ahead
+#define RUNS_MAX 32u  // maximum runs of a track that are requested ahead and not read yet
+#define RUNS_FIRST 4u // runs ahead while the time that a run takes is not known
+#define STREAK_MIN 2u // ranges that must be read in order before any are fetched ahead
+#define STRIDE_MIN 3u // equal distances that must be seen before parts are fetched ahead
 // A track that a reader used less than this long ago is not reused for another sequence.
 #define TRACK_KEEP_US 250000u
 // A range longer than this must continue a track exactly, or it begins a new track.
@@ -53,7 +53,7 @@ struct ahead_run {
     struct readahead_track *track;
     struct subscription *sub; // NULL: the run has ended
     uint64_t asked_us;
-    uint64_t first_byte, end_byte; // set from stored until read; both 0: unused, or in flight
+    uint64_t first_byte, end_byte; // set once stored, until read; else both 0
 };
 
 struct readahead_track {
@@ -174,8 +174,8 @@ static void on_change(void *ctx, struct subscription *sub)
             run->first_byte = sub->ask.first_byte;
             run->end_byte = sub->run_end_byte;
         }
-        // Otherwise the bytes are cached already (AGAIN), or the run failed. Then nothing more is
-        // requested until a reader misses bytes.
+        // If the outcome is not DONE, the bytes are cached already (AGAIN), or the run failed. Then
+        // nothing more is requested until a reader misses bytes.
         t->is_missing &= sub->outcome == OUTCOME_DONE;
         run_end(run);
         runs_read(t);
@@ -558,7 +558,7 @@ static void track_pace(struct readahead_track *t)
     t->paced_us = t->used_us;
 }
 
-// --- the object behind ---------------------------------------------------------------------------
+// --- the next object -----------------------------------------------------------------------------
 
 // Returns the track of the next object. NULL: there is none, or a reader has reached it already.
 static struct readahead_track *next_of(const struct readahead_track *t)

@@ -8,14 +8,14 @@
 
 #include "proxy/log/log.h"
 
-#define BUCKETS_MAX 64u // the metrics have a label value for each
+#define BUCKETS_MAX 64u // rows of named buckets; the metrics have a label value for each
 #define RESULTS (RESULT_BYPASS + 1u)
 #define SOURCES 3u
 #define NAME_MAX_BYTES 64u
-#define OTHER "_other" // not a valid bucket name
+#define OTHER "_other" // label of all other buckets; not a valid bucket name
 
 struct row {
-    atomic_bool is_there; // set after the name
+    atomic_bool is_there; // the row is in use; set after the name
     char name[NAME_MAX_BYTES];
     atomic_ulong results[RESULTS], bytes[SOURCES];
 };

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Evicts an object or a bucket on an operator's order, as if a write had changed it. Each realm may
-// have a copy of the object in the cache, under a name of its own. The home of each name
+// Evicts an object or a bucket when an operator requests it, as if a write had changed it. Each
+// realm may have a copy of the object in the cache, under a name of its own. The home of each name
 // invalidates the copy. From then on no reader on any worker gets that copy, even if a run of it is
 // in flight. To evict a whole bucket, its epoch is raised. The bytes stay on disk until their
 // segment is evicted.
 //
-// An order may name a thousand objects in many realms. A worker has only a few names in flight at a
-// time, which it charges to BUDGET_WRITES. It allocates nothing for the others. An eviction runs on
-// one worker.
+// An operator may name a thousand objects in many realms. A worker has only a few names in flight
+// at a time, which it charges to BUDGET_WRITES. It allocates nothing for the others. An eviction
+// runs on one worker.
 #include "proxy/ops/ops.h"
 
 #include "proxy/ops/inspect_private.h"
@@ -94,7 +94,7 @@ static void name_start(struct proxy_worker *pw, struct eviction *e)
 }
 
 // Charges the memory of one name. Returns false if there is none, except for the first few names in
-// flight, so that an order makes progress while memory is short.
+// flight, so that an eviction makes progress while memory is short.
 static bool name_charge(const struct proxy_worker *pw)
 {
     if (pw->evicting < PROXY_KEYS_AT_ONCE) {

@@ -246,7 +246,7 @@ static void policy_look(struct explanation *e)
 
 static void explain_judge(struct explanation *e)
 {
-    check(e->look.key == NULL); // the look is over
+    check(e->look.key == NULL); // the look has ended
     if (!e->asks_policy) {
         explain_end(e);
         return;

@@ -17,7 +17,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 
-#define RETRY_S 60u // until the next try to remove expired pins, after a failure
+#define RETRY_S 60u // time until expired pins are removed again, after a failure
 
 struct change {
     struct list_node node;
@@ -60,7 +60,7 @@ static void on_published(void *ctx)
     change_end(change, ERR_OK, "");
 }
 
-// --- names that runs are held under --------------------------------------------------------------
+// --- names under which runs are cached -----------------------------------------------------------
 
 // Returns true if `realm`, the first part of a key's name, names the origin. It has the form
 // "realm|origin", maybe followed by "\001number" and "\0epoch" (object_key.c).

@@ -343,7 +343,7 @@ static void objects_drop(struct list *list)
     {
         struct warm_object *o = container_of(node, struct warm_object, node);
         warm_object_leave(o);
-        if (o->phase != WARM_PHASE_HEADER) { // otherwise the read's callback leads here again
+        if (o->phase != WARM_PHASE_HEADER) { // otherwise the read's callback calls this again
             list_remove(&o->node);
             warm_room_object_gone(o);
             warm_object_free(o);
@@ -399,7 +399,7 @@ static void job_work(struct proxy_warm *job)
         if (!warm_pace_is_full(job)) {
             o = node != NULL ? container_of(node, struct warm_object, node) : next_object(job);
         }
-        if (o == NULL) { // the end of a run or object, or a page, will wake the job
+        if (o == NULL) { // the job is woken when a run or object ends, or when a page arrives
             if (later_ms > 0) {
                 timer_start(&job->timer, later_ms);
             }

@@ -69,7 +69,7 @@ void warm_object_free(struct warm_object *o)
     free(o);
 }
 
-// --- what is known of it -------------------------------------------------------------------------
+// --- what is known of the object -----------------------------------------------------------------
 
 static uint64_t end_of(const struct warm_object *o)
 {

@@ -188,12 +188,12 @@ uint64_t warm_pace_wake(struct proxy_warm *job);
 struct warm_item *warm_room_item_new(struct proxy_warm *job, const struct proxy_warm_item *from);
 void warm_room_item_unref(struct proxy_warm *job, struct warm_item *item); // accepts NULL
 void warm_room_page_come(struct warm_page *page); // charges the page's memory
-void warm_room_page_gone(struct warm_page *page); // discharges it
+void warm_room_page_gone(struct warm_page *page); // releases that charge
 // Returns true if the page after the current one may be fetched.
 bool warm_room_lists_ahead(const struct proxy_warm *job);
 // Returns true if the job may begin one more object.
 bool warm_room_takes_object(const struct proxy_warm *job);
 void warm_room_object_come(struct warm_object *o); // charges the object's memory
-void warm_room_object_gone(struct warm_object *o); // discharges it, before the object is freed
+void warm_room_object_gone(struct warm_object *o); // releases it, before the object is freed
 
 #endif

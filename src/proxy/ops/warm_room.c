@@ -12,7 +12,7 @@
 
 #include <stdlib.h>
 
-#define ROOM_SHARE 16u // of limits.max_buffer
+#define ROOM_SHARE 16u // fraction (1/n) of limits.max_buffer
 #define ROOM_LEAST (4u << 20)
 #define ALLOCATION_BYTES 16u // overhead of malloc() for each allocation
 

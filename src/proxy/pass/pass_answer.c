@@ -5,7 +5,7 @@
 // sequence.
 #include "proxy/pass/pass_private.h"
 
-#define CODE_SHOWN_MAX 64u // bytes of the origin's error code in the log
+#define CODE_SHOWN_MAX 64u // maximum bytes of the origin's error code in the log
 
 static bool is_ours(struct span name)
 {
