@@ -181,7 +181,7 @@ static bool etag_matches(struct span candidate, struct span etag, bool strong)
 static bool etag_list_matches(struct span list, struct span etag, bool strong)
 {
     if (span_equal(http_etag_strip(list), SPAN("*")) || etag_matches(list, etag, strong)) {
-        return true; // the second test: the list is one ETag that contains a comma
+        return true; // etag_matches() here is for a list of one ETag that contains a comma
     }
     struct span piece;
     while (span_split(&list, ',', &piece)) {

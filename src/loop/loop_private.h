@@ -109,8 +109,9 @@ struct thread_pool *disk_io_threads_pool_new(enum disk_lane_kind lane, unsigned 
 void disk_io_init(struct worker *w, unsigned depth);
 void disk_io_dispatch(struct worker *w); // Collects completions, then runs their done().
 void disk_io_submit(struct worker *w);
-bool disk_io_has_work(const struct worker *w); // Some work can be done without waiting.
-// No operation is waiting, in flight, or finished with its done() still to run.
+// Returns true if some work can be done without waiting.
+bool disk_io_has_work(const struct worker *w);
+// Returns true if no operation is waiting, in flight, or finished with its done() still to run.
 bool disk_io_is_quiet(const struct worker *w);
 void disk_io_publish(struct worker *w);
 
@@ -199,7 +200,7 @@ struct loop {
     } stop;
 };
 
-void worker_wake(struct worker *w); // Any thread.
+void worker_wake(struct worker *w); // Ends the worker's wait. Any thread.
 // Makes the calling thread the worker `w`. NULL: the thread is no worker any more.
 void worker_enter(struct worker *w);
 void worker_run_deferred(struct worker *w);

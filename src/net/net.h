@@ -93,12 +93,12 @@ struct transfer_request {
     const struct header *headers;
     unsigned header_count;
     bool has_body;
-    uint64_t body_length; // Always known.
+    uint64_t body_length; // Length of the body in bytes. It must be known.
     // Use a new connection. Needed for a request that must not be repeated, because a reused
     // connection may be dead.
     bool fresh_connection;
-    uint64_t first_byte_timeout_ms; // 0: use the pool's.
-    uint64_t late_timeout_ms; // Replaces idle_timeout_ms in the body of a 2xx. 0: it does not.
+    uint64_t first_byte_timeout_ms; // 0: the pool's timeout applies.
+    uint64_t late_timeout_ms; // Replaces idle_timeout_ms in the body of a 2xx, unless it is 0.
     const char *unix_socket;  // The path of a socket to connect to. NULL: the URL's host.
     // The most private kind of address that the transfer may connect to. If all addresses of the
     // host are more private, the transfer fails with ERR_PERMISSION.
@@ -109,7 +109,7 @@ struct transfer_request {
 struct transfer *transfer_start(struct transfer_pool *pool, const struct transfer_request *request,
                                 const struct transfer_calls *calls, void *ctx);
 void transfer_pause(struct transfer *t);  // Stops the delivery of the body. Allowed in callbacks.
-void transfer_resume(struct transfer *t); // Continues in the next turn, never inside this call.
+void transfer_resume(struct transfer *t); // Delivery continues in the next turn, not in this call.
 void transfer_resume_upload(struct transfer *t);
 // Cancels the transfer. The only callback that still runs is on_end(ERR_CANCELLED).
 void transfer_cancel(struct transfer *t);

@@ -25,12 +25,12 @@
 #include "base/chunk.h"
 #include "net/transfer_private.h"
 
-#define UNUSED_MS_MIN 1000u // No less, because curl counts idle time in whole seconds.
+#define UNUSED_MS_MIN 1000u // At least this, because curl counts idle time in whole seconds.
 
 struct lane_socket {
     struct list_node node;
     struct transfer_lane *lane;
-    struct transfer *transfer; // curl watches the socket for this one; NULL: none of ours.
+    struct transfer *transfer; // curl watches the socket for this transfer; NULL: for none of ours.
     curl_socket_t fd;
     bool is_idle; // curl does not watch the socket now.
     struct event event;

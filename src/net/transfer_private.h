@@ -44,7 +44,7 @@ struct transfer_pool {
     struct transfer_pool_options options;
     // The file options.ca_file, or else the system's. NULL: the system has only a folder.
     char *ca_file;
-    struct curl_slist *names; // options.names.
+    struct curl_slist *names; // The addresses in options.names, in curl's form.
     struct transfer_lane *lanes;
     unsigned lane_count;
     struct list transfers; // All transfers of the pool.
@@ -64,7 +64,7 @@ struct transfer_pool {
 struct pool_connection {
     struct list_node node;
     curl_socket_t fd;
-    int local_port; // 0: not known yet.
+    int local_port; // The socket's local port. 0: not known yet.
 };
 
 enum transfer_state { STARTING, RUNNING, ENDED };
@@ -142,7 +142,7 @@ void transfer_lane_is_due(struct transfer_lane *lane);
 // Records that a piece of the body has arrived. Returns false if the rest must wait for a later
 // turn.
 bool transfer_turn_received(struct transfer *t, uint64_t len) MUST_USE;
-bool transfer_turn_takes(const struct transfer *t); // Returns true if it may receive now.
+bool transfer_turn_takes(const struct transfer *t); // Returns true if the transfer may receive now.
 void transfer_turn_wait(struct transfer *t);
 // Returns true if the transfer's readable socket may be read in this turn. Otherwise records that
 // the socket is left unread.

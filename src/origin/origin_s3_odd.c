@@ -3,27 +3,29 @@
 // chooses the requests that replace them. Runs on the call's worker. All workers share the facts
 // learnt about an origin, and each fact expires after some minutes.
 //
-// - HEAD refused (405, 501; also 400 and 403, unless the origin has answered a HEAD lately): sends
-//   a GET of one byte. It describes the object as HEAD would, except for its checksums. An empty
-//   object has no first byte (416), so the whole object is requested. A caller who wants only
-//   checksums gets the refusal; other callers get the GET's answer. If the GET succeeds, the store
-//   refuses HEAD as such, because a key without rights would be refused both.
-// - HEAD of one key refused (400, 403, although the origin answers other HEADs): sends the GET of
-//   one byte if the caller has bytes of the object or wants them (get_decides), because a policy
-//   may refuse HEAD and grant GET. Forebay remembers the key, whatever the GET's answer is, so that
-//   the next check costs one request. A client's own HEAD gets the refusal.
-// - HEAD does not describe the object (no length, or another 2xx than 200): sends the GET of one
-//   byte. If that describes the object, all HEADs to this origin are replaced for some minutes.
-// - HEAD differs from GET (origin_doubt.c): sends the GET of one byte.
-// - If-Match fails (412, 400, 501): sends the same GET without If-Match. response_answer_judge()
-//   compares the answer's ETag with the expected one, so no other version is ever accepted. If the
-//   ETag is the expected one, the store fails If-Match for its own ETag. But if it has accepted an
-//   If-Match lately, its replicas differ instead.
+// - The store refuses HEAD (405, 501; also 400 and 403, unless the origin has answered a HEAD
+//   lately): the call sends a GET of one byte. Its answer describes the object as that of a HEAD
+//   would, except for the checksums. An empty object has no first byte (416), so the whole object
+//   is requested. A caller who wants only checksums gets the refusal; other callers get the GET's
+//   answer. If the GET succeeds, the store refuses every HEAD, because with a key that lacks rights
+//   it would refuse the GET too.
+// - The store refuses HEAD of one key (400, 403, although it answers other HEADs): the call sends
+//   the GET of one byte if the caller has bytes of the object or wants them (get_decides), because
+//   a policy may refuse HEAD and grant GET. Forebay remembers the key, whatever the GET's answer
+//   is, so that the next check costs one request. A client's own HEAD gets the refusal.
+// - The answer to HEAD does not describe the object (no length, or another 2xx than 200): the call
+//   sends the GET of one byte. If its answer describes the object, all HEADs to this origin are
+//   replaced for some minutes.
+// - HEAD and GET describe objects differently (origin_doubt.c): the call sends the GET of one byte.
+// - A GET with If-Match fails (412, 400, 501): the call sends the same GET without If-Match.
+//   response_answer_judge() compares the answer's ETag with the expected one, so no other version
+//   is ever accepted. If the ETag is the expected one, the store fails If-Match for its own ETag.
+//   But if it has accepted an If-Match lately, its replicas differ instead.
 // - The store has another version or none, although clients have bytes of the requested version
-//   (is_bound): sends the same GET again, on a new connection, so that another replica may answer.
-//   If one has the requested version, the replicas differ, because a version that was replaced does
-//   not come back. The answer must then not be stored (ORIGIN_FORBIDS_VERSIONS), and reads of the
-//   key pass through for a while.
+//   (is_bound): the call sends the same GET again, on a new connection, so that another replica may
+//   answer. If one has the requested version, the replicas differ, because a version that was
+//   replaced does not come back. The answer must then not be stored (ORIGIN_FORBIDS_VERSIONS), and
+//   reads of the key pass through for a while.
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/log.h"

@@ -76,9 +76,9 @@ static bool is_of_origin(struct span realm, const struct origin *origin)
            memcmp(realm.ptr + realm.len - name.len, name.ptr, name.len) == 0;
 }
 
-// Combines `group`, which other names of the bucket have led to, with the group under the name
-// `bucket`. Clients may know a bucket of an origin by several names, and a pin under any of them
-// applies.
+// Returns the group of an object, given `group`, its group under other names of its bucket, and one
+// more name, `bucket`. Clients may know a bucket of an origin by several names, and a pin under any
+// of them applies.
 static unsigned group_by_name(const struct live *live, struct span bucket, struct span key,
                               unsigned group)
 {

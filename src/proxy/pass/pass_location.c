@@ -6,8 +6,8 @@
 //
 // A document may come late. The origin may send blanks for minutes before it, to keep the
 // connection alive; they are forwarded at once. The document is then collected until it is
-// complete, up to LOCATION_DOCUMENT_MAX bytes. Operations whose location is rewritten send no
-// longer one, so a longer document is forwarded unchanged. On the request's worker.
+// complete, up to LOCATION_DOCUMENT_MAX bytes. No operation whose location is rewritten sends that
+// many bytes, so a larger document is forwarded unchanged. On the request's worker.
 #include "proxy/pass/pass_private.h"
 
 #include <string.h>
