@@ -123,8 +123,8 @@ struct checksums_reply {
     struct s3_checksum_state *sum; // checksum of the object's bytes below end_byte
     uint64_t end_byte;
 };
-// Notes which verdicts on the key there have been. Call it before the reply looks for any of the
-// object's bytes.
+// Notes how many verdicts on the key there have been, so that a later one cuts the reply. Call it
+// before the reply looks for any of the object's bytes.
 void checksums_reply_begin(struct fill_worker *fw, struct hash128 key_hash,
                            struct checksums_reply *total);
 // Call it when the reply has all bytes below `end_byte`, and send the last of them only if this

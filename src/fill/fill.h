@@ -61,17 +61,18 @@ bool fill_here_has(const struct fill_worker *fw, struct hash128 key, uint64_t et
 
 enum fill_ask_kind {
     FILL_ASK_BYTES, // asks for the run that holds first_byte
-    // The same, if the reader names no version. If the home knows the version, it answers with the
-    // version and sends no bytes.
+    // As FILL_ASK_BYTES, for a reader that names no version. If the home knows the version, it
+    // answers with the version and sends no bytes.
     FILL_ASK_BYTES_OR_VERSION,
     FILL_ASK_CURRENT, // asks for no bytes: is `object` still current?
-    // The same as FILL_ASK_CURRENT, for a client that wants bytes: if the origin refuses the HEAD,
+    // As FILL_ASK_CURRENT, for a client that wants bytes: if the origin refuses the HEAD,
     // a GET decides.
     FILL_ASK_CURRENT_TO_READ,
     // Asks for the checksums of `object`. If the home does not have them, it answers without them,
     // and requests them from the origin for the next reader.
     FILL_ASK_CHECKSUMS,
-    FILL_ASK_CHECKSUMS_NOW, // the same, but if they are missing, the reader waits for the origin
+    // As FILL_ASK_CHECKSUMS, but if the home does not have them, the reader waits for the origin.
+    FILL_ASK_CHECKSUMS_NOW,
     // Not a question: tells the home that an answer which bypassed the cache named `object`. If
     // `object` is NULL, that answer named no version.
     FILL_ASK_TELL

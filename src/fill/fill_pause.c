@@ -119,7 +119,8 @@ void fill_wait_for_place(struct fill *fill)
     }
 }
 
-// Handles a transfer that has been paused for FILL_PAUSE_MAX_MS.
+// Called when a transfer has been paused for FILL_PAUSE_MAX_MS. A run that waits for the disk goes
+// on unstored. Any other run is parked, which frees its slot at the origin.
 static void fill_pause_expired(struct fill *fill)
 {
     check(fill->phase == FILL_BODY && !fill->weak);

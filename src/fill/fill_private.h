@@ -279,12 +279,11 @@ struct fill {
     bool memory_waiting; // memory_message will be delivered when memory is free
     struct message memory_message;
     struct task deliver_task;
-    // fill_unknown.c
-    // Condition of the client that began the run, such as If-None-Match. The origin evaluates it.
-    // After the head has come, it has no effect.
+    // Used by fill_unknown.c: the condition of the client that began the run, such as
+    // If-None-Match. The origin evaluates it. After the head has come, it has no effect.
     struct origin_condition condition;
     uint64_t suffix_bytes; // bytes wanted at the object's end; 0: the run's first byte is known
-    // fill_describe.c
+    // Used by fill_describe.c:
     bool describing;   // a HEAD is in flight at the same time as `fetch`
     enum err head_err; // why the run's head, which waited for that HEAD, was refused
     struct origin_fetch describe;

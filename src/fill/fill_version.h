@@ -35,7 +35,7 @@ struct store_object *fill_version_described_by(const struct store_object *object
 // headers. Ignores the order of the headers, checksums, a tag count that one of them lacks (HEAD
 // may omit it) and the value of Expires (web servers compute it for each answer).
 bool fill_version_is_alike(const struct store_object *a, const struct store_object *b);
-// The same, but ignores the value of Last-Modified too.
+// As fill_version_is_alike(), but ignores the value of Last-Modified too.
 bool fill_version_is_alike_but_date(const struct store_object *a, const struct store_object *b);
 // Returns a hash of the headers that is equal for answers that are alike.
 uint64_t fill_version_headers_hash(const struct store_object *object);

@@ -447,7 +447,8 @@ bool home_find_out(struct home_key *h, struct store_object *object)
     return false;
 }
 
-// Handles VERSION: a first request has found a version (rule 12).
+// Handles VERSION (rule 12): a first request has found a version. If the token is current and no
+// other answer contradicts it, the version becomes the known one, and the held readers are routed.
 void home_on_version(struct fill_worker *fw, struct version_message *m)
 {
     struct home_key *h = home_get(fw, m->base.key);
@@ -543,7 +544,8 @@ static bool home_doubts_end(struct home_key *h, const struct first_end_message *
     return in_doubt;
 }
 
-// Handles FIRST_END: a first request has ended (rule 13).
+// Handles FIRST_END (rule 13): a first request has ended. If the token is current, the home forgets
+// the known version. If no version was found, the held readers get the error or are routed again.
 void home_on_first_end(struct fill_worker *fw, struct first_end_message *m)
 {
     struct home_key *h = home_find(fw, m->base.key->hash);

@@ -272,7 +272,8 @@ void home_on_write_end(struct fill_worker *fw, struct write_message *m)
     home_settle(h);
 }
 
-// Handles VERSION_GONE (rule 22): the origin has denied this version to a run.
+// Handles VERSION_GONE (rule 22): the origin has denied this version to a run. Invalidates the
+// version if it is still current.
 void home_on_version_gone(struct fill_worker *fw, struct version_message *m)
 {
     check(m->object != NULL);

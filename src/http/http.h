@@ -63,10 +63,10 @@ struct http_inherited {
 
 // The limits that may change while the server runs.
 struct http_limits {
-    unsigned max_connections;            // of all workers together; above it: 503 and close
-    unsigned max_connections_per_source; // per IPv4 address or IPv6 /64; above it the same; 0: no
-                                         // limit
-    unsigned max_inflight;               // exchanges; above it: 503 SlowDown, the connection stays
+    unsigned max_connections; // of all workers together; above it: 503 and close
+    // per IPv4 address or IPv6 /64; above it: 503 and close; 0: no limit
+    unsigned max_connections_per_source;
+    unsigned max_inflight;   // exchanges; above it: 503 SlowDown, the connection stays
     uint64_t max_held_bytes; // memory for long heads and TLS; above it: 503 or a close; 0: no limit
     uint64_t header_timeout_ms; // for a whole head, from its first byte (or from accept)
     uint64_t idle_timeout_ms;   // silence between requests
@@ -84,7 +84,7 @@ struct http_options {
         *tls_key_file; // PEM files, reread on change (checked at most once a second)
     struct http_limits limits;
     uint64_t min_rate_grace_ms;    // time over which min_rate_bytes is judged: 30 s
-    uint64_t min_rate_patience_ms; // the same for readers that hold no scarce resource: 10 min
+    uint64_t min_rate_patience_ms; // time for slow readers that hold no scarce resource: 10 min
     struct http_handler handler;
 };
 

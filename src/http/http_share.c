@@ -3,10 +3,10 @@
 //
 // A small reply waits for everything that other connections send in the same turn. So while there
 // are small replies, all connections together send about HTTP_TURN_BYTES in a turn. The share of
-// each is that divided by the number of connections that have sent in the previous turn, or in this
-// one if these are more. If all replies are large, shorter turns help nobody, and each connection
-// may send HTTP_SHARE_MOST. A connection that runs again in the same turn has the rest of its
-// share.
+// each connection is HTTP_TURN_BYTES divided by the number of connections that have sent in the
+// previous turn, or in this one if these are more. If all replies are large, shorter turns help
+// nobody, and each connection may send HTTP_SHARE_MOST. A connection that runs again in the same
+// turn has the rest of its share.
 #include "http/http_private.h"
 
 static uint64_t share_of(const struct http_turn *turn, uint64_t now_us)

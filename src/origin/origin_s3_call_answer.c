@@ -65,7 +65,7 @@ static bool may_retry(struct origin_s3_call *c, enum err err, struct origin_s3_v
     return true;
 }
 
-// Records a failure without any answer.
+// Records which trouble of the origin a failure without any answer shows.
 static void note_failure(struct origin_s3_call *c, enum err err, const char *detail)
 {
     struct origin *origin = c->call.ow->origin;

@@ -272,10 +272,10 @@ struct request {
     const struct proxy_rule *rule;
     struct origin *origin;
     struct span origin_bucket;
-    unsigned hops; // number of other Forebays that it passed through
-    char id[17];   // x-amz-request-id
+    unsigned hops; // number of other Forebays that the request passed through
+    char id[17];   // value of x-amz-request-id in the reply
 
-    // For the log, the counters and Cache-Status:
+    // These fields are for the log, the counters and Cache-Status:
     enum request_result result;
     const char *reason;     // why the cache may not answer the request; NULL: it may
     bool known;             // the cache had a record of the object
