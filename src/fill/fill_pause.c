@@ -73,7 +73,7 @@ static void fill_unpark(struct fill *fill)
     fill_fetch(fill);
 }
 
-// Drives the transfer between its phases when a reason to pause has come or gone.
+// Pauses, resumes or unparks the transfer when a reason to pause has come or gone.
 void fill_pause_update(struct fill *fill)
 {
     bool waits = fill->pause != FILL_PAUSE_NONE;
@@ -109,7 +109,7 @@ void fill_pause_update(struct fill *fill)
 void fill_wait_for_place(struct fill *fill)
 {
     check(fill->phase == FILL_WRITING);
-    if (list_empty(&fill->readers)) { // all remaining readers wait for the run's place
+    if (list_empty(&fill->readers)) { // otherwise all readers in it wait for the run's place
         return;
     }
     if (!store_keeps_up(fill->fw->worker, fill->fw->store)) {

@@ -512,7 +512,7 @@ void subscription_place_suffix(struct subscription *sub, uint64_t size_bytes);
 // --- fill_pause.c --------------------------------------------------------------------------------
 
 void fill_pause_update(struct fill *fill); // call it when a reason to pause may have changed
-// Rule 20: sends readers away from a disk with a backlog.
+// Rule 20: makes readers that wait for the run's place ask again if the disk has a backlog.
 void fill_wait_for_place(struct fill *fill);
 void fill_park(struct fill *fill); // parks a run whose transfer has ended
 // The run's only timer. Its effect depends on the phases of the run and of its transfer.

@@ -24,7 +24,7 @@
 // call these functions.
 #include "fill/fill_private.h"
 
-#define UNCACHEABLE_S 60u // doubled at most DOUBLED_MAX times
+#define UNCACHEABLE_S 60u // how long a key is remembered; doubled up to DOUBLED_MAX times
 #define DOUBLED_MAX 10u
 #define NAME_SHIFT 28u
 #define DOUBLED_SHIFT 24u

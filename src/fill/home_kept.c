@@ -111,7 +111,7 @@ void home_keep(struct home_key *h, struct store_object *object, uint64_t asked_u
 {
     struct fill_worker *fw = h->fw;
     uint64_t bytes = answer_bytes(object);
-    check(hash128_equal(object->hash, h->key->hash)); // answer_find() compares them
+    check(hash128_equal(object->hash, h->key->hash)); // answer_find() finds the answer by this hash
     home_unkeep(h);
     if (!take_room(fw, bytes)) {
         stats_add(COUNTER_answers_pushed_out, 1);

@@ -56,7 +56,7 @@ struct http_handler {
 
 // A socket that another process created and that listens already.
 struct http_inherited {
-    int fd; // the server owns it from then on
+    int fd; // owned by the server after http_server_new()
     bool is_tls;
     bool owns_name; // this process removes the name of the unix socket at its end
 };
@@ -190,8 +190,8 @@ enum http_outcome {
     HTTP_CUT          // we closed the connection: the source asked for it, or the server ended
 };
 
-// The handler's part of an exchange. on_done runs exactly once and is the last callback; `x` is
-// invalid afterwards.
+// The handler's callback for the end of an exchange. on_done runs exactly once and is the last
+// callback; `x` is invalid afterwards.
 struct http_user {
     void (*on_done)(struct http_user *user, enum http_outcome outcome);
 };

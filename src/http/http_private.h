@@ -143,8 +143,8 @@ enum reply_progress {
 enum reply_progress http_reply_write(struct http_exchange *x);
 // Releases every slice that is still queued.
 void http_reply_release(struct http_exchange *x);
-// Returns true if the reply waits with body bytes in memory. A file range only holds a pinned
-// segment.
+// Returns true if the reply waits with body bytes in memory. A file range does not count, because
+// it only holds a pinned segment.
 bool http_reply_holds_memory(const struct http_exchange *x);
 
 // --- http_body.c ---------------------------------------------------------------------------------
@@ -234,7 +234,7 @@ enum run_phase {
 
 struct http_exchange {
     struct http_request request;
-    uint32_t head_bytes; // bytes of the head, plus HTTP_HEADER_BYTES for each header above a limit
+    uint32_t head_bytes; // length, plus HTTP_HEADER_BYTES for each header above HTTP_HEADERS_FREE
     struct arena *arena;
     struct http_user *user;
     struct http_sink *sink; // NULL: there is no sink, or it was notified of the body's end
@@ -413,7 +413,7 @@ bool http_connection_leave(struct http_connection *c);
 // Closes connections that could not be passed on, after they have waited for their client in one
 // phase for a second. After their last reply they wait for a shorter time.
 void http_connection_end_waiting(struct http_worker *hw);
-// Room for the descriptors of one message.
+// The control data of one message, which carries descriptors to another process.
 union http_passed_control {
     struct cmsghdr head;
     char bytes[CMSG_SPACE(HTTP_PASSED_AT_ONCE * sizeof(int))];
@@ -466,7 +466,7 @@ void http_tickets_attach(struct http_tickets *t, SSL_CTX *ctx);
 
 // --- http_tls.c ----------------------------------------------------------------------------------
 
-struct http_tls; // certificate and key, reread when their files change; on worker 0 once started
+struct http_tls; // certificate and key, reread on change; belongs to worker 0 once started
 enum err http_tls_new(const char *cert_file, const char *key_file, struct http_tls **ret_tls,
                       struct buf *ret_why) MUST_USE;
 void http_tls_free(struct http_tls *tls);

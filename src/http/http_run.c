@@ -229,7 +229,7 @@ static bool exchange_step(struct http_connection *c)
     if (x->body == BODY_FLOWING || x->body == BODY_DROPPED) {
         moved = http_body_step(c);
     } else if (x->body == BODY_NONE && x->sink != NULL) {
-        http_body_end(x, ERR_OK); // the sink of an empty body
+        http_body_end(x, ERR_OK); // an empty body ends at once
         moved = true;
     }
     c->blocked = false;

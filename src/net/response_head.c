@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Detects answers that libcurl accepts but a cache must not trust. They have two Content-Lengths,
-// Content-Length together with Transfer-Encoding, malformed numbers, bare line feeds or folded
-// lines.
+// Detects answers that libcurl accepts but a cache must not trust. Examples are two
+// Content-Lengths, Content-Length together with Transfer-Encoding, malformed numbers, bare line
+// feeds or folded lines.
 //
 // If there is any doubt where the body ends, the answer is an error at once. Other malformed lines
 // are dropped and never sent to a client. An answer with such lines must not be stored.

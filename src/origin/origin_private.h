@@ -196,7 +196,7 @@ static inline struct origin_call *as_origin_call(void *ptr)
 // Initialises the head of a call. Exactly one of `f` and `r` is NULL.
 void origin_call_init(struct origin_call *call, const struct origin_call_ops *ops,
                       struct origin_worker *ow, struct origin_fetch *f, struct origin_relay *r);
-// Ends a call: returns its slot, calls on_end, and frees the call at the end of the turn.
+// Ends a call: gives its slot back, calls on_end, and frees the call at the end of the turn.
 void origin_call_end(struct origin_call *call, enum err err);
 // Adds the share of one request to the retry budget.
 void origin_budget_request(struct origin *origin);
@@ -230,7 +230,7 @@ void origin_lines_next(struct origin_lines *lines, const struct origin_call *ser
 void origin_slots_init(struct origin_worker *ow, unsigned most, unsigned first);
 unsigned origin_slots_spared(const struct origin_worker *ow); // Slots that read-ahead leaves free.
 void origin_slot_init(struct origin_call *call);
-// Returns the call's slot, or ends its wait for one.
+// Gives the call's slot back, or ends its wait for one.
 void origin_slot_leave(struct origin_call *call);
 // After this, ready() and refused() do not run.
 void origin_slot_stop_waiting(struct origin_call *call);

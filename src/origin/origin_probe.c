@@ -26,7 +26,7 @@ struct origin_probe {
     bool is_running, is_closed;
     unsigned failures;
     uint64_t asked_us;
-    sem_t *told; // From origin_probe_start(); NULL once it is posted.
+    sem_t *told; // The semaphore of origin_probe_start(); NULL once it is posted.
 };
 
 struct probe_order {

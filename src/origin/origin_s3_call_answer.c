@@ -25,7 +25,7 @@ static struct origin_s3_verdict end_with(enum err err)
     return (struct origin_s3_verdict){.next = S3_NEXT_END, .err = err};
 }
 
-// Later attempts are sent to the endpoint again.
+// Drops the redirect, so that later attempts are sent to the endpoint again.
 static void leave_redirect(struct origin_s3_call *c)
 {
     free(c->redirect_url);

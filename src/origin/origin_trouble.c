@@ -53,7 +53,7 @@ static bool change(struct origin *origin, enum origin_trouble from, enum origin_
 {
     unsigned was = from;
     if (!atomic_compare_exchange_strong(&origin->trouble, &was, to)) {
-        return false; // another thread has changed it, and does the rest
+        return false; // another thread has changed the trouble, and does the rest
     }
     gauge_move(to, true);
     gauge_move(from, false);

@@ -165,7 +165,7 @@ struct proxy_worker {
     struct readahead *readahead;   // NULL until the first sequential reader
     struct list doubts;            // doubts of this worker (struct pass_doubt)
     unsigned preflights;           // number of CORS preflights in flight
-    struct list evictions;         // see evict.c
+    struct list evictions;         // evictions with names that are not started yet (evict.c)
     unsigned evicting;             // names that are being evicted now
     struct task evict_task;
     uint64_t next_request_id;
@@ -187,7 +187,7 @@ const struct proxy_rule *rules_find(const struct live *live, struct span bucket,
 // object's rule. A pin by command takes precedence, unless the rule stores nothing or is a pin.
 unsigned rules_group(const struct live *live, const struct proxy_rule *rule, struct span bucket,
                      struct span key);
-bool rules_glob_match(const char *pattern, struct span text); // linear time, no recursion
+bool rules_glob_match(const char *pattern, struct span text); // without recursion, in linear time
 
 // --- gate.c --------------------------------------------------------------------------------------
 

@@ -718,7 +718,8 @@ static void track_note(struct readahead_track *t, struct request *r)
     t->edge = max_u64(t->edge, g->pos);
     runs_read(t);
     track_pace(t);
-    // The reader itself requests the run in flight and the one after it.
+    // The reader itself requests the run in flight and the one after it, so only later runs are
+    // requested ahead.
     uint64_t own_end = max_u64(run != NULL ? run->run_end_byte : 0, g->pos) + run_bytes(t);
     t->asked_end = max_u64(t->asked_end, block_end(t, min_u64(own_end, g->end)));
     if (t->streak >= STREAK_MIN && !is_strided(t)) {
@@ -769,7 +770,7 @@ void readahead_leave(struct request *r)
     if (s->readers > 0) {
         return;
     }
-    if (g->pos < g->end) { // the reader stopped before its end
+    if (g->pos < g->end) { // the reply ended before its last byte was sent
         struct readahead_track *next = next_of(t);
         t->is_missing = false;
         track_stop(t);

@@ -138,7 +138,7 @@ static bool only_head_tells(struct request *r)
            origin_is_odd(r->origin, ORIGIN_HEAD_DIFFERS);
 }
 
-// Continues if the index has no record, or none that may be used.
+// Chooses the next step if the index has no record, or none that may be used.
 static enum step_result lookup_missed(struct request *r)
 {
     check(get_of(r)->object == NULL);

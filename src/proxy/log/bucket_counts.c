@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counts requests by result and reply bytes by source, for each bucket: a table for each worker,
-// which only the worker writes and any thread reads. Clients choose the names, so the table has a
-// limit: the first BUCKETS_MAX buckets that were answered without an error have rows of their own.
-// The others are counted together.
+// Counts, for each bucket, the requests by result and the reply bytes by source. Each worker has a
+// table, which only that worker writes and any thread reads. Clients choose the names, so the table
+// has a limit: the first BUCKETS_MAX buckets that were answered without an error have rows of their
+// own. The others are counted together.
 #include <stdlib.h>
 #include <string.h>
 

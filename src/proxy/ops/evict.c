@@ -70,8 +70,8 @@ static void on_name_ended(struct key_write *kw)
     worker_defer(pw->worker, &pw->evict_task);
 }
 
-// Starts the invalidation of the name in the next realm: the common one, then those of the keys
-// file. After the last one the eviction is removed from the list.
+// Starts the invalidation of the object's name in the next realm. The realms are the common one,
+// then those of the keys file. After the last one the eviction is removed from the list.
 static void name_start(struct proxy_worker *pw, struct eviction *e)
 {
     size_t count = 0;

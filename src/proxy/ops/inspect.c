@@ -229,7 +229,7 @@ static void on_judged(struct blocking_job *job)
     struct explanation *e = container_of(job, struct explanation, job);
     check(e->asks_policy && e->look.object.policy == NULL);
     e->look.object.policy =
-        job->err == ERR_OK ? &e->policy : NULL; // otherwise the blocking pool is full
+        job->err == ERR_OK ? &e->policy : NULL; // NULL: the blocking pool was full
     explain_end(e);
 }
 
@@ -280,7 +280,8 @@ static void on_origin_end(struct origin_fetch *f, enum err err)
     timer_done(&e->patience);
     o->origin_err = err;
     if (err != ERR_NO_SUCH_KEY && err != ERR_NO_SUCH_BUCKET && err != ERR_OK) {
-        (void)origin_in_trouble(e->key->origin, &o->trouble); // this request may have found it
+        // This request may have found the origin's trouble.
+        (void)origin_in_trouble(e->key->origin, &o->trouble);
     }
     object_key_unref(e->key);
     explain_judge(e);

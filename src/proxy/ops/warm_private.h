@@ -157,7 +157,7 @@ struct warm_object *warm_object_new(struct proxy_warm *job, struct warm_item *it
                                     const struct list_entry *entry);
 enum warm_step warm_object_step(struct warm_object *o);
 void warm_object_leave(struct warm_object *o); // ends all its subscriptions
-void warm_object_free(struct warm_object *o);  // nothing of it may be in flight
+void warm_object_free(struct warm_object *o);  // nothing of the object may be in flight
 
 // --- warm_pace.c ---------------------------------------------------------------------------------
 

@@ -146,8 +146,8 @@ void pass_doubt_take(struct pass_state *p, struct span data)
     }
 }
 
-// Returns true if the document leaves the outcome unknown. An empty document settles it for
-// operations that may have nothing to report.
+// Returns true if the document leaves the outcome unknown. For operations that may have nothing to
+// report, an empty document is a known outcome.
 static bool document_is_unsure(const struct pass_state *p)
 {
     bool lacks_verdict = !p->document.has_text && p->s3.operation != S3_Unknown &&
