@@ -11,8 +11,8 @@
 // - a run of another version is published
 //
 // After that, only the checksums of the version that it names are used. The end of a write to the
-// key drops the kept answer. A home's entry does not live that long, so kept answers are in a table
-// of the home's worker.
+// key drops the kept answer. A home's entry may be freed earlier, so kept answers are in a table of
+// the home's worker.
 //
 // All kept answers together take at most 1/KEPT_SHARE of limits.max_buffer, and at most
 // KEPT_BYTES_MAX. Each worker has an equal part of that. When its part is full, the answer that was

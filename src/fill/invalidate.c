@@ -54,9 +54,9 @@ static struct span key_place(const struct object_key *key)
 }
 
 // Earlier versions of Forebay stored a bucket's epoch under its origin's endpoint as the
-// configuration spells it. Now it is stored under the origin's place, the canonical endpoint. An
-// endpoint in another spelling is the place of no origin, so the epoch stored under it does not
-// rise any more. The two are added, so that names stay above every epoch that was raised.
+// configuration spells it. Now it is stored under the origin's place, the canonical endpoint.
+// Another spelling of an endpoint is not the place of any origin, so the epoch stored under it does
+// not rise any more. The two are added, so that names stay above every epoch that was raised.
 static uint64_t epoch_as_spelt(const struct store *store, const struct origin *origin,
                                struct span bucket)
 {

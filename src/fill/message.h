@@ -178,7 +178,7 @@ struct answer_message {
     struct store_object *object; // reference; `revalidated`: NULL unless another version was found
     struct store_place place;    // pinned for the receiver, which unpins it; or no segment
     struct span document;        // the origin's error, packed; on the heap; may be empty
-    // When the request was sent that told the home the version. 0: the origin was asked because of
+    // When the request that told the home the version was sent. 0: the origin was asked because of
     // this ask.
     uint64_t validated_us;
 };

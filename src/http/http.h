@@ -119,9 +119,9 @@ void http_certificate_free(struct http_certificate *certificate);
 // Stops accepting. Open exchanges end with Connection: close; idle connections close. Any thread.
 void http_server_drain(struct http_server *server);
 // Drains like http_server_drain(), but for a process that follows and has copies of the listening
-// sockets. Clients in the accept queues wait for that process. The names of unix sockets stay. The
-// server sends each connection on which no byte of the next request was read through `fd`, a unix
-// socket of type SOCK_SEQPACKET. A message carries up to `at_once` connections. The caller owns
+// sockets. Clients in the accept queues wait for that process. The names of unix sockets stay.
+// Through `fd`, a unix socket of type SOCK_SEQPACKET, the server sends each connection on which no
+// byte of the next request was read. A message carries up to `at_once` connections. The caller owns
 // `fd` and keeps it open until loop_stop(). Connections that cannot be sent, such as TLS, end with
 // their next reply or by http_server_end_waiting().
 void http_server_pass_on(struct http_server *server, int fd, unsigned at_once);

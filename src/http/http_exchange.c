@@ -43,8 +43,8 @@ void http_exchange_set_user(struct http_exchange *x, struct http_user *user)
     x->user = user;
 }
 
-// Answers a request that the handler never sees with an error reply. `close`: the connection ends
-// after it.
+// Sends an error reply to a request that the handler never sees. `close`: the connection ends after
+// it.
 static void refuse(struct http_connection *c, enum err err, bool close)
 {
     struct http_exchange *x = &c->x;

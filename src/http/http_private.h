@@ -427,8 +427,8 @@ unsigned http_passing_send(const struct http_passing *to, const int *fds, unsign
 struct http_taking;
 struct http_taking *http_taking_start(struct worker *w, int fd, void (*adopt)(void *ctx, int fd),
                                       void *ctx);
-// Ends the taking. Sends the connections that still wait through `passing`, or accepts those that
-// it cannot send. Runs on `w`; accepts NULL.
+// Stops taking connections over. Sends the connections that still wait through `passing`, or
+// accepts those that it cannot send. Runs on `w`; accepts NULL.
 void http_taking_drain(struct http_taking *taking, const struct http_passing *passing);
 // Takes back connections that were sent to a process that will not follow after all. Reads them
 // from `fd`, the other end of the pair, and calls adopt(ctx, fd) for each. Runs on the worker that

@@ -135,7 +135,7 @@ uint64_t proxy_live_take(struct proxy *proxy, proxy_live_fn on_lines, void *ctx)
 // Tells whether the next read of the cached bytes needs the origin, by the index's record alone.
 enum proxy_copy {
     PROXY_COPY_NONE, // the index has no record of the object
-    // recovery found it in segments; the origin must confirm it before its first use
+    // recovery found the object in segments; the origin must confirm it before its first use
     PROXY_COPY_REBUILT,
     PROXY_COPY_STALE, // by its rule, the origin must confirm it
     PROXY_COPY_FRESH

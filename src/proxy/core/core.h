@@ -35,7 +35,7 @@ struct place {
 };
 
 // All places that any settings have named since the start. A write also invalidates copies under
-// those that no bucket uses now. One thread adds places; any thread reads the first `count`.
+// places that no bucket uses now. One thread adds places; any thread reads the first `count`.
 struct places {
     struct place *items;
     atomic_uint count;
@@ -206,9 +206,9 @@ struct principal {
 enum err gate_authorize(struct request *r, struct principal *ret_principal,
                         struct s3_error_detail *ret_detail) MUST_USE;
 void gate_release(struct principal *principal);
-// Returns true if the request's principal has these rights on the key in the request's bucket. For
-// keys that the request does not name (read-ahead), or names only in its body (a batch delete, a
-// form).
+// Returns true if the request's principal has these rights on the key in the request's bucket. Use
+// it for keys that the request does not name (read-ahead), or names only in its body (a batch
+// delete, a form).
 bool gate_allows(const struct request *r, unsigned rights, struct span key);
 
 // --- gate_browser.c ------------------------------------------------------------------------------

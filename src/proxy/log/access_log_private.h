@@ -19,7 +19,7 @@ struct access_log_line {
     char bytes[ACCESS_LOG_LINE_MAX];
 };
 
-// The text of the last second that this worker wrote in a line, so that it is formatted once.
+// The date text that this worker wrote last, so that each second is formatted only once.
 struct access_log_date {
     int64_t s;
     char text[DATE_ISO_LEN + 1];

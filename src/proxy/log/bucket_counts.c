@@ -21,7 +21,7 @@ struct row {
 };
 
 struct bucket_counts {
-    struct row rows[BUCKETS_MAX + 1]; // the last one: all others
+    struct row rows[BUCKETS_MAX + 1]; // the last row counts all other buckets
     unsigned count, latest;           // only the worker uses them
 };
 

@@ -110,7 +110,7 @@ enum warm_phase {
 struct warm_object {
     struct list_node node; // in proxy_warm.ready, .waiting or .later
     struct proxy_warm *job;
-    struct warm_item *item; // the item that led to the object; if a prefix, by its listing
+    struct warm_item *item; // the item that names the object, or names a prefix of its key
     enum warm_phase phase;  // written by warm_phase_enter()
     struct object_key *key;
     struct live *live; // a reference; it contains `rule`

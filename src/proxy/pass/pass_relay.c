@@ -124,7 +124,7 @@ static enum err on_head(struct origin_relay *relay)
     }
     if (relay->status >= 300 && !pass_answer_is_bodiless(p) &&
         pass_listing_is_limited(p->request)) {
-        // Names may be removed from it, so no other client may get it.
+        // Names may be removed from this error document, so no other client may get it.
         pass_answer_list_end(p, LIST_END_ALONE, ERR_OK);
         pass_location_begin_error(p);
     } else {

@@ -77,7 +77,7 @@ bool pass_version_tell(struct pass_state *p)
     check(!pass_changes_any(p) || p->is_streamed);
     struct span etag;
     unsigned status = p->relay.status;
-    // These may mean that a cached version is outdated, but they name no version.
+    // Both statuses may mean that a cached version is outdated, but they name no version.
     bool denies = status == 412 || status == 416;
     check(p->telling == NULL && !pass_is_answered(p));
     if (!may_name_version(&p->request->s3) || !(denies || find_etag(p, &etag))) {
