@@ -38,7 +38,7 @@
 #include "loop/loop_private.h"
 
 #define IDLE_WAIT_US 500000u    // Longest sleep, so that no heartbeat is older than 1 s.
-#define FAKED_IDLE_WAIT_US 5000 // With a test clock, whose jumps must be seen soon.
+#define FAKED_IDLE_WAIT_US 5000 // Longest sleep with a test clock, so that its jumps are seen soon.
 #define STOP_WAIT_US 10000000u
 #define LEFTOVER_ROUNDS_MAX 64
 #define BASE_DESCRIPTORS 4u // Those of an event base: epoll, its timer, and a pair for signals.

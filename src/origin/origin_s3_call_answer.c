@@ -214,8 +214,8 @@ static bool may_follow(const struct origin_s3_call *c)
            c->mended.redirects < ORIGIN_S3_REDIRECTS_MAX && !carries_customer_key(c);
 }
 
-// Returns true if the redirect names the bucket and key of this call, or if the request has no
-// signature of ours: then it may be sent anywhere.
+// Returns true if the redirect names the bucket and key of this call. Also returns true if the
+// request has no signature of ours, because such a request may be sent anywhere.
 static bool asks_for_the_same(const struct origin_s3_call *c, const struct origin_s3_url *url)
 {
     bool is_anonymous =

@@ -108,8 +108,8 @@ void get_state_forget_version(struct get_state *g);
 // Releases everything when the request ends. Returns false if a disk read is in flight: the read's
 // callback then releases the rest.
 bool get_state_release(struct request *r);
-// The first call in the callback of a disk read. Returns NULL if the request has ended; it is then
-// freed.
+// Call it first in the callback of a disk read. Returns NULL if the request has ended, after
+// recycling the request.
 struct request *get_state_read_over(struct store_read *read);
 // Passes the request through to the origin. Called only if nothing has been sent to the client.
 enum step_result get_state_bypass(struct request *r, const char *reason);
