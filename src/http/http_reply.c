@@ -446,8 +446,7 @@ static void note_sent(struct http_exchange *x, uint64_t sent)
     sent -= take_span(&r->interim, sent);
     if (sent > 0 && !r->head_sent) {
         r->head_sent = true;
-        r->first_byte_us =
-            clock_monotonic_us(); // not worker_now_us(), which stays the same in a turn
+        r->first_byte_us = clock_monotonic_us(); // worker_now_us() is the same all turn long
     }
     sent -= take_span(&r->head, sent);
     uint64_t body = take_span(&r->body, sent);
