@@ -154,7 +154,7 @@ static void segment_closed(struct segment *segment)
     check(atomic_fetch_sub(&log->segment_count, 1) > 0);
     stats_sub(COUNTER_segments, 1);
     disk_space_give(log->disk, cost);
-    segment_log_want(log, false); // there is room for a new segment
+    segment_log_want(log, false); // wake the supply thread, because there is room for a new segment
 }
 
 void segment_free_close(struct segment *segment)
@@ -174,8 +174,8 @@ void segment_free_close(struct segment *segment)
 // the thread tries again at the next tick.
 static bool free_unlink(struct segment_log *log, struct segment *segment)
 {
-    // Readers with a pin may continue after the unlink. So open the file now, because nobody can
-    // open it later.
+    // Readers with a pin may continue to read after the unlink. So open the file now, because an
+    // unlinked file cannot be opened.
     int fd;
     if ((atomic_load(&segment->pins) & SEGMENT_PIN_COUNT) != 0 &&
         segment_borrow_wait(segment, &fd) == ERR_OK) {
@@ -213,8 +213,8 @@ static void free_one(struct segment_log *log, struct segment *segment)
     uint64_t moved_blocks = segment->moved_blocks, moved_bytes = segment->moved_bytes;
     bool listed = forgets && free_list(segment, &f);
     log->host.dies(log->host.ctx, segment, f.removals, listed ? f.count : 0);
-    // The entries are passed to the index below. A retry after a failed unlink must not repeat
-    // that.
+    // This call passes the segment's entries to the index below. If the unlink fails, the next try
+    // must not pass them again.
     segment->index_forgotten = true;
     bool unlinked = free_unlink(log, segment);
     if (unlinked) {
@@ -227,7 +227,8 @@ static void free_one(struct segment_log *log, struct segment *segment)
         if ((before & SEGMENT_PIN_COUNT) == 0) {
             segment_closed(segment);
         } else {
-            segment_log_want(log, false); // readers may hold the space for long: pick another one
+            // Readers may keep the space for long, so the supply thread picks another segment.
+            segment_log_want(log, false);
         }
     }
     if (!forgets) {
@@ -276,7 +277,7 @@ static void free_all(struct segment_log *log)
 static bool seal_due(struct segment_log *log, struct segment *segment)
 {
     if (atomic_load(&segment->number) == 0) {
-        return false; // most entries of the table
+        return false; // the entry is free, as most entries of the table are
     }
     pthread_mutex_lock(&log->guarded.lock);
     bool due = segment->state == SEGMENT_SEALED && !segment->seal_written &&
@@ -317,7 +318,7 @@ static void *free_main(void *ctx)
         if (rc != 0 || disk_real_us() >= tick_us) {
             for (uint32_t i = 0; i <= log->table_mask; i++) {
                 if (seal_due(log, &log->table[i])) {
-                    free_all(log); // evictions must not wait until all full segments are sealed
+                    free_all(log); // an eviction must not wait until all full segments are sealed
                 }
             }
             tick_us = disk_real_us() + TICK_MS * 1000;

@@ -8,8 +8,8 @@
 void segment_free_start(struct segment_log *log);
 // Stops the thread after it has freed the segments that are being evicted.
 void segment_free_stop(struct segment_log *log);
-// Starts the eviction of a segment. Called under the log's lock. `index_forgotten`: the index has
-// no entries of the segment, or must keep them.
+// Starts the eviction of a segment. Called under the log's lock. `index_forgotten`: the thread must
+// not pass the segment's entries to the index, because the index has none or must keep them.
 void segment_free_doom_locked(struct segment_log *log, struct segment *segment,
                               bool index_forgotten);
 // Starts the eviction of a full segment, unless it has begun already. Any thread.

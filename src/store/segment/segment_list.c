@@ -247,7 +247,8 @@ static enum err rows_write_locked(struct segment *segment, int fd, uint32_t tabl
     uint32_t page = 0;
     for (bool finished = false; !finished;) {
         pthread_mutex_lock(&log->rows_guard);
-        rows = segment->rows; // no row is added without a hold, and no mark without seal_lock
+        // Rows cannot change: no thread has a hold, and this thread has seal_lock.
+        rows = segment->rows;
         finished = rows == NULL || segment_rows_finish_on(rows, &id, &page);
         pthread_mutex_unlock(&log->rows_guard);
     }
@@ -286,7 +287,8 @@ static enum err seal_write_locked(struct segment *segment, int fd, uint32_t give
     stats_add(COUNTER_segment_sealed_bytes, log->segment_size_bytes);
     uint64_t used =
         (uint64_t)seal.end_offset + segment_table_bytes(seal.row_count) + seal.given_bytes;
-    stats_add(COUNTER_segment_unused_bytes, // `used` may exceed the size if the segment was torn
+    // `used` may exceed the size if a crash has damaged the segment.
+    stats_add(COUNTER_segment_unused_bytes,
               log->segment_size_bytes - min_u64(used, log->segment_size_bytes));
     return ERR_OK;
 }
@@ -301,7 +303,8 @@ void segment_list_seal(struct segment *segment)
         return; // the rows stay in memory, and a later start scans the unsealed segment
     }
     pthread_mutex_lock(&log->rows_guard);
-    bool is_listed = segment->rows != NULL; // no row is added any more, because there is no hold
+    // Only a thread with a hold adds a row, and no hold is left.
+    bool is_listed = segment->rows != NULL;
     uint32_t row_count = is_listed ? segment_rows_count(segment->rows) : 0;
     pthread_mutex_unlock(&log->rows_guard);
     uint32_t given_bytes = is_listed ? segment_trim(segment, fd, row_count) : 0;
@@ -401,7 +404,7 @@ static enum err table_mark_bad(struct segment *segment, int fd, const struct sto
     }
     struct segment_rows *rows = NULL;
     if (segment_seal_decode(sector, &seal) != ERR_OK || seal.salt != place->salt) {
-        return ERR_OK; // the segment has no table
+        return ERR_OK; // the segment has no table to take a mark
     }
     struct segment_table_id id = table_id_of(segment, place->salt, seal.table_id);
     enum err err = table_read(segment, fd, seal.row_count, &id, &rows);
@@ -432,7 +435,8 @@ enum err segment_list_mark_bad(struct segment *segment, int fd, const struct sto
     pthread_mutex_lock(&log->rows_guard);
     bool in_memory = segment->rows != NULL;
     if (in_memory && segment->salt == place->salt) {
-        (void)segment_rows_mark_bad(segment->rows, place, &at); // there may be no such run
+        // Without a row there is no such run, which is no error.
+        (void)segment_rows_mark_bad(segment->rows, place, &at);
     }
     pthread_mutex_unlock(&log->rows_guard);
     enum err err = in_memory ? ERR_OK : table_mark_bad(segment, fd, place);

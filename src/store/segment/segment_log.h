@@ -24,7 +24,7 @@ enum segment_state {
 #include "store/segment/segment_phases.def"
 };
 
-// A request to the supply thread; the higher value includes the lower one.
+// A request to the supply thread. The higher value includes the request of the lower one.
 enum segment_wish {
     SEGMENT_WISH_NOTHING,
     SEGMENT_WISH_LOOK,  // compare spare segments and free space with what is needed
@@ -114,11 +114,11 @@ struct segment_host {
     // While opening: trims the files of the directory to cache.size. Moves the files that stay to
     // the front of the array and returns their number.
     size_t (*fit)(void *ctx, struct segment_file *files, size_t count);
-    // Supply thread: a turn of its loop begins. Called at least once a second.
+    // Supply thread: reports that a turn of its loop begins. Called at least once a second.
     void (*turn)(void *ctx);
-    // Supply thread: the entry becomes segment `number`, whose file was just created.
+    // Supply thread: reports that the entry becomes segment `number`, whose file was just created.
     void (*begin)(void *ctx, struct segment *segment, uint32_t number);
-    // Supply thread: there is room for the next segment without an eviction.
+    // Supply thread: reports that the next segment needs no eviction.
     void (*has_room)(void *ctx);
     // Supply thread: chooses the segment to evict. The host asks may_go() about each candidate.
     // `may_rewrite`: no thread waits for the space, so survivors may be rewritten first. The answer
@@ -127,23 +127,24 @@ struct segment_host {
                               void *picking, bool may_rewrite, uint32_t *ret_number);
     // Supply thread, after a pick: returns whether no run was stored on probation for a while.
     bool (*probation_ended)(void *ctx);
-    // Supply thread. has_survivors() returns whether the host ever rewrites survivors, rewrites()
-    // whether it does so now, and has_long_runs() whether recent runs needed their own segment.
+    // Supply thread. has_survivors() returns whether the host ever rewrites survivors. rewrites()
+    // returns whether it rewrites some now. has_long_runs() returns whether recent runs needed a
+    // segment of their own.
     bool (*has_survivors)(void *ctx);
     bool (*rewrites)(void *ctx);
     bool (*has_long_runs)(void *ctx);
     // Any thread, under the log's lock: returns the number of spare segments that this slot may not
     // use.
     unsigned (*spares_kept)(void *ctx, const struct segment_slot *slot);
-    // Freeing thread: the segment's file is about to be unlinked. `removals`: its runs, as far as
-    // they are known.
+    // Freeing thread: reports that the segment's file is about to be unlinked. `removals`: its
+    // runs, as far as they are known.
     void (*dies)(void *ctx, struct segment *segment, const struct segment_removal *removals,
                  unsigned count);
     // Freeing thread: has the index forget these runs. The host takes ownership of the malloc'd
     // array. May block.
     void (*forget)(void *ctx, struct segment_removal *removals, unsigned count);
-    // Freeing thread: the index still has entries of a segment that is gone, and they cannot be
-    // listed.
+    // Freeing thread: reports that the index still has entries of a segment that is gone, and that
+    // they cannot be listed.
     void (*forget_unlisted)(void *ctx);
 };
 
@@ -230,9 +231,9 @@ bool segment_is_verified(struct segment *segment, uint32_t first_unit, uint32_t 
 void segment_set_verified(struct segment *segment, uint32_t first_unit, uint32_t unit_count,
                           bool verified);
 // Clears the verified mark of the last unit before `offset` if both share a page. A header, an
-// intent or a packed run may begin at `offset`. Called before a read that may bring that page from
-// the device, because the unit's bytes in it are then not verified. `first_unit`: the first unit of
-// the run at `offset`. `fd`: a descriptor of the segment.
+// intent or a packed run may begin at `offset`. Called before a read that may load that page from
+// the device, because such a read does not verify the unit's bytes in the page. `first_unit`: the
+// first unit of the run at `offset`. `fd`: a descriptor of the segment.
 void segment_unmark_neighbour(struct segment *segment, uint32_t offset, uint32_t first_unit,
                               int fd);
 bool segment_is_bad(struct segment *segment, uint32_t header_offset);
@@ -265,8 +266,8 @@ enum err segment_log_reserve_apart(struct segment_log *log, unsigned slot,
 // Returns false, and changes nothing, if the reservation is not the last one of its segment.
 bool segment_log_shorten(const struct segment_reservation *reservation, uint32_t end_offset,
                          uint32_t unit_count);
-// Abandons a segment after a failed write. Nothing more is written to it, and the index forgets its
-// runs.
+// Abandons a segment, for example after a failed write. Nothing more is written to it, and the
+// index forgets its runs.
 void segment_log_abandon(struct segment_log *log, struct segment *segment);
 // The state of a segment as recovery found it. Writes may continue at `end_offset`, unless the
 // segment is full or `sealed`.

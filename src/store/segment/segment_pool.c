@@ -2,11 +2,12 @@
 // A cache may have more segments than a process may have descriptors. The pool opens a segment's
 // file on demand. When it needs a descriptor, it closes a segment that was not used lately.
 //
-// A segment's `file` is one word: descriptor + 1 in the high half, then a bit "used lately" and the
-// number of current users. segment_borrow() is a compare-and-swap and segment_return() a
-// subtraction. Any thread may call them, without a lock. Closing is a compare-and-swap that
-// succeeds only while there is no user, so a descriptor in use is never closed. A user has the
-// descriptor for one system call or one disk operation. A reply that waits for its client has none.
+// The field `file` of a segment is one word. Its high half is the descriptor + 1. Its low half has
+// the bit "used lately" and the number of current users. segment_borrow() is a compare-and-swap and
+// segment_return() a subtraction. Any thread may call them, without a lock. Closing is a
+// compare-and-swap that succeeds only while there is no user, so a descriptor in use is never
+// closed. A user has the descriptor for one system call or one disk operation. A reply that waits
+// for its client has none.
 //
 // A clock hand finds the segment to close. It passes over the open segments, clears "used lately"
 // in each, and closes the first one without the bit. An unlinked segment cannot be opened again, so
@@ -140,7 +141,7 @@ static bool close_one_locked(struct segment_pool *pool)
         int fd = nameless && round + 1 < ROUNDS ? -1 : file_take(segment, round + 1 < ROUNDS);
         if (fd >= 0) {
             open_remove_locked(pool, segment);
-            (void)close(fd); // the data can be synced through another descriptor
+            (void)close(fd); // no data is lost, because a later sync may use another descriptor
             stats_add(COUNTER_segment_closes, 1);
             return true;
         }
@@ -187,7 +188,7 @@ static int pool_open_locked(struct segment_pool *pool, struct segment *segment)
     fd = file_open(pool, atomic_load(&segment->number));
     for (unsigned i = 0; i < OPEN_TRIES_MAX && (fd == -EMFILE || fd == -ENFILE); i++) {
         if (!close_one_locked(pool)) {
-            return -EAGAIN; // another part of the process used the descriptor
+            return -EAGAIN; // other parts of the process use all descriptors
         }
         fd = file_open(pool, atomic_load(&segment->number));
     }
@@ -411,7 +412,8 @@ void segment_pool_stop(struct segment_pool *pool)
 void segment_pool_done(struct segment_pool *pool)
 {
     check(!pool->runs);
-    while (pool->guarded.open_count > 0) { // also segments whose operation hangs on the disk
+    // Close segments in use, too, because their operations may hang on the disk.
+    while (pool->guarded.open_count > 0) {
         struct segment *segment = pool->guarded.open[pool->guarded.open_count - 1];
         uint64_t file = atomic_exchange(&segment->file, 0);
         check(file >> FD_SHIFT != 0);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A push starts the write-back of a range. Each worker has at most one push in flight. Until it
-// ends, the pusher collects written ranges by segment. So the slower the device is, the larger is
-// the next push. A range shorter than PUSH_MIN waits for more bytes, because small runs share
-// pages. If ranges of SEGMENT_PUSH_RANGES segments wait, the kernel writes back other ranges later.
+// A push starts the write-back of a range. Each worker has at most one push in flight. Until that
+// push ends, the pusher collects the ranges written meanwhile, by segment. So the slower the device
+// is, the larger is the next push. A range shorter than PUSH_MIN waits for more bytes, because
+// small runs share pages. If ranges of SEGMENT_PUSH_RANGES segments wait, the kernel writes back
+// other ranges later.
 //
 // A failed push is treated like a failed sync, because the kernel reports a lost page only once.
 #include <errno.h>

@@ -112,7 +112,7 @@ enum err segment_scan_run(const struct segment_scan *scan, struct segment_scan_r
         struct run_intent intent;
         bool announced = scanner_intent(&s, offset, &intent);
         if (scanner_header(&s, announced ? intent.header_offset : offset, &header)) {
-            check(header.end_offset > offset); // each step advances, so the scan ends
+            check(header.end_offset > offset); // the scan ends, because each step advances
             result.run_count++;
             uint64_t units = (uint64_t)header.first_unit + header.unit_count;
             result.unit_count = (uint32_t)min_u64(max_u64(units, result.unit_count), UINT32_MAX);

@@ -30,11 +30,11 @@
 #define GOING_MAX 4u  // segments evicted at once when cache.size or the file system demands it
 // Least number of spare segments while the cache is far from full. Small segments need more.
 #define SPARE_AMPLE 4u
-#define SPARE_SEGMENTS_MIN 32u // a cache of fewer segments keeps only one or two spare
+#define SPARE_SEGMENTS_MIN 32u // a cache with fewer segments keeps only one or two spare segments
 #define SPARE_LONG 3u          // additional spare segments for long runs
 #define SPARE_AHEAD_BYTES (128u << 20)
 #define SPARE_AHEAD_MAX 32u
-#define START_SEGMENTS_MAX 4u // created before the start is complete
+#define START_SEGMENTS_MAX 4u // spare segments created before the start is complete, at most
 #define NUMBERS_AHEAD 4096u   // segment numbers reserved by one write of `format`
 // If this many segments have room, the next one needs no eviction.
 #define ROOM_SEGMENTS_MIN 2u
@@ -183,7 +183,9 @@ static bool supply_make(struct segment_log *log)
     segment_pool_adopt(&log->pool, segment, fd);
     log->host.begin(log->host.ctx, segment, number);
     pthread_mutex_lock(&log->guarded.lock);
-    pthread_mutex_lock(&log->rows_guard); // a thread that finds the segment must also find its rows
+    // Hold rows_guard until the rows are set, because a thread that finds the segment must also
+    // find its rows.
+    pthread_mutex_lock(&log->rows_guard);
     segment_enter(log, number, SEGMENT_SPARE);
     segment->salt = salt;
     segment->rows = segment_rows_new();
@@ -281,7 +283,7 @@ static bool supply_evict_one(struct segment_log *log, bool may_rewrite)
 {
     struct picking picking = {.log = log};
     if (!atomic_load(&log->examined)) {
-        return false; // recovery may still find segments that have room
+        return false; // evict nothing yet, because recovery may still find segments that have room
     }
     unsigned max = dying_most(log);
     pthread_mutex_lock(&log->guarded.lock);
@@ -419,7 +421,8 @@ static void supply_make_room(struct segment_log *log, bool evict)
         unsigned wanted = supply_spare_wanted(log, &ample);
         if (ample ||
             (spare >= wanted && supply_room(log) >= ROOM_SEGMENTS_MIN * log->segment_cost_bytes)) {
-            log->host.has_room(log->host.ctx); // the next segment needs no eviction
+            // Tell the host that the next segment needs no eviction.
+            log->host.has_room(log->host.ctx);
         }
         bool picked = false;
         bool gone = false; // a segment was evicted for the index or for the next segment

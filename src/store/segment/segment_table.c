@@ -190,7 +190,8 @@ static char *rows_page_new(struct segment_rows *rows)
 
 bool segment_rows_copy_on(struct segment_rows *copy, const struct segment_rows *rows)
 {
-    uint32_t at = copy->count / TABLE_PAGE_ROWS; // the first page that is not complete in `copy`
+    // Index of the first page that is not complete in `copy`.
+    uint32_t at = copy->count / TABLE_PAGE_ROWS;
     check(copy->count <= rows->count && copy->page_count <= rows->page_count);
     for (uint32_t i = 0; i < TABLE_STEP_PAGES && at < rows->page_count; i++, at++) {
         char *page = at < copy->page_count ? copy->pages[at] : rows_page_new(copy);
@@ -239,7 +240,7 @@ bool segment_rows_mark_bad(struct segment_rows *rows, const struct store_place *
     for (uint32_t at = 0; at < rows->count; at++) {
         struct segment_row row;
         if (wire_get_u32(rows_at(rows, at) + ROW_HEADER_OFFSET) != place->header_offset) {
-            continue; // almost every row
+            continue; // true for almost every row
         }
         row_decode(rows_at(rows, at), &row);
         if (row.header_offset == place->header_offset && row.header_len == place->header_len &&

@@ -10,7 +10,7 @@
 #define TABLE_SECTOR_ROWS 7u
 #define TABLE_PAGE_BYTES 4096u
 #define TABLE_PAGE_ROWS (TABLE_PAGE_BYTES / SECTOR_SIZE * TABLE_SECTOR_ROWS)
-// Limit of pages per call of segment_rows_copy_on() and segment_rows_finish_on().
+// The most pages that one call of segment_rows_copy_on() or segment_rows_finish_on() handles.
 #define TABLE_STEP_PAGES 64u
 
 // A run as the index stores it, and whether the run is bad.

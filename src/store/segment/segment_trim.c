@@ -86,5 +86,5 @@ void segment_trim_given(struct segment *segment, uint32_t bytes)
     pthread_mutex_unlock(&log->guarded.lock);
     stats_add(COUNTER_segment_given_bytes, bytes);
     disk_space_give(log->disk, bytes);
-    segment_log_want(log, false); // there may be room for a new segment
+    segment_log_want(log, false); // wake the supply thread, because a new segment may fit now
 }

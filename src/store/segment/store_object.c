@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Implements struct store_object: a version as run headers describe it. Each is one allocation with
-// an atomic reference count, and immutable once shared. Any thread.
+// Implements struct store_object: a version as run headers describe it. An object is one allocation
+// with an atomic reference count. It never changes once it is shared. Any thread.
 #include <stdlib.h>
 
 #include "store/segment/segment_format.h"

@@ -5,9 +5,9 @@
 // up, promised bytes do not count, so that runs which wait for a slow origin do not block an idle
 // disk. The first run after the backlog has shrunk is stored, whatever its key or size.
 //
-// A run in progress is cancelled in two cases. In the first case, the chunks that wait for a
-// stalled device would take the memory that readers need. In the second case, its readers would
-// wait for that device.
+// A run in progress is cancelled in two cases. In the first case, the device stalls, and the chunks
+// that wait for it would take the memory that readers need. In the second case, the device stalls,
+// and the run's readers would wait for it.
 #include "store/segment/write_backlog.h"
 
 #include "base/bytes.h"

@@ -41,7 +41,8 @@ bool write_backlog_is_over(const struct write_backlog *backlog);
 void write_backlog_stall(struct write_backlog *backlog);
 // Returns true if the device is fast enough for a reader to wait until bytes are written.
 bool write_backlog_is_quick(const struct write_backlog *backlog, uint64_t now_us);
-void write_backlog_begins(struct write_backlog *backlog, uint64_t now_us); // a write begins
+// Called when a write begins.
+void write_backlog_begins(struct write_backlog *backlog, uint64_t now_us);
 void write_backlog_ends(struct write_backlog *backlog, uint64_t now_us, uint64_t took_us);
 
 // --- moving bytes from one counter of the backlog to the next
