@@ -15,7 +15,8 @@
 #define PERIOD_MAX_PART 2u
 #define PERIOD_SWEEPS 3u // keys of the monitor swept for each request of a period
 #define HALF_LIFE_CAPACITIES 2.0
-#define CREDIT_KEPT 0.85                       // part of the rewrite credit that a period leaves
+// Part of the unused rewrite credit that is left after a period.
+#define CREDIT_KEPT 0.85
 #define STAMP_SWEEP_TICKS (POLICY_AGE_MAX / 2) // a sweep visits every stamp in this time
 
 static_assert(sizeof(struct policy) < 1u << 20, "the fixed part stays small");
@@ -55,7 +56,8 @@ struct policy *policy_new(const struct policy_options *options, void *region)
     check(options->segment_max > 0);
     check(region != NULL);
     check(((uintptr_t)region & 63) == 0);
-    // calloc() pages that are never written use no memory. The kind POLICY_LRU writes few of them.
+    // Pages from calloc() take no memory until they are written. A policy of the kind POLICY_LRU
+    // writes few of them, so it needs no smaller struct.
     char *memory = calloc(1, sizeof(struct policy) + 64);
     check(memory != NULL);
     struct policy *policy = (struct policy *)(void *)(memory + (-(uintptr_t)memory & 63));
@@ -161,8 +163,8 @@ static void take_request(struct policy *policy, uint32_t bytes)
     }
 }
 
-// Handles a read of a run that has been removed since. Updates the run's past in the ghost, as if
-// the read had been handled before the removal.
+// Takes the event of a read whose run has been removed since. Updates the run's past in the ghost,
+// as if the event had arrived before the removal.
 static void take_late_read(struct policy *policy, uint64_t key)
 {
     uint32_t past;
@@ -224,8 +226,8 @@ static void take_miss(struct policy *policy, const struct policy_event *event)
     }
 }
 
-// Handles a deleted or overwritten run. The ghost remembers the run's past, with an age at which
-// the next request begins another use.
+// Removes a deleted or overwritten run. The ghost keeps the run's past, with an age so high that
+// the next request counts as another use.
 static void take_gone(struct policy *policy, const struct policy_event *event)
 {
     const struct policy_clock *clock = &policy->clock;
@@ -257,7 +259,7 @@ static void take_stored(struct policy *policy, const struct policy_event *event)
         event->stamp == POLICY_STAMP_SAME ? segment_stamp_again(policy, event->key) : event->stamp;
     unsigned group = policy_group_take(policy, segment, event->group, event->len);
     policy->stats.pins_refused += group != event->group;
-    // A failure is counted in unranked_runs.
+    // A failure needs no action here, because policy_segment_append() counts it in unranked_runs.
     (void)policy_segment_append(policy, event->segment, event->start, event->len, event->key,
                                 policy_stamp_grouped(stamp, group));
 }
@@ -352,7 +354,7 @@ bool policy_segment_append(struct policy *policy, uint32_t number, uint32_t star
     }
     policy->stats.admitted_bytes += len;
     if (!segment_append(policy, number, start, len, stamp)) {
-        policy_ghost_put(&policy->ghost, key, stamp, policy->clock.tick); // remember the run's past
+        policy_ghost_put(&policy->ghost, key, stamp, policy->clock.tick); // keep the run's past
         return false;
     }
     policy_ghost_forget(&policy->ghost, key);
@@ -417,7 +419,7 @@ void policy_segment_move(struct policy *policy, uint32_t from, uint32_t index, u
 {
     uint32_t old_len;
     uint32_t stamp = segment_take_out(policy, from, index, &old_len);
-    if (stamp == POLICY_STAMP_GONE) { // a write has invalidated the run and its rewritten copy
+    if (stamp == POLICY_STAMP_GONE) { // a write has invalidated the run, and so its rewritten copy
         return;
     }
     check(from != to);

@@ -66,8 +66,8 @@ size_t policy_region_least(const struct policy_options *options);
 // until policy_free(). All other memory of the policy is allocated here, less than 1 MiB.
 struct policy *policy_new(const struct policy_options *options, void *region);
 void policy_free(struct policy *policy); // accepts NULL
-// Changes the capacity, and so the length of a tick. Ages that the policy has learnt keep their
-// number of ticks until newer evidence replaces them.
+// Changes the capacity, and so the length of a tick. The policy has learnt ages in ticks. They keep
+// their number of ticks until newer evidence replaces them.
 void policy_resize(struct policy *policy, uint64_t capacity_bytes);
 // Sets whether a new segment needs the eviction of another one. While false, every run is admitted.
 // policy_victim() sets it to true.
@@ -128,8 +128,9 @@ bool policy_segment_knows(const struct policy *policy, uint32_t number);
 // Stamp of a request that follows another one for the same run so soon that both count as one use.
 // When a run is stored with this stamp, the policy takes the run's past from the ghost, if known.
 #define POLICY_STAMP_SAME (UINT32_MAX - 1)
-// Adds a stored run to its segment. Runs may be added slightly out of order. Returns false if the
-// policy cannot rank the run, because its segment is unknown or the region is full.
+// Adds a stored run to its segment. Runs may be added in an order that differs slightly from that
+// of their offsets. Returns false if the policy cannot rank the run, because its segment is unknown
+// or the region is full.
 bool policy_segment_append(struct policy *policy, uint32_t number, uint32_t start, uint32_t len,
                            uint64_t key, uint32_t stamp);
 void policy_segment_seal(struct policy *policy, uint32_t number);
@@ -191,9 +192,9 @@ uint64_t policy_group_identity(const struct policy *policy, unsigned group);
 // policy_groups_step() moves their runs to the groups' `plain`. When it returns false, the groups
 // have their initial settings.
 void policy_groups_vacate(struct policy *policy, uint32_t groups);
-// Applies to stored runs what policy_group_set() and policy_groups_vacate() have changed. Takes one
-// segment after the other, until it has visited at least `runs_max` runs. Returns false when all
-// segments are done.
+// Moves stored runs to other groups, and counts pinned runs again, after policy_group_set() or
+// policy_groups_vacate(). Visits one segment after the other, until it has visited at least
+// `runs_max` runs. Returns false when all segments are done.
 bool policy_groups_step(struct policy *policy, uint32_t runs_max);
 // Sets the limit on the bytes of all pinned runs together. It is 0 initially, so nothing is pinned.
 // While the pinned runs exceed the limit, no pin keeps its run.
@@ -222,7 +223,7 @@ void policy_segment_regroup(struct policy *policy, uint32_t number, uint32_t ind
 
 #define POLICY_PIECE_MAX 65536u
 
-// Position of policy_save(); the caller zeroes it to begin.
+// The position up to which policy_save() has saved. The caller zeroes it to begin.
 struct policy_cursor {
     uint32_t step, at, run;
 };

@@ -30,7 +30,7 @@ static double clock_rate(const struct policy_clock *clock)
 static void clock_settle(struct policy_clock *clock)
 {
     double request_ticks = clock->mean_bytes * clock_rate(clock) / clock->tick_bytes;
-    check(request_ticks >= 0); // fails for NaN, too
+    check(request_ticks >= 0); // this check fails for NaN, too
     double side_by_side = ceil(SAME_USE_REQUESTS * request_ticks);
     clock->same_use = side_by_side < SAME_USE_TICKS ? SAME_USE_TICKS
                       : side_by_side > SAME_USE_MAX ? SAME_USE_MAX

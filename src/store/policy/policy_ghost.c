@@ -3,9 +3,9 @@
 // entries. An entry is a 16-bit print of the key and a stamp. A new entry replaces the oldest one
 // of its set. For this choice, runs that were never read again age faster.
 //
-// Only the owner writes. A worker that reads during a write may combine the print of one run with
-// the stamp of another. The first run then gets the past of the other. The same happens when two
-// keys have the same print.
+// Only the owner writes. A worker that reads an entry while the owner writes it may see the print
+// of one run with the stamp of another. It then takes the past of the second run for that of the
+// first. The same happens when two keys have the same print.
 #include "store/policy/policy_private.h"
 
 #define NEVER_AGAIN_AGES 4u // runs never read again age this many times faster
@@ -96,7 +96,7 @@ void policy_ghost_sweep(struct policy_ghost *ghost, uint32_t set_index, uint32_t
     }
 }
 
-// Workers may read the set during the call.
+// Workers may read the set while this function writes it.
 void policy_ghost_restore(struct policy_ghost *ghost, uint32_t at, const char *saved,
                           const uint8_t *groups)
 {
@@ -110,7 +110,7 @@ void policy_ghost_restore(struct policy_ghost *ghost, uint32_t at, const char *s
         memcpy(&stamp, saved + offsetof(struct policy_ghost_set, stamp) + way * sizeof(stamp),
                sizeof(stamp));
         if (policy_stamp_class(stamp) >= POLICY_CLASSES) {
-            continue; // no valid stamp
+            continue; // the saved entry has no valid stamp
         }
         stamp = policy_stamp_grouped(stamp, groups[policy_stamp_group(stamp)]);
         atomic_store_explicit(&set->print[way], print, memory_order_relaxed);

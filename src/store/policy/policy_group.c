@@ -130,7 +130,7 @@ bool policy_groups_step(struct policy *policy, uint32_t runs_max)
 {
     struct policy_groups *groups = &policy->groups;
     struct policy_segments *segments = &policy->segments;
-    check(runs_max > 0); // otherwise the steps would never end
+    check(runs_max > 0); // with 0, the steps would never end
     check(groups->step_at <= segments->table_size);
     if (vacating_bytes(policy) == 0 && !groups->counts_pins) {
         vacating_end(policy);
@@ -151,7 +151,8 @@ bool policy_groups_step(struct policy *policy, uint32_t runs_max)
         return true;
     }
     groups->counts_pins = false;
-    groups->step_at = 0; // a second pass follows if survivors moved to entries already processed
+    // A second pass follows if survivors have moved to segments that this pass has already visited.
+    groups->step_at = 0;
     if (vacating_bytes(policy) > 0) {
         return true;
     }

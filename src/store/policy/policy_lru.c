@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Evicts the oldest segment, whatever its content. Older segments have lower numbers.
+// Evicts the oldest segment, whatever its content. That is the one with the lowest number.
 #include "store/policy/policy_private.h"
 
 struct policy_segment *policy_lru_oldest(const struct policy_segments *segments,

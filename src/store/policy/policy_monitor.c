@@ -11,7 +11,8 @@
 
 #include <math.h>
 
-// Keys not read for longer than this may be removed, because their age is past the last bucket.
+// The monitor may remove a key that was not read for longer than this, because the key's age is
+// past the last bucket.
 #define FOLLOW_TICKS_MAX (64 * POLICY_CAPACITY_TICKS)
 #define WEIGHT_MAX 1e9f
 #define AGAIN_WINDOW 64.0f // window of the mean again_share, in uses that began with a miss

@@ -98,7 +98,7 @@ void policy_clock_learn(struct policy_clock *clock, bool is_known);
 void policy_clock_learn_newcomer(struct policy_clock *clock, bool is_newcomer);
 // Called when a stored run is read again. age_ticks: the time since its previous use.
 void policy_clock_hit(struct policy_clock *clock, uint32_t age_ticks);
-// Returns whether a run of this age was last read before the silence.
+// Returns whether a run of this age was last read before the latest silence.
 static inline bool policy_clock_is_suspect(const struct policy_clock *clock, uint32_t age_ticks)
 {
     return age_ticks > clock->tick - clock->onset_tick;
@@ -191,7 +191,7 @@ void policy_monitor_decay(struct policy_monitor *monitor, double half_lives);
 // A level is the logarithm of a rank in one byte, with eight levels per octave. Level 0 is rank 0.
 struct policy_ranks {
     unsigned round;
-    bool is_used[POLICY_CLASSES]; // some followed key has been in this class
+    bool is_used[POLICY_CLASSES]; // the monitor has followed a key of this class
     float rank[POLICY_CLASSES][POLICY_BUCKETS];
     uint8_t level[128][POLICY_BUCKETS]; // level of each rank; 0 for numbers that are not a class
     float level_rank[256];

@@ -10,7 +10,8 @@
 // probation for a while, no run may stay.
 #include "store/policy/policy_private.h"
 
-// Bytes that may stay on probation, in mean requests. This is how far parallel readers may lag.
+// Bytes that may stay on probation, in mean requests. A parallel reader may lag behind the first
+// one by this much, and still find its runs.
 #define KEEP_REQUESTS 32.0
 #define IDLE_PART 16u // probation is idle after 1/IDLE_PART of the capacity was requested
 

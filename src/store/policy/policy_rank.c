@@ -16,9 +16,10 @@
 #include "store/policy/policy_private.h"
 
 #define PRIOR 2.0f     // weight, in exposures, of the hazard of the wider set of classes
-#define PRIOR_NEW 0.1f // the same for runs never read again: less, because there are many of them
+#define PRIOR_NEW 0.1f // like PRIOR, for runs never read again; lower, because they are many
 #define MARGINALS 9u   // number of marginals: one for each last interval; 0: never read again
-#define ROUNDS 8u      // a class without new evidence gets new ranks every ROUNDS renewals
+// A class without new evidence gets new ranks only at every ROUNDS-th computation.
+#define ROUNDS 8u
 #define SURVIVAL_MIN 1e-4
 
 #define LEVEL_OCTAVE_MIN 28 // 2^-28 is level 1
@@ -59,7 +60,7 @@ void policy_rank_of_hazard(const double *hazard, float *ret_rank)
     double reach[POLICY_BUCKETS + 1];
     reach[0] = 1;
     for (unsigned b = 0; b < end; b++) {
-        check(hazard[b] >= 0); // fails for NaN, too
+        check(hazard[b] >= 0); // this check fails for NaN, too
         double survival = 1 - hazard[b];
         reach[b + 1] = reach[b] * (survival > SURVIVAL_MIN ? survival : SURVIVAL_MIN);
     }
@@ -144,7 +145,7 @@ static void evidence_add(struct evidence *to, const struct evidence *from)
 static void hazard_of(const struct evidence *evidence, float prior, const double *wider,
                       double *ret_hazard)
 {
-    check(prior > 0); // otherwise a class without evidence would divide by 0
+    check(prior > 0); // without this, a class without evidence would cause a division by 0
     for (unsigned b = 0; b < POLICY_BUCKETS; b++) {
         ret_hazard[b] = (evidence->events[b] + prior * (wider != NULL ? wider[b] : 0)) /
                         (evidence->events[b] + evidence->lived[b] + prior);

@@ -113,7 +113,8 @@ static void count_levels(const struct policy *policy, const struct policy_segmen
 }
 
 // Returns the mean rank of the cheaper half of the runs, which eviction would drop. If pins leave
-// fewer than half to drop, each dropped run costs more in the same proportion.
+// fewer than half of the runs to drop, the cost rises in proportion, because the eviction frees
+// less.
 static float segment_cost(const struct policy *policy, const struct policy_segment *segment)
 {
     struct levels levels = {0};
@@ -210,7 +211,7 @@ static struct policy_segment *reclaim_find(struct policy *policy,
             break;
         }
         if (may_go != NULL && !may_go(ctx, segment->number)) {
-            segments->sealed[at].cost = POLICY_RANK_MAX; // skip it until the next look
+            segments->sealed[at].cost = POLICY_RANK_MAX; // no search picks it before its next look
             continue;
         }
         float before = segments->sealed[at].cost;
@@ -221,7 +222,7 @@ static struct policy_segment *reclaim_find(struct policy *policy,
             best = segment;
         }
         if (now <= before) {
-            break; // no other segment seems cheaper
+            break; // no other segment had a lower cost at its last look
         }
     }
     reclaim_set_best(policy, best, cost);
@@ -281,7 +282,7 @@ void policy_reclaim_admitted(struct policy *policy, uint32_t stamp, uint32_t len
 
 struct cut {
     unsigned level;
-    uint64_t drops_at_level; // number of runs of this level to drop
+    uint64_t drops_at_level; // number of runs to drop of the level at the cut
 };
 
 static struct cut segment_cut(const struct policy *policy, const struct policy_segment *segment)

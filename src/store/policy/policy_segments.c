@@ -143,7 +143,7 @@ static bool segment_extend(struct policy_segments *segments, struct policy_segme
     uint32_t *place = &segment->pages[index >> (4 + 5 * segment->height)];
     for (unsigned height = segment->height;; height--) {
         if (*place == 0) {
-            *place = page_take(segments); // stays as an empty page if a lower page is lacking
+            *place = page_take(segments); // if no lower page is free, this page stays, and is empty
         }
         if (*place == 0) {
             return false;
@@ -168,7 +168,7 @@ static void segment_give_pages(struct policy_segments *segments, struct policy_s
             todo[count++].height = segment->height;
         }
     }
-    while (count > 0) { // once for each page of the segment
+    while (count > 0) { // the loop visits each page of the segment once
         uint32_t page = todo[--count].page;
         unsigned height = todo[count].height;
         for (unsigned i = 0; height > 0 && i < POLICY_PAGE_CHILDREN; i++) {
@@ -234,8 +234,8 @@ struct policy_run *policy_segments_run_at(const struct policy_segments *segments
     if (start >= segment->end) {
         return NULL;
     }
-    check(segment->run_count > 0); // because `end` is not 0
-    // If all runs have the same length, the guess is right.
+    check(segment->run_count > 0); // `end` is above 0, so the segment has runs
+    // Guess the index from the offset. The guess is right if all runs have the same length.
     uint32_t guess = (uint32_t)((uint64_t)start * segment->run_count / segment->end);
     bool is_there = policy_segments_run(segments, segment, guess)->start == start;
     uint32_t behind = is_there ? guess + 1 : segment_search(segments, segment, start);
