@@ -140,7 +140,8 @@ static void on_sigbus(int number, siginfo_t *info, void *context)
         (void)!write(STDERR_FILENO, text, sizeof(text) - 1); // a signal handler cannot do more
         guard_mark_and_exit();
     }
-    // The fault is not in LMDB's map. The instruction runs again, now with the previous handler.
+    // The fault is not in LMDB's map. After the return, the instruction runs again and faults
+    // again, now under the previous handler.
     (void)sigaction(number, &guard.before, NULL);
 }
 
@@ -229,7 +230,7 @@ static int marker_write(int index_fd)
         return errno;
     }
     int failed = fsync(fd) == 0 ? 0 : errno;
-    (void)close(fd); // the file is empty
+    (void)close(fd); // nothing was written to the file, so an error loses nothing
     return failed != 0 ? failed : folder_sync(index_fd);
 }
 
@@ -325,7 +326,7 @@ static int env_tables(struct index *index, struct index_env *env, bool fresh)
         if (rc == 0 &&
             (!index_meta_decode((struct span){value.mv_data, value.mv_size}, &meta) ||
              memcmp(meta.cache_id, index->disk->dir.format.cache_id, CACHE_ID_LEN) != 0)) {
-            rc = MDB_INVALID; // the index of another cache
+            rc = MDB_INVALID; // the file is the index of another cache
         }
     }
     MDB_stat stat = {0};
@@ -479,7 +480,7 @@ void index_close(struct index *index)
     for (unsigned i = 0; i < index->reader_count; i++) {
         struct index_reader *reader = index->readers[i];
         while (atomic_load(&reader->busy)) {
-            (void)sched_yield(); // a look-up takes microseconds
+            (void)sched_yield(); // the wait is short, because a look-up takes microseconds
         }
         check((reader->txn == NULL) == (reader->cursor == NULL));
         if (reader->txn != NULL) {
@@ -681,7 +682,9 @@ unsigned index_renew(struct index *index, const struct store_renewal *renewals, 
             }
         }
         if (slot == NULL) {
-            continue; // the table is full here: the version stays stale and is revalidated again
+            // No free entry nearby: drop the renewal, so the version stays stale and is revalidated
+            // again.
+            continue;
         }
         if (atomic_load(&slot->generation) == 0) {
             check(index->renewing.count < RENEWALS_MAX);

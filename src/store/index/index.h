@@ -24,7 +24,7 @@ struct index_env {
     const char *map;
     size_t map_bytes;
     struct index_proof proof;
-    uint64_t id; // number of the opening, from 1
+    uint64_t id; // how often this process has opened an environment, this one included
 };
 
 // The read state of one worker. `busy` is set while the worker is inside LMDB, so that
@@ -35,7 +35,7 @@ struct index_reader {
     // only the index writer does.
     struct index_env *env;
     MDB_txn *txn;
-    MDB_cursor *cursor; // for the table "places"
+    MDB_cursor *cursor; // cursor of the table "places"
     unsigned number;    // the worker's number
 };
 
@@ -56,13 +56,14 @@ struct segment_log;
 // writer's thread calls them, unless the comment says otherwise.
 struct index_host {
     void *ctx;
-    // Called when the index was dropped or lost entries. The host adds the runs that it finds in
-    // segments to the index. Any thread.
+    // Requests a rebuild, because the index was dropped or has lost entries: the host must add the
+    // runs that it finds in segments. Any thread.
     void (*want_rebuild)(void *ctx);
-    // Called when the index is damaged. The host has it dropped and rebuilt. Any thread.
+    // Requests a new index, because this one is damaged: the host must have it dropped and rebuilt.
+    // Any thread.
     void (*want_new_index)(void *ctx);
-    // Called when the index may have entries of segments that are gone. The host finds and removes
-    // them in a round through the index.
+    // Requests a round through the index, because it may have entries of segments that are gone.
+    // The round finds and removes them.
     void (*want_round)(void *ctx);
     // Returns true if an index file of this size may stay although the cache holds more than
     // cache.size.

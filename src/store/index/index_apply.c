@@ -38,8 +38,9 @@
 // Each transaction may remove this many places without reserving more pages. PAGES_SLACK, which it
 // always reserves, is enough for them.
 #define PLACES_LEAST 128u
-#define PLACES_MOST 65536u    // removing this many places takes some 50 ms
-#define PLACES_PER_GROWTH 64u // above PLACES_LEAST, pages are reserved for this many at once
+#define PLACES_MOST 65536u // the most places that a transaction removes, in some 50 ms
+// Above PLACES_LEAST, a transaction reserves pages for this many places at a time.
+#define PLACES_PER_GROWTH 64u
 static_assert(PLACES_LEAST / PLACES_PER_PAGE <= PAGES_SLACK, "any transaction has these pages");
 static_assert(PLACES_PER_GROWTH % PLACES_PER_PAGE == 0, "places ask for whole pages");
 
@@ -107,7 +108,7 @@ static void txn_abort(struct index_txn *t)
 // The trees of "objects" and "places" together.
 struct trees {
     uint64_t pages;
-    unsigned depth; // sum of both depths, which is how many pages one change copies
+    unsigned depth; // sum of both depths; one change copies this many pages
 };
 
 static int txn_measure(const struct index_txn *t, struct trees *ret_trees)
@@ -248,8 +249,8 @@ static bool place_get(struct index_txn *t, uint64_t generation, uint64_t first_b
            hash128_equal(owner, hash);
 }
 
-// Returns whether the place's segment still exists. If it does not, the index has not forgotten the
-// place yet, but there are no bytes.
+// Returns whether the place's segment still exists. If it does not, the run's bytes are gone, and
+// the index will soon forget the place.
 static bool place_lives(const struct index_txn *t, const struct index_place *place)
 {
     struct segment *segment = segment_log_entry(t->index->log, place->number);
@@ -410,7 +411,7 @@ static bool object_remove(struct index_txn *t, struct hash128 hash,
 static void record_validate(const struct index *index, struct index_record *record,
                             uint64_t mono_ms, uint64_t wall_ms)
 {
-    check(index->opener != 0); // 0 is not a valid process
+    check(index->opener != 0); // 0 stands for no process
     record->validated_mono_ms = mono_ms;
     record->validated_wall_ms = wall_ms;
     record->opener = index->opener;
@@ -437,7 +438,8 @@ static enum err object_add_place(struct index_txn *t, const struct index_change 
     if (index_change_is_whole(c)) {
         if (was_whole) {
             t->blocks -= record->place.block_count;
-        } else if (!is_new && !places_remove(t, record->generation)) { // it replaces all places
+            // The new run replaces all places.
+        } else if (!is_new && !places_remove(t, record->generation)) {
             record_put(t, c->hash, record); // the caller may have changed the record's generation
             return ERR_AGAIN;
         }
@@ -449,7 +451,8 @@ static enum err object_add_place(struct index_txn *t, const struct index_change 
         if (was_whole) { // some blocks of the whole run are being replaced: keep the other ones
             t->blocks -= record->place.block_count;
             place_put(t, record->generation, 0, c->hash, &record->place);
-            record->sums = (struct store_sums){0}; // maybe only the whole run's header has them
+            // Perhaps only the header of the whole run has the checksums.
+            record->sums = (struct store_sums){0};
         }
         record->sums = c->sums.len > 0 ? c->sums : record->sums;
         record->flags &= (uint16_t)~INDEX_WHOLE;
@@ -587,7 +590,9 @@ static enum err apply_redescribe(struct index_txn *t, const struct index_change 
         return ERR_CANCELLED;
     }
     if (!object_confirm(t, c, &record)) {
-        return ERR_CANCELLED; // too many places: the old runs must not get the new headers
+        // This transaction cannot move all of the places, and runs that stay must not get the new
+        // headers.
+        return ERR_CANCELLED;
     }
     record.flags |= INDEX_DESCRIBED;
     record.described = (struct span){c->described, c->described_len};
@@ -619,7 +624,8 @@ static enum err apply_delete_at(struct index_txn *t, const struct index_change *
     }
     if ((record.flags & INDEX_WHOLE) != 0) {
         if (index_place_equal(&record.place, &place)) {
-            (void)object_remove(t, c->hash, &record); // it has one place, so this never needs more
+            // The object has one place, so one call removes all of it.
+            (void)object_remove(t, c->hash, &record);
         }
         return ERR_OK;
     }

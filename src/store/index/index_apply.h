@@ -13,16 +13,16 @@ struct index_txn {
     uint64_t pages_ready; // pages of the file that are allocated
     char described[STORE_DESCRIBED_MAX]; // description of the record being changed
     unsigned changes_max;        // limit on changes, renewals and removals in this transaction
-    unsigned places, places_max; // removed places of large objects, and their limit
+    unsigned places, places_max; // places of large objects removed so far, and their limit
     int64_t blocks;              // net change of the number of blocks in the index
     int rc;                      // LMDB's first error; after it the transaction does nothing more
     enum err err;                // first error while the file grew
 };
 
 // Begins a transaction with room for the next t->changes_max changes, in any order. Of all changes
-// that are left, `put_count` may add something and `removal_count` only remove. On failure no
-// transaction is open. Returns ERR_DISK_FULL if there is no room for `least` changes. Sets *ret_rc
-// to LMDB's error, if there was one.
+// that are left, `put_count` may add entries, and `removal_count` can only remove some. On failure
+// no transaction is open. Returns ERR_DISK_FULL if there is no room for `least` changes. Sets
+// *ret_rc to LMDB's error, if there was one.
 enum err index_txn_begin(struct index_txn *t, struct index *index, unsigned put_count,
                          unsigned removal_count, unsigned least, int *ret_rc);
 // Returns true if the change's run holds the whole object.

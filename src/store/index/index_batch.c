@@ -139,7 +139,8 @@ static bool touch_of(struct index_batch *batch, unsigned i, struct index *index,
         break;
     }
     case INDEX_REDESCRIBE:
-        touch.generation = c->generation; // the record's own generation is verified as well
+        // The check covers the generation of the existing record, too.
+        touch.generation = c->generation;
         touch.is_whole = false;
         break;
     case INDEX_DELETE:
@@ -211,7 +212,8 @@ static enum err change_apply(struct index *index, struct index_txn *t, struct in
     if (!lives) {
         return ERR_IO;
     }
-    if (c->kind == INDEX_PUT) { // the version may have been renewed since the put
+    // Take the latest validation time, because the version may have been renewed since the put.
+    if (c->kind == INDEX_PUT) {
         (void)!index_memory_validated(memory, c->hash, c->generation, &c->validated_mono_ms,
                                       &c->validated_wall_ms);
     } else if (c->kind == INDEX_PUT_REBUILT) {

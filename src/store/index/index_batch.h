@@ -11,19 +11,21 @@
 struct index_change;
 struct index_forget;
 
-// One batch. The caller owns the lists to which it points, and does not change them meanwhile.
+// One batch. The caller owns the lists to which it points, and does not change them while the batch
+// exists.
 struct index_batch {
-    struct index_change **changes; // sorted
+    struct index_change **changes; // sorted by key
     // For each change that adds a run found in a segment: the generation that the memory side
     // assigned to the run before the transaction.
     uint64_t *generations;
     unsigned count;
     const struct renewal_copy *renewals;
     unsigned renewal_count;
-    const struct index_forget *forget; // has the slice of places to forget; NULL: none
+    // The list whose slice of places this batch forgets; NULL: none.
+    const struct index_forget *forget;
     struct index_progress {
         unsigned changes, renewals, removals;
-    } in, at; // in: what is committed; at: what is committed or in the open transaction
+    } in, at; // in: numbers of what is committed; at: the same plus what is in the open transaction
 };
 
 // Makes a batch of the two lists. Of one key, changes in `owed` come first. `count`: length of both

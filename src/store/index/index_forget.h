@@ -9,8 +9,8 @@
 #include "store/segment/segment_log.h"
 
 #define INDEX_FORGET_MAX 65536u  // the most places in the list
-#define INDEX_FORGET_SLICE 1024u // places per batch of changes: as many as a batch may put
-#define INDEX_FORGET_SLICE_LAST (INDEX_FORGET_MAX / 8) // places per batch while the store stops
+#define INDEX_FORGET_SLICE 1024u // places that one batch forgets: as many as it may put
+#define INDEX_FORGET_SLICE_LAST (INDEX_FORGET_MAX / 8) // the same while the store stops
 #define INDEX_FORGET_WAIT_MS 10000u                    // the freeing thread's longest wait for room
 
 struct index_txn;
@@ -37,7 +37,7 @@ void index_forget_done(struct index_forget *forget);
 // the index. Must not be called on a worker.
 void index_forget_add(struct index_forget *forget, struct segment_removal *removals,
                       unsigned count);
-// Tells index_forget_add() not to wait any more, because the store is closing.
+// Makes index_forget_add() return without waiting from now on, because the store is closing.
 void index_forget_hurry(struct index_forget *forget);
 // Takes the next slice of at most `max` places from the list, sorts it by key, and returns its
 // length. While a slice is not forgotten completely, returns the length of its rest. Index writer

@@ -21,7 +21,8 @@
 #include "store/index/index_writer.h"
 #include "store/segment/segment_log.h"
 
-#define LOOKUP_ANY_MAX 8u // if the window has no place: places tried to find any run's header
+// If the window has no place, this many other places are tried for a run's header.
+#define LOOKUP_ANY_MAX 8u
 static_assert(STORE_VIEW_PLACES_MAX * STORE_BLOCK_SIZE_MIN == STORE_WINDOW_MAX,
               "a view holds the smallest runs of the longest window");
 
@@ -187,7 +188,7 @@ static void view_add_durable(struct lookup *l, const struct index_place *place, 
     if (!view_add_pending(l, block)) {
         struct store_place found =
             index_place_to_store(place, l->view->generation, block, l->view->block_size_bytes);
-        (void)view_add(l, found, true); // if the place cannot be pinned, its blocks are misses
+        (void)view_add(l, found, true); // an unpinned place is left out, so its blocks are misses
     }
 }
 

@@ -468,7 +468,7 @@ uint64_t index_memory_judge_rebuilt(struct index_memory *memory, const struct me
 {
     struct memory_shard *shard = shard_of(memory, found->hash);
     uint64_t generation = found->generation;
-    check(found->place == NULL); // no place enters the memory side
+    check(found->place == NULL); // a run found in a segment never enters the memory side
     pthread_mutex_lock(&shard->lock);
     struct memory_entry *entry = atomic_load(entry_link_locked(memory, found->hash));
     if (entry != NULL && entry->version != NULL) {

@@ -59,8 +59,9 @@ struct memory_entry {
     // LMDB durably holds nothing below the floor. The floor stays only because recovery may add old
     // runs.
     bool floor_durable;
-    bool owed; // the disk refused to make the floor durable; the index writer tries again
-    struct memory_version *version; // has at least the generation `floor`; NULL: no version
+    bool owed; // the disk refused to make the floor durable, and the index writer tries again
+    // Its generation is `floor` or higher; NULL: there is no version.
+    struct memory_version *version;
 };
 
 struct memory_shard {

@@ -110,7 +110,7 @@ static bool head_is_sound(const char *page, uint64_t number, bool is_leaf)
 {
     unsigned lower = page_lower(page);
     unsigned upper = page_upper(page);
-    unsigned least = is_leaf ? 1 : 2; // as LMDB asserts
+    unsigned least = is_leaf ? 1 : 2; // LMDB asserts the same minimum
     return wire_get_u64(page) == number &&
            wire_get_u16(page + 10) == (is_leaf ? FLAG_LEAF : FLAG_BRANCH) &&
            lower >= HEAD_BYTES + 2 * least && lower % 2 == 0 && lower <= upper &&

@@ -349,7 +349,7 @@ static bool generation_is_good(struct index_walk *w, uint64_t generation)
 struct touching {
     struct index_walk objects, places;
     bool has_objects, has_places;
-    struct counted counted; // for "objects"
+    struct counted counted; // number of changes of each page on the path in "objects"
 };
 
 static bool touch_is_good(struct touching *t, const struct index_touch *touch)
@@ -394,7 +394,8 @@ static void leaves_ahead(struct index_walk *w, int fd, const struct index_touch 
             w->step[level].at = index_page_child_of(w->step[level].page, key);
             struct index_page_place child = child_place(w, level, w->step[level].at);
             if (!step_to(w, level + 1, &child)) {
-                return; // the page is bad, and the walk that verifies this path reports it
+                // The page is bad; stop here, because the later walk down this path reports it.
+                return;
             }
         }
         unsigned at = index_page_child_of(w->step[level].page, key);

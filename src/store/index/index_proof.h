@@ -11,7 +11,7 @@
 struct index;
 struct index_env;
 
-// Records the pages of an open environment that are verified. Any thread.
+// Records which pages of an open environment are verified. Any thread.
 struct index_proof {
     uint64_t page_count;     // pages at the opening; this process has written all later pages
     _Atomic uint64_t *pages; // a bit for each of these pages, set once it is verified
@@ -31,8 +31,8 @@ struct index_walk {
     enum index_table table;
     struct index_tree tree;
     uint64_t page_count;
-    // The file, if all pages are verified again and first read from it. -1: only pages without a
-    // bit are verified.
+    // Descriptor of the file: each page is first read from the file, and verified even if its bit
+    // is set. -1: no page is read from the file, and only pages without a bit are verified.
     int fd;
     struct {
         const char *page;
@@ -51,7 +51,7 @@ enum index_walked index_proof_seek(struct index_walk *walk, const char *key) MUS
 enum index_walked index_proof_next_leaf(struct index_walk *walk) MUST_USE;
 const char *index_proof_leaf(const struct index_walk *walk, unsigned *ret_at);
 
-// Verify the pages that LMDB will read. index_proof_object(): when it looks up a key in "objects".
+// Verify the pages that LMDB will read: index_proof_object(): when it looks up a key in "objects".
 // index_proof_rows(): when it reads up to `max` rows of one generation in "places" from `key` on.
 // Return false if LMDB must not read them, because they are damaged. The index is then dropped.
 bool index_proof_object(struct index *index, struct index_env *env, MDB_txn *txn,

@@ -17,7 +17,7 @@ struct index_roll {
     struct index_reader reader;
     uint64_t env_id; // the environment in which the round began; 0: no round
     enum index_table table;
-    bool begun;                    // a row of the table has been read in this round
+    bool begun;                    // this round has read a row of `table`
     char key[INDEX_PAGE_KEY_LEN];  // if `begun`: key of the last row that was read
     uint64_t records, bad_records; // records that this round has read, and how many were bad
 };

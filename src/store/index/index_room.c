@@ -43,7 +43,7 @@ enum err index_room_begin(struct index_writer *writer, const struct index_batch 
     check(left.puts + removals > 0);
     enum err err = index_txn_begin(t, index, left.puts, removals, CHANGES_LEAST, ret_rc);
     if (left.forgets > 0) {
-        return err; // places to forget can wait: the batch continues without them
+        return err; // places to forget can wait, so the batch continues without them
     }
     while (err == ERR_DISK_FULL && index->is_short && !writer->waited_in_vain &&
            !writer->stopping) {

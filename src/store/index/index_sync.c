@@ -35,7 +35,8 @@ void index_sync_batch(struct index_writer *writer, const struct index_change *ba
 {
     struct segment_log *log = writer->index->log;
     if (batch != NULL && atomic_exchange(&log->names_unsynced, false)) {
-        // May fail. Then only a power cut could lose the names of new segments.
+        // A failure is ignored here. The names of new segments are then not durable, so only a
+        // power cut can lose them.
         (void)fsync(log->disk->dir.segments_fd);
     }
     struct segment *synced[64];

@@ -49,7 +49,8 @@ struct walker {
 
 static void __attribute__((noreturn)) walker_end(const struct walker *w, char verdict)
 {
-    (void)!write(w->out_fd, &verdict, 1); // if this fails, the parent reads no verdict: bad
+    // If this fails, the parent reads no verdict, and takes the index for bad.
+    (void)!write(w->out_fd, &verdict, 1);
     _exit(verdict == 'B' ? EXIT_BAD : 0);
 }
 
@@ -374,7 +375,7 @@ uint64_t index_file_cut(int index_fd)
         (void)!ftruncate(fd, (off_t)meta_used_bytes(meta));
     }
     if (fd >= 0) {
-        (void)close(fd); // the bytes cut off are not needed
+        (void)close(fd); // an error loses nothing that is needed
     }
     return index_file_bytes(index_fd);
 }
@@ -416,9 +417,9 @@ enum index_verdict index_verify(const char *path, uint64_t map_bytes,
     struct pollfd readable = {.fd = ends[0], .events = POLLIN};
     int ready = poll(&readable, 1, INDEX_VERIFY_WAIT_MS);
     enum index_verdict verdict = ready > 0 ? verdict_read(ends[0]) : INDEX_VERDICT_PARTLY;
-    (void)kill(pid, SIGKILL); // the child may still wait for a slow disk
+    (void)kill(pid, SIGKILL); // after a timeout the child still runs, and may wait for a slow disk
     while (waitpid(pid, NULL, 0) < 0 && errno == EINTR) {
     }
-    (void)close(ends[0]); // a pipe
+    (void)close(ends[0]); // closing a pipe loses nothing
     return verdict;
 }
