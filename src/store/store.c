@@ -105,7 +105,8 @@ uint64_t store_generation_next(struct store *store)
 enum err store_set_limits(struct store *store, const struct store_limits *limits,
                           struct buf *ret_why)
 {
-    if (store_late_limits(store, limits)) { // true: the directory is not attached yet
+    // True: the directory is not attached, and the next attempt will use the limits.
+    if (store_late_limits(store, limits)) {
         disk_set_min_free(&store->disk, limits->min_free_percent);
         return ERR_OK;
     }

@@ -57,7 +57,7 @@ static void on_delete_known(struct worker *to, struct message *message)
     d->done(d);
 }
 
-// Returns true if no run of the key is cached or about to be entered.
+// Returns true if the index has no run of the key, and none is on its way into it.
 static bool delete_is_needless(struct worker *w, struct store *store, struct hash128 hash)
 {
     struct index *index = &store->index;
@@ -239,7 +239,8 @@ void store_condemn(struct worker *w, struct store *store, struct hash128 hash,
     c->job =
         (struct blocking_job){.lane = BLOCKING_STORE, .work = on_condemn, .done = on_condemned};
     index_writer_condemn(&store->writer, hash, place);
-    blocking_pool_run(w, &c->job); // done here, too, because the index writer may lag behind
+    // Save the row from here, too, because the index writer may do it much later.
+    blocking_pool_run(w, &c->job);
 }
 
 void store_renew(struct worker *w, struct store *store, const struct store_renewal *renewals,

@@ -28,7 +28,7 @@
 #include "store/store_private.h"
 
 #define LONG_PART 8u    // at most 1/8 of the segments hold promised or running long runs
-#define LONG_LATELY 32u // `lately` means that at most this many segments were created since
+#define LONG_LATELY 32u // a run is recent until this many further segments were created
 
 uint64_t store_run_bytes_max(const struct store *store)
 {

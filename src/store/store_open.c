@@ -88,7 +88,7 @@ static void store_enter_workers(struct store *store)
 {
     for (unsigned i = 0; i < store->worker_count; i++) {
         struct store_worker *sw = store->workers[i];
-        if (sw != NULL) { // left by an opening that failed
+        if (sw != NULL) { // an earlier opening, which failed, has created it
             index_set_reader(&store->index, i, &sw->reader);
             continue;
         }
@@ -399,7 +399,7 @@ void store_close(struct store *store)
     recovery_stop(&store->recovery);
     segment_supply_stop(&store->log);
     retention_stop(&store->retention);
-    index_forget_hurry(&store->writer.forget); // the freeing thread may wait for it
+    index_forget_hurry(&store->writer.forget); // the freeing thread may wait in index_forget_add()
     segment_free_stop(&store->log);
     index_writer_stop(&store->writer);
     recovery_done(&store->recovery);
@@ -424,7 +424,7 @@ void store_close(struct store *store)
         store_mark_clean(store, index_txn);
     }
     stats_sub(COUNTER_cache_bytes, atomic_load(&store->disk.used_bytes));
-    if (atomic_load(&store->disk.disk_trouble_told)) { // this process no longer reports the trouble
+    if (atomic_load(&store->disk.disk_trouble_told)) { // a store that is closed reports no trouble
         stats_sub(COUNTER_degraded_disk, 1);
     }
     store_free(store);

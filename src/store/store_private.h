@@ -59,7 +59,7 @@ struct store {
     atomic_bool verify_always;
     struct store_late late;
     _Atomic uint64_t generation;
-    atomic_uint late_deletes; // queued deletes whose callers have timed out
+    atomic_uint late_deletes; // number of queued deletes whose callers have timed out
     struct store_epochs epochs;
     struct store_doubts doubts;
     struct store_condemned condemned;

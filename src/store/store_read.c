@@ -230,7 +230,7 @@ static void range_give_back(void *ctx)
 // The checksum units that contain a given range of a payload.
 struct read_units {
     uint32_t first, count;
-    uint64_t begin; // payload offset of the first unit
+    uint64_t begin; // offset of the first unit in the payload
 };
 
 static struct read_units units_of(uint64_t begin, uint64_t len)

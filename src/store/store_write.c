@@ -37,13 +37,13 @@ struct store_run {
     struct store_object *object;
     struct segment_reservation reservation;
     uint64_t first_block, generation;
-    uint32_t block_count, payload_len; // as begun; finish may lower them
+    uint32_t block_count, payload_len; // values at begin; store_run_finish() may lower them
     uint32_t begun_len;
     uint32_t header_len, unit_count;
     struct retention_answer answer;
     uint32_t appended_units, written_units;
     uint64_t appended_bytes;
-    uint32_t writing_units; // units that the operation in flight writes
+    uint32_t writing_units; // number of units that the operation in flight writes
     enum run_step step;
     uint64_t began_us; // when the operation in flight began
     bool borrowed;     // the operation in flight uses the segment's descriptor
@@ -57,7 +57,7 @@ struct store_run {
     void (*on_written)(void *ctx, const struct store_place *pages);
     void *watch_ctx;
     struct disk_op op;
-    struct task task; // runs run_go() later if no disk operation will
+    struct task task; // calls run_go() later, if no disk operation is in flight that would call it
     struct iovec iov[CHUNKS_PER_WRITE + 1];
     uint32_t *unit_crc;     // CRC of each unit, little-endian as on disk; stored after `chunks`
     struct chunk *chunks[]; // unit_count entries; NULL unless appended and not yet written
@@ -339,7 +339,8 @@ static void run_op_failed(struct store_run *run, const struct disk_op *op)
         run->err = op->err;
     }
     if (op->err == ERR_UNREADABLE || op->err == ERR_DESCRIPTORS) {
-        return; // nothing was written, so the device has not failed
+        // The segment could not be opened, so nothing was written and the device has not failed.
+        return;
     }
     disk_filling_off(&run->store->disk, "write", op->errno_value != 0 ? op->errno_value : ENOSPC);
 }

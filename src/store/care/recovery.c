@@ -185,7 +185,7 @@ void recovery_adopt_clean(struct recovery *recovery)
 {
     const struct store_format *format = &recovery->disk->dir.format;
     check(format->append_count <= ARRAY_LEN(format->append));
-    check(recovery->was_clean == format->clean); // the store is not marked as open yet
+    check(recovery->was_clean == format->clean); // `format` still has the state of the last process
     for (unsigned i = 0; recovery->was_clean && i < format->append_count; i++) {
         const struct store_append *a = &format->append[i];
         struct segment *segment = segment_log_entry(recovery->log, a->number);
@@ -203,7 +203,8 @@ void recovery_adopt_clean(struct recovery *recovery)
             segment_list_load(segment, header.salt, a->row_count, a->table_id, &found.rows) ==
                 ERR_OK) {
             found.salt = header.salt;
-            (void)segment_log_adopt(recovery->log, segment, &found); // a segment without runs stays
+            // False: the segment has no runs; it stays nevertheless.
+            (void)segment_log_adopt(recovery->log, segment, &found);
         }
         segment_unpin(segment);
     }
@@ -329,7 +330,7 @@ static void rebuild_ended(struct recovery *recovery)
 
 static void rebuild_all(struct recovery *recovery)
 {
-    check(atomic_load(&recovery->is_rebuilding)); // until recovery_ends()
+    check(atomic_load(&recovery->is_rebuilding)); // it stays true until recovery_ends()
     check(atomic_load(&recovery->index->memory.recovering));
     log_info("index_rebuild_begun", "segments=%u", atomic_load(&recovery->log->segment_count));
     stats_add(COUNTER_index_rebuilds, 1);

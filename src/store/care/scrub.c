@@ -137,7 +137,8 @@ static enum err window_read(struct scrub *scrub, struct segment *segment, uint32
                     O_RDONLY | O_DIRECT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (fd < 0) {
         scrub->is_impossible = errno == EINVAL;
-        return ERR_CANCELLED; // no free descriptor, or the file is gone
+        // EINVAL: no O_DIRECT here; else: no free descriptor, or the file is gone.
+        return ERR_CANCELLED;
     }
     bool judges = !scrub->is_direct && disk_io_residency_mode() != DISK_RESIDENCY_NONE;
     if (judges) {
@@ -214,7 +215,8 @@ static enum err run_verify(struct scrub *scrub, const struct scrub_run *run)
         return err;
     }
     check(bytes.len <= RUN_HEADER_MAX);
-    memcpy(scrub->header, bytes.ptr, bytes.len); // copied, because the window will be reused
+    // Copy the header, because a later read reuses the window.
+    memcpy(scrub->header, bytes.ptr, bytes.len);
     if (segment_run_header_decode((struct span){scrub->header, bytes.len}, &h) != ERR_OK ||
         h.number != scrub->number || h.salt != scrub->salt ||
         h.header_offset != run->header_offset || h.header_len != run->header_len ||
@@ -259,9 +261,10 @@ static void run_drop(struct scrub *scrub, const struct scrub_run *run, enum err 
     struct row_wanted wanted = {.header_offset = run->header_offset};
     uint64_t salt;
     if (!segment_pin(segment, scrub->number)) {
-        return; // the segment is being evicted anyway
+        return; // the segment is being evicted, and the run with it
     }
-    (void)!segment_list(segment, on_row_compared, &wanted, &salt); // `wanted.found` has the result
+    // The error does not matter, because `wanted.found` says whether there is a row.
+    (void)!segment_list(segment, on_row_compared, &wanted, &salt);
     if (wanted.found) {
         struct store_place place = segment_row_place(&wanted.row, scrub->number, salt);
         place.segment = segment;
@@ -281,7 +284,7 @@ static bool scrub_run(struct scrub *scrub, const struct scrub_run *run)
         return true;
     }
     enum err err = run_verify(scrub, run);
-    if (err == ERR_CORRUPT) { // verify a second time, as a reader does
+    if (err == ERR_CORRUPT) { // after a mismatch, read and verify once more, as a reader does
         scrub->window_len = 0;
         err = run_verify(scrub, run);
     }

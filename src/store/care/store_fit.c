@@ -86,7 +86,8 @@ static uint64_t files_cost(const struct fitting *f)
 }
 
 #define START_BYTES (1u << 20) // free bytes that a start may need
-#define START_SEGMENTS_MAX 4u  // if removing these does not free enough, removing more will not
+// At most this many are removed for a start, because more would not help if these do not.
+#define START_SEGMENTS_MAX 4u
 static_assert(START_BYTES <= STORE_SIZE_MIN, "a start needs less than the smallest cache");
 static_assert(START_BYTES <= SEGMENT_SIZE_MIN, "one segment may be enough");
 

@@ -104,7 +104,8 @@ bool store_fault_is_steady(void)
 
 bool store_fault_waits(unsigned tries)
 {
-    static const unsigned tries_max = 20000; // a try waits for one millisecond
+    // 20 seconds, because each try waits for one millisecond.
+    static const unsigned tries_max = 20000;
     if (!store_fault_is_steady() || tries >= tries_max) {
         return false;
     }

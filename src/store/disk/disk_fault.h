@@ -25,7 +25,7 @@ enum store_fault {
     STORE_FAULT_ROLL,    // reading a page of the index in a round
     STORE_FAULT_SCRUB,
     STORE_FAULT_PINS,    // writing the list of pins; syncing its folder entry
-    STORE_FAULT_REBUILD, // adding a segment's runs to the index; it can only stall, not fail
+    STORE_FAULT_REBUILD, // adding a segment's runs to the index; this call can only stall, not fail
     STORE_FAULT_TRIM,    // returning the unused bytes of a segment
     STORE_FAULT_COUNT_
 };

@@ -57,7 +57,7 @@ bool disk_format_line(struct span *rest, const char *name, struct span *ret_valu
         !span_equal_cstr(word, name) || line.ptr == NULL) {
         return false;
     }
-    check(ahead.len < rest->len); // so that a loop over lines ends
+    check(ahead.len < rest->len); // each call shortens `rest`, so a loop over lines ends
     *rest = ahead;
     *ret_value = line;
     return true;

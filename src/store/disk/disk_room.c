@@ -29,8 +29,9 @@
 #define TELL_US 60000000u
 #define REFUSED_US 5000000u
 #define REFUSALS_MAX 3u // after this many refusals an older segment is evicted
-#define INODES_MIN 2u   // one for the segment, one for `format` while it is rewritten
-#define VAIN_MAX 3u     // after this many evictions that did not help, the store stops evicting
+// Free inodes that are needed: one for the segment, one for `format` while it is rewritten.
+#define INODES_MIN 2u
+#define VAIN_MAX 3u // after this many evictions that did not help, the store stops evicting
 
 enum { ANSWER_NONE, ANSWER_REFUSED, ANSWER_GRANTED };
 

@@ -34,7 +34,8 @@ void disk_filling_off(struct store_disk *disk, const char *what, int errno_value
     check(what != NULL && errno_value >= 0);
     unsigned pause_ms = atomic_load(&disk->filling_off_ms);
     uint64_t now_us = clock_monotonic_us();
-    if (errno_value == EMFILE || errno_value == ENFILE) { // the disk itself works
+    // With these errors the process lacks descriptors, but the disk works.
+    if (errno_value == EMFILE || errno_value == ENFILE) {
         disk_fall_short(disk, ERR_DESCRIPTORS);
         log_warn_condition("descriptors_short", "cause=%s errno=%d error=%s remedy=%s", what,
                            errno_value, log_quote(span_from_cstr(strerrordesc_np(errno_value))),
@@ -105,7 +106,7 @@ enum err disk_shortage(const struct store_disk *disk)
         return ERR_OK;
     }
     enum err err = (enum err)atomic_load(&disk->short_err);
-    check(err != ERR_OK); // it was set before short_until_us
+    check(err != ERR_OK); // disk_fall_short() sets short_err before short_until_us
     return err;
 }
 

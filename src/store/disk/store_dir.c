@@ -541,7 +541,8 @@ static enum err dir_lock(struct store_dir *dir, struct buf *ret_why)
             dir->path);
         return ERR_IN_USE;
     }
-    unix_socket_folder_is_locked(dir->fd); // admin.socket is here by default
+    // Needed if admin.socket is in this directory, which is the default.
+    unix_socket_folder_is_locked(dir->fd);
     return ERR_OK;
 }
 

@@ -68,7 +68,7 @@ struct store_dir {
     // Guards the rows of condemned keys, to which workers add. Held briefly. Taken after
     // format_lock.
     pthread_mutex_t condemned_lock;
-    bool fresh;       // this process found the directory without a cache, or emptied it
+    bool fresh;       // the cache is empty: the directory had none, or this process emptied it
     bool was_used;    // the directory had a `format` before
     int failed_errno; // errno of the last failure
 };

@@ -12,7 +12,7 @@
 #include "store/policy/policy.h"
 
 #define BATCH_MAX 1024u
-#define RECLAIMS_MAX 8u // at most this many segments are reclaimed to make room for a run
+#define RECLAIMS_MAX 8u // segments that may be evicted to make room for one run, at most
 // The policy gets room for at most this many runs per block of the trace.
 #define RUNS_FOR_BLOCK_MAX 64u
 #define TRIM_PARTS 64u // same value as in segment_trim.c

@@ -75,7 +75,8 @@ void retention_open(struct retention *r, const struct retention_options *o)
     struct policy_options options = {
         .kind = POLICY_EPOCH,
         .capacity_bytes = (uint64_t)log->segments_max * log->segment_size_bytes,
-        .segment_max = log->table_mask + 1, // like the log's table, so no two share an entry
+        // As many as entries in the log's table, so no two segments share an entry.
+        .segment_max = log->table_mask + 1,
         .run_max = (uint32_t)min_u64(UINT32_MAX, max_u64(RUNS_MIN, capacity / BYTES_PER_RUN)),
         .former_max = (uint32_t)min_u64(UINT32_MAX, max_u64(RUNS_MIN, capacity / BYTES_PER_FORMER)),
         .grow = retention_region_grow,
@@ -102,7 +103,8 @@ void retention_open(struct retention *r, const struct retention_options *o)
     r->woken_us = calloc(o->worker_count, sizeof(*r->woken_us));
     check(r->woken_us != NULL);
     r->survivor_max = log->segment_size_bytes / RUN_BYTES_MIN;
-    r->survivors = calloc(r->survivor_max, sizeof(*r->survivors)); // unused pages take no memory
+    // As large as ever needed, because untouched pages take no memory.
+    r->survivors = calloc(r->survivor_max, sizeof(*r->survivors));
     check(r->survivors != NULL);
 }
 
@@ -204,7 +206,7 @@ static bool is_settled(struct segment *segment)
 static void seal_settled_locked(struct retention *r)
 {
     struct segment_log *log = r->log;
-    check(retention_is_ready(r)); // otherwise a segment that is being loaded might be picked
+    check(retention_is_ready(r)); // before that, a segment that is being loaded might be picked
     for (uint32_t i = 0; i <= log->table_mask; i++) {
         struct segment *segment = &log->table[i];
         struct retention_segment *known = &r->segments[i];
@@ -252,7 +254,8 @@ static struct retention_job *job_new_locked(struct retention *r, const struct po
         if (policy_segment_run(r->policy, victim->number, r->survivors[i], &start)) {
             job->pinned[job->count] =
                 policy_segment_is_pinned(r->policy, victim->number, r->survivors[i]);
-            check(job->count == 0 || job->starts[job->count - 1] <= start); // for bsearch()
+            // The offsets are ascending, because bsearch() needs that.
+            check(job->count == 0 || job->starts[job->count - 1] <= start);
             job->starts[job->count++] = start;
         }
     }

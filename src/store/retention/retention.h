@@ -14,8 +14,9 @@
 #include "store/segment/segment_table.h"
 #include "store/store.h"
 
-#define RETENTION_PINS_TRIES 3u // after this many failed jobs in a row, pinned runs are evicted
-#define RETENTION_HISTORY 64u   // ticks whose time is remembered, to convert ages to milliseconds
+// After this many jobs in a row found no room for pinned runs, pinned runs are evicted.
+#define RETENTION_PINS_TRIES 3u
+#define RETENTION_HISTORY 64u // ticks whose time is remembered, to convert ages to milliseconds
 
 struct index_writer;
 struct segment_rows;
@@ -99,14 +100,15 @@ struct retention {
     _Atomic uint64_t state_bytes; // size of the policy's state file
     uint64_t state_bytes_then;    // the file's size when retention was opened
     // Number of POLICY_STORED events lost because a ring was full. The retention thread later finds
-    // the lost runs by listing full segments.
+    // these runs in the lists of full segments.
     atomic_uint lost_runs;
     struct {
-        pthread_mutex_t lock; // held while group_of() runs, which may take other locks
+        pthread_mutex_t lock; // held while group_of() runs; group_of() may take other locks
         store_group_fn group_of;
         void *ctx;
     } names;
-    // Reviews that are wanted: a bit set of enum store_review and RETENTION_REVIEW_*.
+    // Reviews that were asked for and have not begun: a bit set of enum store_review and
+    // RETENTION_REVIEW_*.
     atomic_uint reviews;
     // The review in progress; NULL: none. Only the retention thread sets and uses it.
     struct retention_review *_Atomic review;

@@ -12,7 +12,7 @@
 #include "store/retention/retention_review.h"
 #include "store/segment/segment_log.h"
 
-#define PINS_PERCENT 80u // limit of pinned bytes, relative to the segments that pins may use
+#define PINS_PERCENT 80u // limit of pinned bytes, in percent of the segments that pins may use
 // Pins may not use the segments of slots and of probation, nor this many others: spare segments,
 // the one for survivors, and one that is being freed.
 #define PINS_OTHERS 4u
@@ -181,7 +181,7 @@ void retention_pins_tell(struct retention *r)
     pthread_mutex_lock(&r->lock);
     policy_stats(r->policy, &stats);
     pthread_mutex_unlock(&r->lock);
-    check(stats.pins_refused >= r->pins.refused); // they only rise
+    check(stats.pins_refused >= r->pins.refused); // both counters only rise
     check(stats.pins_lost >= r->pins.lost);
     uint64_t refused = stats.pins_refused - r->pins.refused, lost = stats.pins_lost - r->pins.lost;
     stats_add(COUNTER_cache_pinned_bytes, stats.pinned_bytes - r->pins.bytes);

@@ -14,8 +14,8 @@
 #include "store/segment/segment_list.h"
 #include "store/segment/segment_log.h"
 
-#define STEP_RUNS 128u      // headers read per step
-#define STEP_SEGMENTS 1024u // table entries visited per step
+#define STEP_RUNS 128u      // most headers that one step reads
+#define STEP_SEGMENTS 1024u // most entries of the segment table that one step visits
 
 static_assert((RETENTION_REVIEW_MARKED & (STORE_REVIEW_PINNED | STORE_REVIEW_OTHERS)) == 0,
               "a bit of its own");
@@ -150,7 +150,7 @@ static void run_regroup(struct retention *r, const struct segment_row *row, int 
     check(place.segment_number == review->number);
     place.segment = review->segment;
     if (retention_head_read(r->disk, &place, fd, review->head, &header) != ERR_OK) {
-        return; // a later read reports the error
+        return; // skip the run: if a client reads it later, that read reports the error
     }
     pthread_mutex_lock(&r->names.lock);
     bool knows = r->names.group_of != NULL;

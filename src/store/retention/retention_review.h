@@ -10,7 +10,8 @@
 //
 // All runs of the segments for which retention_segment.wants_review is set.
 #define RETENTION_REVIEW_MARKED 4u
-// Goes with the review that retention_review_again() asks for, so that no other one follows it.
+// A flag that retention_review_again() adds to the review for which it asks. After a review with
+// this flag, no further one is due.
 #define RETENTION_REVIEW_LAST 8u
 
 // Asks for these reviews. Any thread.

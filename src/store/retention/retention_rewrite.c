@@ -39,7 +39,7 @@
 
 #define PIECE_BYTES (4 * STORE_CHECKSUM_UNIT) // bytes per read or write
 #define SYNC_BYTES (4u << 20)
-#define MOVES_AT_ONCE 512u // moves reported to the policy before the lock is released
+#define MOVES_AT_ONCE 512u // moves reported to the policy under one hold of the lock, at most
 
 static_assert(PIECE_BYTES % STORE_CHECKSUM_UNIT == 0, "a piece is verified by itself");
 
@@ -230,7 +230,7 @@ static enum err run_write(struct rewriting *rw, int fd, const struct run_header 
     uint32_t head_bytes =
         layout->intent ? header.header_len : layout->payload_offset - layout->header_offset;
     check(layout->intent || header.payload_len <= PIECE_BYTES);
-    check(to->segment != rw->segment); // survivors move to another segment
+    check(to->segment != rw->segment); // a survivor never moves within its segment
     check(layout->header_offset <= layout->payload_offset);
     check(head_bytes <= RUN_HEADER_MAX + RUN_PAYLOAD_ALIGN);
     segment_unmark_neighbour(to->segment, layout->start, to->first_unit, fd);
@@ -261,7 +261,7 @@ static void reservation_return(const struct segment_reservation *to)
 static enum err run_copy(struct rewriting *rw, const struct segment_row *row)
 {
     struct retention *r = rw->retention;
-    check(rw->move_count < rw->job->count); // `moves` has room for each run
+    check(rw->move_count < rw->job->count); // `moves` has an entry for each run
     struct store_place from = segment_row_place(row, rw->job->number, rw->salt);
     from.segment = rw->segment;
     if (row->is_bad || segment_is_bad(rw->segment, row->header_offset) ||
@@ -373,7 +373,8 @@ static void moves_tell(struct rewriting *rw)
 {
     struct retention *r = rw->retention;
     uint64_t bytes = 0;
-    check(rw->unsent == rw->move_count); // all moves are sent, so each has its result
+    // All moves were sent, and the caller has waited for their results.
+    check(rw->unsent == rw->move_count);
     check(rw->move_count <= rw->row_count);
     for (uint32_t i = 0; i < rw->move_count; i += MOVES_AT_ONCE) {
         pthread_mutex_lock(&r->lock);

@@ -91,7 +91,7 @@ enum err state_condemned_load(struct store_condemned *condemned)
     if (dir->fresh) { // the directory was empty, so no earlier run is left
         state_table_clear(table, STATE_CONDEMNED);
         table->others[STATE_CONDEMNED] = (struct state_row){0};
-        (void)unlinkat(dir->fd, OLD_FILE, 0); // it may not exist
+        (void)unlinkat(dir->fd, OLD_FILE, 0); // fails if there is no such file, which is no error
     } else {
         err = old_file_take(dir->fd, table);
     }

@@ -283,7 +283,7 @@ void state_doubts_tick(struct store_doubts *doubts)
 {
     uint64_t now_ms = clock_monotonic_ms();
     uint64_t since_ms = atomic_load(&doubts->idle_since_ms);
-    check(since_ms <= now_ms); // only this thread sets idle_since_ms
+    check(since_ms <= now_ms); // no race: only this thread sets idle_since_ms
     if (since_ms == 0 || writes_are_open()) {
         atomic_store(&doubts->idle_since_ms, now_ms);
     } else if (now_ms - since_ms > STORE_DOUBT_MS) {

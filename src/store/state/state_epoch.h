@@ -12,7 +12,7 @@
 #define EPOCH_HOLD_COUNT 256u
 
 struct store_epoch_slot {
-    atomic_bool is_used;    // set last; from then on `bucket` and `line` never change
+    atomic_bool is_used;    // set after `bucket` and `line`, which never change from then on
     struct hash128 bucket;  // hash of (origin, bucket)
     unsigned line;          // index of the bucket's row among the rows of STATE_EPOCHS
     _Atomic uint64_t now;   // the epoch that look-ups of this process use
