@@ -444,14 +444,14 @@ uint64_t store_run_bytes_long(const struct store *store);
 bool store_long_promise(struct store *store) MUST_USE;
 void store_long_release(struct store *store);
 // Begins a run of the whole blocks [first_block, first_block + block_count) of `object`. Asks the
-// policy and reserves space for header and payload, evicting the oldest segments if the cache is
-// full. The payload is at most max(store_run_bytes_long(), one block).
+// policy whether to store it, and reserves space for header and payload. The payload is at most
+// max(store_run_bytes_long(), one block).
 //
 // object->generation may still be 0, because the index record names it later. The header then
 // carries a provisional one from store_generation_next().
 //
-// is_part: the reader wants less than the whole object. The policy then admits the run. If it did
-// not, the reader's next part would be fetched from the origin again, with all the others.
+// is_part: the reader wants less than the whole object. The policy then admits the run. Otherwise
+// the reader's next request, for another part, would fetch the whole run from the origin again.
 //
 // Errors are those of stats/refusals.def, counted here. On an error the caller continues without
 // storing.

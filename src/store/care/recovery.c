@@ -238,7 +238,8 @@ static enum err examine_unsealed(struct recovery *recovery, struct segment *segm
     found->end_offset = result.end_offset;
     found->unit_count = result.unit_count;
     found->run_count = result.run_count;
-    // Sealed, because bytes that cannot be read now may be readable later.
+    // Write nothing more to the segment, because the bytes that cannot be read now may be readable
+    // later.
     found->sealed = result.is_partial;
     return err;
 }

@@ -28,10 +28,11 @@ struct disk_room { // used by the supply thread, unless a field says otherwise
     unsigned refusals;      // refusals in a row
     bool has_given;         // a segment was evicted to make room, since the last success or refusal
     unsigned given_in_vain; // evictions that have not helped to create a segment yet
-    uint64_t shown_free_bytes; // the value in the metrics
-    uint64_t index_step_bytes; // by how much the index grows at once; set before threads start
+    uint64_t shown_free_bytes; // the free bytes that the metrics show
+    uint64_t index_step_bytes; // bytes by which the index grows at once; set before threads start
     uint64_t free_bytes; // bytes free for segments, found by the last disk_room_look(); 0: none
-    // whether the index could grow, reported since the last disk_room_look()
+    // Whether the index could grow, as the index writer has reported since the last
+    // disk_room_look().
     atomic_uint index_answer;
     bool was_index_refused; // the index could not grow the last time; used by the index writer
 };

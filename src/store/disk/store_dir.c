@@ -46,11 +46,11 @@
 // another program. It also refuses a non-empty directory without `format`, because that belongs to
 // somebody. Version 1 had no tables of runs.
 //
-// If other users could change the directory, all of this is in its folder `forebay`, which belongs
-// to this user and is closed to others. That is so if another user owns the directory or others may
-// write to it; a Kubernetes emptyDir is both. Others can still remove or rename the folder as a
-// whole, but they cannot change its content. This process is not affected, because it keeps its
-// files open. If others put another folder in its place, the next start refuses that.
+// Other users can change the directory if another user owns it or others may write to it. A
+// Kubernetes emptyDir is both. The entries above are then in its folder `forebay`, which belongs to
+// this user and is closed to others. Others can still remove or rename the folder as a whole, but
+// they cannot change its content. This process is not affected, because it keeps its files open. If
+// others put another folder in its place, the next start refuses that.
 #include "store/disk/store_dir.h"
 
 #include <assert.h>

@@ -7,15 +7,15 @@
 // one. Damaged records count as absent.
 //
 // Room. LMDB extends its file when it runs out of pages. So before a transaction the file grows by
-// the most pages that the transaction may touch. That is a path of pages for each key, but at most
-// all pages of the trees plus those that splits can add. Segments cannot use that room, so the
-// estimate must not be too high. A page takes 34 records (21 with the longest checksums, 4 with the
-// longest headers) or 47 places. A page that was split takes half as many more before it splits
-// again. Removals split no page. A record that gains checksums counts as a put.
+// the most pages that the transaction may touch. The estimate is one path of pages for each key,
+// but at most all pages of the trees plus those that splits can add. It must not be too high,
+// because segments cannot use that room. A page takes 34 records (21 with the longest checksums, 4
+// with the longest headers) or 47 places. After a split, a page takes half as many more before it
+// splits again. Removals split no page. A record that gains checksums counts as a put.
 //
 // A transaction writes each touched page to another page of the file, and the next two transactions
 // cannot reuse the old page. LMDB's file never shrinks. So a transaction takes only as many changes
-// as touch a small part of the cache, or fewer if there is no room. This keeps the index of tiny
+// as touch 1/TXN_PARTS of cache.size, or fewer if there is less room. This keeps the index of tiny
 // objects near the size of its records, however many changes are made at once.
 //
 // One change may remove all runs of a large object, which touches pages, too. The change removes
@@ -438,9 +438,10 @@ static enum err object_add_place(struct index_txn *t, const struct index_change 
     if (index_change_is_whole(c)) {
         if (was_whole) {
             t->blocks -= record->place.block_count;
-            // The new run replaces all places.
         } else if (!is_new && !places_remove(t, record->generation)) {
-            record_put(t, c->hash, record); // the caller may have changed the record's generation
+            // The new run replaces all places, and some of them are left. Write the record now,
+            // because the caller may have changed its generation.
+            record_put(t, c->hash, record);
             return ERR_AGAIN;
         }
         record->flags |= INDEX_WHOLE;

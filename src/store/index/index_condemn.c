@@ -6,8 +6,9 @@
 // A condemned key has a row in `format` (state_condemned.c), which says that its runs below a
 // generation are bad. The row is durable before the batch is committed. If `format` cannot be
 // written, this is counted and the commit goes ahead. The key's known runs are marked as well:
-// every run in the index, every put in the same batch, and the run that was refused. The marks are
-// synced before the commit. A segment in which a run cannot be marked is abandoned.
+// every run in the index, every put that comes earlier in the batch, and the run whose bytes were
+// found to be wrong. The marks are synced before the commit. A segment in which a run cannot be
+// marked is abandoned.
 //
 // A run that fails its checksum is marked, too, when it is removed from the index. This mark needs
 // no sync, because a run that is found again fails its checksum again.

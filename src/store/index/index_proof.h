@@ -51,7 +51,7 @@ enum index_walked index_proof_seek(struct index_walk *walk, const char *key) MUS
 enum index_walked index_proof_next_leaf(struct index_walk *walk) MUST_USE;
 const char *index_proof_leaf(const struct index_walk *walk, unsigned *ret_at);
 
-// Verify the pages that LMDB will read: index_proof_object(): when it looks up a key in "objects".
+// Verify the pages that LMDB will read. index_proof_object(): when it looks up a key in "objects".
 // index_proof_rows(): when it reads up to `max` rows of one generation in "places" from `key` on.
 // Return false if LMDB must not read them, because they are damaged. The index is then dropped.
 bool index_proof_object(struct index *index, struct index_env *env, MDB_txn *txn,

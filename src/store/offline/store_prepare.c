@@ -169,8 +169,8 @@ static bool is_theirs_already(int at_fd, const char *name,
            (st.st_mode & 077) == 0;
 }
 
-// Opens options->dir. With ERR_OK, *ret_fd is -1 if the directory cannot be opened but is already
-// right.
+// Opens options->dir. With ERR_OK, *ret_fd is -1 if the directory cannot be opened, but already
+// belongs to the new owner alone.
 static enum err open_directory(const struct store_prepare_options *options, int *ret_fd,
                                bool *ret_is_new, struct buf *ret_what)
 {

@@ -22,7 +22,7 @@
 
 struct segment {
     uint32_t number, used_bytes, run_count;
-    uint32_t cost_bytes; // how much of the capacity it uses
+    uint32_t cost_bytes; // bytes of the capacity that the segment uses
     uint32_t *blocks;    // its runs in order; each run is one block, given by its index
     uint32_t cap;
 };

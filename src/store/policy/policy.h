@@ -197,11 +197,12 @@ void policy_groups_vacate(struct policy *policy, uint32_t groups);
 // `runs_max` runs. Returns false when all segments are done.
 bool policy_groups_step(struct policy *policy, uint32_t runs_max);
 // Sets the limit on the bytes of all pinned runs together. It is 0 initially, so nothing is pinned.
-// While the pinned runs exceed the limit, no pin keeps its run.
+// While the pinned runs exceed the limit, the policy ignores all pins.
 void policy_pins_set_max(struct policy *policy, uint64_t bytes);
 
 struct policy_group_figures {
-    // Bytes stored, and their limit (0: none). For a pinned group, both cover all pinned groups.
+    // Bytes of the group's stored runs, and their limit (0: none). For a pinned group, both are of
+    // all pinned groups together.
     uint64_t bytes, bytes_max;
     bool is_pinned;
     unsigned share_percent;

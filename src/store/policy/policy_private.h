@@ -15,7 +15,8 @@
 // tick of the run's last use (20 bits, modular) | reuse class (7) | group (5)
 #define POLICY_TICK_BITS 20u
 #define POLICY_TICK_MASK ((1u << POLICY_TICK_BITS) - 1)
-// The greatest age in ticks. A slow sweep gives older stamps this age, before their ticks wrap.
+// The greatest age in ticks. A slow sweep through all stamps lowers greater ages to this one,
+// before the 20 bits of the tick wrap.
 #define POLICY_AGE_MAX (1u << 18)
 
 #define POLICY_CLASSES 74u
@@ -155,11 +156,12 @@ struct policy_followed {
 };
 
 struct policy_monitor {
-    uint32_t key_max;  // keys up to this value are followed
-    uint32_t count;    // keys followed at present
-    uint32_t swept;    // index of the next key that the sweep visits
-    float again_share; // of the latest uses that began with a miss: share with a second request
-    float weight;      // weight of a new event; it rises, so that older counts matter less
+    uint32_t key_max; // keys up to this value are followed
+    uint32_t count;   // keys followed at present
+    uint32_t swept;   // index of the next key that the sweep visits
+    // Share of the latest uses that began with a miss in which a second request followed.
+    float again_share;
+    float weight; // weight of a new event; it rises, so that older counts matter less
     // Weighted number of reuses, by the key's class and its age at the reuse.
     float events[POLICY_CLASSES][POLICY_BUCKETS];
     // Weighted number of keys whose age passed a bucket without reuse. Each entry holds the
@@ -326,10 +328,10 @@ void policy_segments_may_grow(struct policy_segments *segments,
 struct policy_reclaim {
     bool is_full;
     uint32_t best;         // number of the segment with the lowest cost; 0: none
-    uint32_t next;         // index in `sealed` of the latest segment in the round-robin examination
+    uint32_t next;         // index in `sealed` of the segment examined last in round-robin order
     float bar;             // cost of the best segment; the worth that a new run must exceed
     float admitted_rank;   // running mean of the ranks of admitted runs
-    uint32_t misses;       // misses since the latest round-robin examination
+    uint32_t misses;       // misses since a segment was last examined in round-robin order
     double rewrite_credit; // bytes of survivors that may be rewritten now
 };
 

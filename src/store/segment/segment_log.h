@@ -188,10 +188,11 @@ struct segment_log {
         pthread_cond_t wake, free_wake; // wake: for the supply thread; free_wake: the freeing one
         struct segment *spare[SEGMENT_SPARE_MAX];
         unsigned spare_count;
-        struct segment *doomed;   // list of DYING segments that are not unlinked yet
-        struct segment *closable; // list of unlinked segments without pins
-        unsigned doomed_count;    // number of DYING segments that are not unlinked
-        unsigned dying_count;     // number of DYING segments, unlinked or not
+        struct segment *doomed; // list of DYING segments that are not unlinked yet
+        // List of unlinked segments without pins, whose files the freeing thread closes.
+        struct segment *closable;
+        unsigned doomed_count; // number of DYING segments that are not unlinked
+        unsigned dying_count;  // number of DYING segments, unlinked or not
         uint32_t next_number, number_limit;
         enum segment_wish wish;
         struct disk_thread supply, freer;

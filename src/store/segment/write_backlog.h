@@ -11,8 +11,9 @@
 
 // A write that takes longer is slow. After a slow write, readers do not wait for the device.
 #define WRITE_BACKLOG_SLOW_US 250000u
-// The device counts as slow for this long after a slow write. Then it is tried again, because the
-// tasks that wait for it (read-ahead, warm) may be the only ones that would write.
+// The device counts as slow for this long after a slow write. After that, read-ahead and warm may
+// write again. They wait for a fast device, and without a write nobody would learn that it is fast
+// again.
 #define WRITE_BACKLOG_DOUBT_US 1000000u
 // No run begins above this backlog. It is large enough for a burst: a disk of 300 MB/s writes it in
 // most of a second. If limits.max_buffer is small, the limit on queued chunks is reached first.

@@ -126,7 +126,8 @@ void state_pins_put_aside(struct store_pins *pins, const char *why)
 {
     bool is_aside = renameat(pins->disk->dir.fd, PINS_FILE, pins->disk->dir.fd, PINS_FILE_BAD) == 0;
     if (is_aside) { // pins.bad still counts in used_bytes, like any file that existed at the start
-        // bytes_then is cleared first, so that between the two the file counts twice, not never.
+        // Clear bytes_then first. Between the two steps the file then counts twice, which is safer
+        // than not at all.
         atomic_store(&pins->bytes_then, 0);
         atomic_store(&pins->bytes, 0);
     }
