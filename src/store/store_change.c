@@ -72,7 +72,7 @@ static bool delete_is_needless(struct worker *w, struct store *store, struct has
 struct deletion {
     struct index_answer answer;
     struct store *store;
-    struct store_delete *caller; // NULL: timed out, and the caller has its answer
+    struct store_delete *caller; // NULL: the delete timed out, and the caller has its answer
     struct timer timer;
 };
 

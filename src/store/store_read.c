@@ -263,7 +263,7 @@ bool store_range_ready(struct worker *w, struct store *store, const struct store
     struct read_units units = units_of(begin, len);
     struct segment *segment = place->segment;
     struct run_info *info;
-    // False: this process is still writing the run.
+    // Without a header, this process is still writing the run.
     bool has_header = place->header_len > 0;
     if (!segment_is_verified(segment, place->first_unit + units.first, units.count) ||
         (has_header && info_get_nowait(store_worker_of(w), place, false, &info) != ERR_OK)) {
@@ -276,7 +276,7 @@ bool store_range_ready(struct worker *w, struct store *store, const struct store
     bool resident = disk_io_resident(fd, place->payload_offset + begin, len);
     segment_return(segment);
     if (!resident) {
-        // The next read loads them from the device, so it must verify them again.
+        // The next read loads these units from the device, so it must verify them again.
         segment_set_verified(segment, place->first_unit + units.first, units.count, false);
         return false;
     }

@@ -21,7 +21,7 @@
 #define STORE_FORMAT_VERSION_MIN SEGMENT_FORMAT_VERSION
 #define STORE_FORMAT_VERSION_MAX 3u
 #define STORE_DIR_PRIVATE "forebay" // the private folder in a directory that others may change
-// Allowance for lock, format, folders and LMDB's lock file.
+// Disk usage assumed for the files `lock` and `format`, the folders, and LMDB's lock file.
 #define STORE_OVERHEAD_BYTES (128u << 10)
 
 struct store_append {
@@ -38,7 +38,7 @@ struct store_format {
     uint32_t next_segment;    // segment numbers from this one on were never used
     uint64_t next_generation; // generations from this one on were never used
     char boot_id[STORE_BOOT_ID_MAX + 1];
-    uint8_t cuts; // how many boots ended without a clean stop, modulo 256
+    uint8_t cuts; // boots of the machine that ended without a clean stop of Forebay, modulo 256
     bool clean;   // false: a process has opened the cache and not closed it
     // Id of the last commit of the index: at the clean stop, or at the opening if there was none.
     uint64_t index_txn;

@@ -630,7 +630,8 @@ static bool renewal_read(struct renewal *r, struct renewal_copy *ret_copy)
 
 static void renewal_write_locked(struct renewal *r, const struct renewal_copy *copy)
 {
-    check(atomic_load(&r->sequence) % 2 == 0); // the lock excludes other writers
+    // It is even, because the lock keeps other writers out.
+    check(atomic_load(&r->sequence) % 2 == 0);
     check(copy->sums.len <= STORE_SUMS_MAX);
     atomic_fetch_add(&r->sequence, 1);
     atomic_store(&r->hi, copy->hash.hi);

@@ -14,7 +14,8 @@
 #define RENEWALS_MAX 16384u // size of the table of renewals
 #define RENEWAL_PROBES 8u
 #define RENEWAL_SUMS (sizeof(struct store_sums) / sizeof(uint64_t))
-#define INDEX_READERS_MAX 65u // the workers, and the thread that verifies the whole index
+// One for each worker, and one for the thread that verifies the whole index.
+#define INDEX_READERS_MAX 65u
 
 // An open LMDB environment. The index writer creates and closes it, or the main thread before the
 // writer starts. Workers read it.
@@ -89,8 +90,9 @@ struct index {
     struct index_writer *writer;
     struct index_host host;
     _Atomic(struct index_env *) current; // NULL: no index, and look-ups miss
-    uint32_t opener;                     // random number that identifies this process in records
-    uint8_t cuts;                        // power cuts that this directory has seen, modulo 256
+    // Random number of this process, by which records name the process that validated them.
+    uint32_t opener;
+    uint8_t cuts; // power cuts that this directory has seen, modulo 256
     uint64_t map_bytes;
     uint64_t openings;
     uint64_t step_bytes;              // the file grows in steps of this size
@@ -103,8 +105,8 @@ struct index {
     unsigned reader_count;
     struct index_reader *readers[INDEX_READERS_MAX];
     struct {
-        pthread_mutex_t lock; // held while `renewals` changes
-        unsigned count;       // renewals in the table
+        pthread_mutex_t lock; // a thread holds it while it changes `renewals`
+        unsigned count;       // number of renewals in the table
     } renewing;
     atomic_uint renewal_count; // copy of renewing.count, for readers without the lock
     struct renewal *renewals;

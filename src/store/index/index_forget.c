@@ -5,8 +5,8 @@
 // segment numbers and salts are never reused. A newer place of the same blocks stays, because only
 // the exact place is removed.
 //
-// If the index has no room for a commit, the slice is left out, so that no run and no delete fails
-// because of places that can wait.
+// If the index has no room for a commit, the writer leaves the slice out, so that no run and no
+// delete fails because of places that can wait.
 //
 // A slice is sorted by key, because neighbours share pages of the tree.
 //

@@ -23,7 +23,7 @@ bool index_page_tree(struct span record, struct index_tree *ret_tree) MUST_USE;
 struct index_page_place {
     enum index_table table;
     uint64_t number;
-    uint64_t page_count; // pages in the file; the numbers of children are lower
+    uint64_t page_count; // number of pages in the file; the page number of each child must be lower
     bool is_leaf;
     // All keys are at least `from` and below `to`; NULL: no bound.
     const char *from, *to;

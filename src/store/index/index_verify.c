@@ -42,7 +42,7 @@ struct walker {
     struct index_env env; // the child's own environment, for its walks
     MDB_txn *txn;
     uint64_t page_count, records, bad_records;
-    uint8_t *free_pages; // a bit per page
+    uint8_t *free_pages; // a bit for each page of the file, set if the page is free
     uint64_t began_us;
     int out_fd;
 };

@@ -57,7 +57,7 @@ struct store_replay_options {
     // Length of each block, above 0. The caller keeps the array until store_replay_free().
     const uint32_t *lens;
     uint32_t block_count;
-    uint64_t mean_bytes;        // mean length of a block
+    uint64_t mean_bytes;        // mean length of a block, in bytes
     uint32_t segment_bytes;     // 0: computed from capacity_bytes and mean_bytes
     uint32_t segment_bytes_min; // at least twice the longest block
     uint32_t spares, batch; // segments kept free; events that the policy gets at once, 1 to 1,024

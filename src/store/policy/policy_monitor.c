@@ -32,7 +32,8 @@ static uint32_t monitor_slot(const struct policy_monitor *monitor, uint32_t key)
     uint32_t slot = key * 0x9e3779b1u >> 17;
     static_assert(POLICY_MONITOR_SLOTS == 1u << 15, "as many bits are left");
     while (monitor->slots[slot] != 0 && monitor->followed[monitor->slots[slot] - 1].key != key) {
-        slot = (slot + 1) % POLICY_MONITOR_SLOTS; // ends, because half of the slots are free
+        // The loop ends, because half of the slots are free.
+        slot = (slot + 1) % POLICY_MONITOR_SLOTS;
     }
     return slot;
 }

@@ -125,10 +125,10 @@ static inline unsigned policy_bucket(uint32_t age_ticks)
     unsigned bucket = 1 + 4 * octave + quarter;
     return bucket < POLICY_BUCKETS ? bucket : POLICY_BUCKETS - 1;
 }
-// Start of a bucket, in quarters of a tick.
+// Returns the age at which a bucket begins, in quarters of a tick.
 static inline uint32_t policy_bucket_begin_quarters(unsigned bucket)
 {
-    check(bucket <= POLICY_BUCKETS); // POLICY_BUCKETS: the end of the last bucket
+    check(bucket <= POLICY_BUCKETS); // POLICY_BUCKETS stands for the end of the last bucket
     return bucket == 0 ? 0 : (4 + (bucket - 1) % 4) << (bucket - 1) / 4;
 }
 static inline double policy_bucket_begin(unsigned bucket)

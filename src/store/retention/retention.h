@@ -47,9 +47,10 @@ struct retention_segment {
     // The retention's lock guards the first three fields. is_ranked: the policy knows the segment.
     // is_rank_sealed: the policy knows that the segment is full.
     bool is_ranked, is_rank_sealed;
-    unsigned lost_runs_then; // value of retention.lost_runs when the segment was last listed
-    // The policy learned some runs of the segment from its table, and not whether they are pinned.
-    // Retention thread only.
+    // The value of lost_runs in struct retention when the segment was last listed.
+    unsigned lost_runs_then;
+    // The policy learned some runs of the segment from its table, which does not say whether they
+    // are pinned. Retention thread only.
     bool wants_review;
 };
 

@@ -16,8 +16,9 @@ struct retention_region {
     size_t map_bytes;
     int fd; // -1: plain memory, which is mapped whole and not counted in store.used_bytes
     _Atomic uint64_t counted_bytes; // bytes of the file that are counted in store.used_bytes
-    uint64_t refused_us;            // real time of the last failure to grow; 0: none since it grew
-    bool is_refused;                // the file could not be created or allocated
+    // Real time of the last failure to grow the file; 0: none since it last grew.
+    uint64_t refused_us;
+    bool is_refused; // the file could not be created or allocated
 };
 
 // Maps a file of zeroed bytes. Allocates `least` bytes now; the file may grow to `most`. Returns

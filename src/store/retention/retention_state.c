@@ -135,7 +135,7 @@ static bool file_save(struct retention *r, int fd, uint64_t *reserved)
     uint64_t written = 0;
     size_t len = 1;
     bool well = true;
-    while (well && len > 0) { // ends after the last piece
+    while (well && len > 0) { // policy_save() returns 0 after the last piece, which ends the loop
         pthread_mutex_lock(&r->lock);
         len = policy_save(r->policy, &cursor, bytes + 4);
         check(len <= POLICY_PIECE_MAX);

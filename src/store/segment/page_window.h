@@ -16,8 +16,8 @@ struct page_window {
     bool (*is_short)(void);  // returns whether memory is short
     bool presses;            // the last result of is_short()
     uint64_t unlooked_bytes; // bytes added since the last call of is_short()
-    uint64_t bytes;          // bytes of all ranges
-    unsigned first, count;   // `ranges` is a ring buffer
+    uint64_t bytes;          // total length of all ranges
+    unsigned first, count;   // first entry and number of entries of the ring buffer `ranges`
     struct page_range ranges[PAGE_WINDOW_RANGES];
 };
 

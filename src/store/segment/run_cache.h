@@ -25,7 +25,8 @@ struct run_info {
 struct run_cache {
     struct run_info *entries[RUN_CACHE_SETS][RUN_CACHE_WAYS];
     uint8_t next_way[RUN_CACHE_SETS];
-    unsigned hand; // the set that was emptied last because `bytes` would exceed bytes_max
+    // Index of the set that was emptied last, because `bytes` would have exceeded bytes_max.
+    unsigned hand;
     uint64_t bytes, bytes_max;
 };
 

@@ -58,7 +58,7 @@ struct segment_header {
     uint32_t number;
     uint64_t salt;
     uint64_t size_bytes;
-    uint64_t created_us; // wall clock
+    uint64_t created_us; // wall clock at creation
     uint8_t cache_id[CACHE_ID_LEN];
 };
 void segment_header_encode(const struct segment_header *header, char *ret_sector);
@@ -92,8 +92,8 @@ struct run_header {
     uint64_t salt;
     uint32_t number; // segment number
     uint32_t header_offset, header_len, payload_offset, payload_len;
-    uint32_t end_offset; // the next run may begin here
-    uint32_t first_unit; // ordinal, in the segment, of the run's first checksum unit
+    uint32_t end_offset; // offset after the run, where the next run may begin
+    uint32_t first_unit; // number of the run's first checksum unit, counted in the segment
     uint32_t unit_count;
     uint64_t generation, object_size_bytes;
     uint32_t block_size_bytes, block_count;

@@ -68,7 +68,8 @@ static struct segment_rows *rows_of(struct segment *segment, uint64_t *ret_salt)
     struct segment_log *log = segment->log;
     struct segment_rows *copy = segment_rows_new();
     bool there = true;
-    for (bool whole = false; there && !whole;) { // ends, because the number of runs is bounded
+    // The loop ends, because the number of runs is bounded.
+    for (bool whole = false; there && !whole;) {
         pthread_mutex_lock(&log->rows_guard);
         *ret_salt = segment->salt;
         there = segment->rows != NULL;

@@ -720,7 +720,8 @@ static void scan_read(void *ctx, uint64_t offset, char *buf, size_t len)
         if (failed == 0 && got < 0 && errno == EINTR) {
             continue;
         }
-        if (got <= 0) { // unreadable or truncated bytes count as zeros
+        // Treat bytes that are unreadable, or missing at the end of the file, as zeros.
+        if (got <= 0) {
             size_t hole = got == 0 ? len - done : (size_t)min_u64(4096, len - done);
             memset(buf + done, 0, hole);
             done += hole;

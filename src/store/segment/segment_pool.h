@@ -24,13 +24,13 @@ struct segment_pool {
     unsigned limit;
     pthread_t thread;
     bool runs;
-    atomic_uint waiting; // threads that wait for a descriptor to be returned
+    atomic_uint waiting; // number of threads that wait until another thread returns a descriptor
     struct {
         pthread_mutex_t lock; // held during open(2); workers never take it
         struct segment **open;
         unsigned open_count, hand;
     } guarded;
-    struct { // its lock is held briefly, and no lock is taken under it
+    struct { // the queue of workers; its lock is held briefly, and no lock is taken under it
         pthread_mutex_t lock;
         pthread_cond_t wanted, returned;
         struct segment_opening *first, **last;

@@ -17,10 +17,11 @@ struct segment_push_range {
     struct segment *segment; // not pinned; NULL: this range is free
     uint32_t number;
     uint64_t first, end, bytes;
-    bool counted; // included in the backlog
+    bool counted; // the backlog includes these bytes
 };
 
-// The pusher of one worker.
+// Collects the ranges that one worker wrote, and pushes them. At most one push is in flight:
+// `running`.
 struct segment_pusher {
     struct worker *worker;
     struct segment_log *log;

@@ -14,19 +14,19 @@ struct segment_scan {
     // Called for each complete run header that states its own offset. The header's spans are valid
     // until the call returns. Returns false to stop the scan.
     bool (*on_run)(void *ctx, const struct run_header *header);
-    void *ctx;    // for on_run
-    void *io_ctx; // for the other two
+    void *ctx;    // argument of on_run()
+    void *io_ctx; // argument of the other two callbacks
     uint32_t number;
     uint64_t salt;
     uint64_t size_bytes;
 };
 
 struct segment_scan_result {
-    uint32_t end_offset; // end of everything that was found: writes may continue here
+    uint32_t end_offset; // offset after everything that was found, where writes may continue
     uint32_t unit_count; // checksum units used so far
     uint32_t run_count;
-    uint32_t torn_count; // intents without a header
-    bool is_partial;     // the caller sets it if some bytes could not be read
+    uint32_t torn_count; // number of intents without a run header: incomplete runs
+    bool is_partial;     // some bytes could not be read; the caller sets it
 };
 
 // Scans the segment. Returns ERR_NO_MEMORY, or ERR_CANCELLED if on_run() returned false.

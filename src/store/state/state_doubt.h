@@ -20,11 +20,12 @@ struct store_doubts {
     struct store_disk *disk;
     atomic_bool any;                // false: no bucket was ever in doubt
     struct store_doubt_slot others; // shared by all buckets without a slot
-    atomic_uint count;              // slots in use; a slot stays in use
+    atomic_uint count;              // number of slots in use; it only rises
     struct store_doubt_slot slots[STATE_DOUBTS_MAX];
     // Held while a slot or a doubt is added. No other lock is taken while it is held.
     pthread_mutex_t lock;
-    atomic_uint passings; // orders a write's check for its note and the removal of notes
+    // Incremented between the two steps of a write and of a removal of notes; see state_doubt.c.
+    atomic_uint passings;
     // Monotonic time since which the supply thread has seen no write. 0: it has not checked yet.
     _Atomic uint64_t idle_since_ms;
 };
