@@ -296,7 +296,7 @@ void store_place_unpin(struct store_place *place);
 // and does not interpret them. Unused bytes are zero.
 #define STORE_SUMS_MAX 71u
 struct store_sums {
-    uint8_t len; // 0: nothing is known
+    uint8_t len; // 0: no checksum is known
     uint8_t bytes[STORE_SUMS_MAX];
 };
 

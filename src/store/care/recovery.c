@@ -358,8 +358,8 @@ static uint64_t due_us_locked(struct recovery *recovery)
     return recovery->roll_due_us;
 }
 
-// Returns true if the next action is due. Otherwise waits until then or until an order comes, and
-// returns false.
+// Returns true if the next action is due. Otherwise waits until then, or until a rebuild or a round
+// is ordered, and returns false.
 static bool recovery_wait_locked(struct recovery *recovery)
 {
     uint64_t due_us = due_us_locked(recovery);

@@ -29,9 +29,9 @@ struct scrub {
         pthread_cond_t wake;
         uint64_t bytes_per_s;         // 0: read nothing, unless a round is ordered
         uint64_t ordered_bytes_per_s; // rate of an ordered round; 0: none is ordered
-        unsigned changes;  // how often a rate has changed, or a round was ordered or cancelled
-        bool is_wanted;    // a round must begin at once
-        bool is_cancelled; // the round in progress must end
+        unsigned changes;          // counts changes of a rate, orders of a round, and cancellations
+        bool is_wanted;            // a round must begin at once
+        bool is_cancelled;         // the round in progress must end
         struct disk_thread thread; // started with the first rate above 0
         // Progress of the current or last round, for other threads. elapsed_us is not set.
         struct store_scrub told;

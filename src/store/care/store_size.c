@@ -110,8 +110,8 @@ void store_size_raise(struct store *store, uint64_t segments_bytes)
 
 uint64_t store_size_headroom(const struct store *store)
 {
-    // The two values are not read together. The supply thread changes one after the other, so
-    // `limit` may be above `capacity` for a moment.
+    // The supply thread changes the values of `limit` and `capacity` one after the other, and this
+    // thread reads them without a lock. So `limit` may be above `capacity` for a moment.
     uint64_t limit = atomic_load(&store->disk.segment_limit_bytes);
     uint64_t capacity = atomic_load(&store->disk.capacity_bytes);
     return capacity > limit ? capacity - limit : 0;

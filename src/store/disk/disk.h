@@ -45,7 +45,7 @@ struct store_disk {
     atomic_int filling_off_errno;          // errno of the failure that began the pause
     // Monotonic; until then no run is stored, for the reason short_err.
     _Atomic uint64_t short_until_us;
-    atomic_int short_err; // ERR_DESCRIPTORS or ERR_UNREADABLE
+    atomic_int short_err; // the reason: ERR_DESCRIPTORS or ERR_UNREADABLE
     _Atomic uint64_t read_errors_since_us;
     atomic_uint read_errors;
     _Atomic uint64_t reading_off_until_us;

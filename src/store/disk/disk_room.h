@@ -53,8 +53,9 @@ enum disk_room_answer disk_room_look(struct store_disk *disk, uint64_t segment_c
 void disk_room_wait(struct store_disk *disk, uint64_t missing);
 // Returns true if the file system refused a segment a moment ago, whatever space it reports.
 bool disk_room_refuses(const struct store_disk *disk);
-// Called when a segment could not be created for lack of room, and when one was created. From a
-// refusal until the next success, make_err has an error.
+// Called when a segment could not be created for lack of room, and when one was created.
+// disk_room_refused() sets make_err (disk.h) to ERR_DISK_FULL, and disk_room_granted() clears that
+// error.
 void disk_room_refused(struct store_disk *disk);
 void disk_room_granted(struct store_disk *disk);
 // Called when a segment is evicted so that another can be created, or the index can grow.
@@ -62,7 +63,8 @@ void disk_room_given(struct store_disk *disk);
 // Returns true if evicting a segment may help the index to grow.
 bool disk_room_gives(const struct store_disk *disk);
 // Called by the index writer when the index could not grow and needs an eviction, or when it could
-// grow. Returns true if the supply thread must handle this.
+// grow. Returns true if the caller must wake the supply thread, so that it makes room or learns of
+// the success.
 bool disk_room_answer_index(struct store_disk *disk, bool refused) MUST_USE;
 // Sets the step by which the index grows. Called before threads start.
 void disk_room_set_step(struct store_disk *disk, uint64_t bytes);

@@ -46,7 +46,7 @@ struct renewal {
     atomic_uint sequence; // odd during a change; a reader discards what it read if this has changed
     _Atomic uint64_t hi, lo, generation, validated_mono_ms; // generation 0: empty
     _Atomic uint64_t validated_wall_ms;
-    _Atomic uint64_t sums[RENEWAL_SUMS]; // a struct store_sums
+    _Atomic uint64_t sums[RENEWAL_SUMS]; // the words of a struct store_sums
 };
 static_assert(sizeof(struct store_sums) % sizeof(uint64_t) == 0, "copied by words");
 

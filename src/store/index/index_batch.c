@@ -18,7 +18,7 @@
 #include "store/index/index_writer.h"
 #include "store/segment/segment_log.h"
 
-#define CHANGES_PER_LOOK 16u // changes between two checks of the CPU time
+#define CHANGES_PER_LOOK 16u // changes that are applied between two checks of the CPU time
 static_assert(CHANGES_PER_LOOK < INDEX_BATCH_MAX, "a full batch looks at the time");
 
 // --- order

@@ -12,9 +12,9 @@
 //
 // At most INDEX_FORGET_MAX places wait. At this limit the freeing thread waits, but only after it
 // has returned the space. If the index forgets nothing for INDEX_FORGET_WAIT_MS, the new places
-// stay in the index, and each is removed when a look-up finds it. The thread then does not wait
-// again until the index has forgotten something. A stop does not wait for room, because few places
-// are left then.
+// stay in the index, and each is removed when a look-up finds it. The freeing thread then does not
+// wait again until the index has forgotten something. A stop does not wait for room, because few
+// places are left then.
 #include "store/index/index_forget.h"
 
 #include <stdlib.h>

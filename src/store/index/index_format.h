@@ -8,7 +8,7 @@
 #define INDEX_FORMAT_VERSION 1u
 #define INDEX_OBJECT_KEY_LEN 16u
 #define INDEX_PLACE_KEY_LEN 16u
-#define INDEX_OBJECT_LEN 92u // without checksums
+#define INDEX_OBJECT_LEN 92u // bytes of a record without checksums
 #define INDEX_OBJECT_MAX (INDEX_OBJECT_LEN + 1 + STORE_SUMS_MAX + STORE_DESCRIBED_MAX)
 #define INDEX_PLACE_LEN 60u
 #define INDEX_META_LEN 40u

@@ -303,7 +303,8 @@ static void writer_drop_index(struct index_writer *writer)
         writer->marked = true;
     }
     if (writer->given_up && !index_is_gone(index)) {
-        return; // data.mdb is still there and must not be trusted; the next batch tries again
+        // The file could not be removed and must not be trusted, so the next batch tries again.
+        return;
     }
     enum err err = index_open(index, 0, false);
     if (err != ERR_OK) {

@@ -13,7 +13,7 @@
 #define PERIOD_REQUESTS 2048u
 #define PERIOD_REQUESTS_MIN 512u
 #define PERIOD_MAX_PART 2u
-#define PERIOD_SWEEPS 3u // keys of the monitor swept for each request of a period
+#define PERIOD_SWEEPS 3u // the monitor sweeps this many keys for each request of a period
 #define HALF_LIFE_CAPACITIES 2.0
 // Part of the unused rewrite credit that is left after a period.
 #define CREDIT_KEPT 0.85

@@ -318,8 +318,8 @@ void policy_segments_sweep(struct policy_segments *segments, struct policy_segme
 size_t policy_segments_bytes(uint32_t segment_max, uint32_t run_max);
 void policy_segments_init(struct policy_segments *segments, uint32_t segment_max, uint32_t run_max,
                           void *region);
-// Called once if only policy_segments_bytes(segment_max, 0) bytes are mapped. When more pages are
-// needed, grow() maps them.
+// Sets the callback that maps more pages when they are needed. Called once, if only
+// policy_segments_bytes(segment_max, 0) bytes are mapped.
 void policy_segments_may_grow(struct policy_segments *segments,
                               bool (*grow)(void *ctx, size_t bytes), void *ctx);
 

@@ -417,7 +417,8 @@ static void rank_segment(struct retention *r, struct segment *segment, uint32_t 
     known->lost_runs_then = atomic_load(&r->lost_runs);
     pthread_mutex_unlock(&r->lock);
     if (lists && segment_list(segment, on_row_ranked, &ranking, &salt) != ERR_OK) {
-        stats_add(COUNTER_retention_segments_unlisted, 1); // the segment's runs are not ranked
+        // Without the list, the segment's runs are not ranked.
+        stats_add(COUNTER_retention_segments_unlisted, 1);
     }
     if (ranking.has_added &&
         retention_pins_any(r)) { // a review must find out which of these runs are pinned

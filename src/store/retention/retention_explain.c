@@ -26,7 +26,7 @@ static uint64_t time_since_locked(const struct retention *r, uint32_t age_ticks,
 {
     check(r->policy != NULL);
     unsigned count = r->history_count < RETENTION_HISTORY ? r->history_count : RETENTION_HISTORY;
-    for (unsigned i = 1; i <= count; i++) { // the latest entry first
+    for (unsigned i = 1; i <= count; i++) { // from the latest entry to the oldest
         const struct retention_history *then =
             &r->history[(r->history_count - i) % RETENTION_HISTORY];
         if (now_tick - then->tick >= age_ticks) {

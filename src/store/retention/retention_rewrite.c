@@ -445,7 +445,7 @@ void retention_rewrite(struct retention *r, const struct retention_job *job)
     struct rewriting rw;
     rewriting_init(&rw, r, job);
     if (!segment_pin(rw.segment, job->number)) {
-        rewriting_done(&rw); // the segment was freed in the meantime
+        rewriting_done(&rw); // another thread has freed the segment in the meantime
         return;
     }
     if (segment_list(rw.segment, on_row, &rw, &rw.salt) == ERR_OK &&
@@ -456,7 +456,8 @@ void retention_rewrite(struct retention *r, const struct retention_job *job)
         moves_tell(&rw);
     }
     if (!retention_stopping(r) && !stays_for_pins(&rw)) {
-        segment_free_doom_full(rw.log, rw.segment); // also drops runs that were not copied
+        // The eviction also drops survivors that were not copied.
+        segment_free_doom_full(rw.log, rw.segment);
     }
     segment_unpin(rw.segment);
     rewriting_done(&rw);

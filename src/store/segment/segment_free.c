@@ -339,7 +339,7 @@ void segment_free_start(struct segment_log *log)
 void segment_free_stop(struct segment_log *log)
 {
     if (log->guarded.freer.phase == DISK_THREAD_NEW) {
-        return; // the log may not be open, so its lock may not exist
+        return; // if the log was never opened, its lock does not exist
     }
     disk_thread_stop(&log->guarded.freer, &log->guarded.lock, &log->guarded.free_wake);
 }

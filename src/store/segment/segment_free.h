@@ -6,7 +6,7 @@
 #include "store/segment/segment_log.h"
 
 void segment_free_start(struct segment_log *log);
-// Stops the thread after it has freed the segments that are being evicted.
+// Stops the freeing thread after it has freed the segments that are being evicted.
 void segment_free_stop(struct segment_log *log);
 // Starts the eviction of a segment. Called under the log's lock. `index_forgotten`: the thread must
 // not pass the segment's entries to the index, because the index has none or must keep them.

@@ -23,7 +23,7 @@ enum err segment_list_scan(struct segment *segment, uint64_t salt,
 // Writes the table and the seal of a full segment without holds, and frees its rows.
 void segment_list_seal(struct segment *segment);
 // Writes and syncs the table of a segment that the next process will continue to write. After an
-// error the table is not surely on disk.
+// error the table may be missing or incomplete on disk.
 enum err segment_list_save(struct segment *segment, uint32_t *ret_row_count,
                            uint32_t *ret_table_id) MUST_USE;
 // Reads the table that segment_list_save() wrote.

@@ -591,7 +591,8 @@ bool segment_log_shorten(const struct segment_reservation *reservation, uint32_t
     const struct run_layout *layout = &reservation->layout;
     check(end_offset >= layout->start && end_offset <= layout->end_offset);
     check(end_offset % RUN_ALIGN == 0);
-    check((atomic_load(&segment->pins) & SEGMENT_PIN_COUNT) > 0); // a pinned entry is not reused
+    // The segment is pinned, so its entry is not reused.
+    check((atomic_load(&segment->pins) & SEGMENT_PIN_COUNT) > 0);
     pthread_mutex_lock(&slot->guarded.lock);
     bool last = slot->guarded.current == segment && segment->append_offset == layout->end_offset;
     if (last) {

@@ -499,7 +499,7 @@ void segment_supply_start(struct segment_log *log)
 void segment_supply_stop(struct segment_log *log)
 {
     if (log->guarded.supply.phase == DISK_THREAD_NEW) {
-        return; // the log may not be open, so its lock may not exist
+        return; // if the log was never opened, its lock does not exist
     }
     disk_thread_stop(&log->guarded.supply, &log->guarded.lock, &log->guarded.wake);
 }

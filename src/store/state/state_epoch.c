@@ -207,11 +207,12 @@ void store_epoch_end(struct store_epoch_change *change)
 {
     struct store_epochs *epochs = change->epochs;
     struct store_epoch_slot *slot = change->slot;
-    check(slot != NULL && atomic_load(&slot->open_count) > 0); // the change has begun
+    // The caller has begun the change.
+    check(slot != NULL && atomic_load(&slot->open_count) > 0);
     pthread_mutex_lock(&epochs->guarded.lock);
     uint64_t now = atomic_fetch_add(&slot->now, 1) + 1;
-    uint64_t start =
-        atomic_load(&slot->start); // after `now`, because a change that begins raises `start` first
+    // Read `start` after `now`, because a change that begins raises `start` first.
+    uint64_t start = atomic_load(&slot->start);
     check(now <= start);
     bool is_last = atomic_fetch_sub(&slot->open_count, 1) == 1;
     bool is_held = epochs->guarded.holds[change->bucket.lo % EPOCH_HOLD_COUNT] > 0;
