@@ -547,7 +547,7 @@ struct store_redescription {
     struct hash128 hash;
     uint64_t from, generation, validated_us;
     const struct store_object *object;
-    struct store_sums sums; // len 0: the record keeps its own
+    struct store_sums sums; // len 0: the record keeps its own checksums
 };
 bool store_redescribe(struct worker *w, struct store *store, const struct store_redescription *r,
                       struct store_delete *d) MUST_USE;
@@ -654,7 +654,7 @@ struct store_scrub {
     enum store_scrub_state state;
     uint64_t round; // counted from the start of the process, from 1
     uint32_t segments, segments_done;
-    // Those of segments_done that were skipped: still being written, or gone.
+    // How many of segments_done were skipped, because they are still being written or gone.
     uint32_t segments_left_out;
     uint64_t runs, bytes; // verified in this round
     uint64_t bad_runs;    // runs that failed, and were dropped

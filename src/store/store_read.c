@@ -35,7 +35,8 @@ static enum err info_add(struct store_worker *sw, const struct store_place *plac
 {
     char described[STORE_DESCRIBED_MAX];
     size_t len = 0;
-    check(hash128_equal(header->hash, place->hash)); // segment_run_accept() has compared them
+    // segment_run_accept() has compared the header with the place.
+    check(hash128_equal(header->hash, place->hash));
     struct store_object *object = NULL;
     if (place->is_described && index_described(&sw->store->index, &sw->reader, place->hash,
                                                place->generation, described, &len)) {

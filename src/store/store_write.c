@@ -122,7 +122,7 @@ static void run_give_rest(struct store_run *run)
     if (end < run->reservation.layout.end_offset) {
         // The run keeps the verified marks of all units that were written, also after its end.
         uint32_t units = (uint32_t)max_u64(run->unit_count, run->written_units);
-        // If it fails, the rest stays a hole.
+        // If this fails, the rest stays a hole.
         (void)segment_log_shorten(&run->reservation, end, units);
     }
 }
@@ -133,7 +133,7 @@ static void run_give_up(struct store_run *run)
 {
     struct segment *segment = run->reservation.segment;
     if (!run->touched) {
-        // If it fails, the reservation stays a hole.
+        // If this fails, the reservation stays a hole.
         (void)segment_log_shorten(&run->reservation, run->reservation.layout.start, 0);
     }
     segment_unhold(segment);

@@ -61,7 +61,8 @@ unsigned store_dir_version(int fd);
 
 struct store_dir {
     char *path;
-    int fd, lock_fd, segments_fd, index_fd; // of the directory, the lock file and the two folders
+    // Descriptors of the directory, the lock file and the two folders.
+    int fd, lock_fd, segments_fd, index_fd;
     struct store_format format;
     // Held by a thread that changes and writes `format` while other threads run.
     pthread_mutex_t format_lock;

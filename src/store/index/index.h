@@ -152,8 +152,8 @@ bool index_has_room(const struct index *index, uint64_t bytes);
 // Called on the index writer.
 bool index_fit(struct index *index) MUST_USE;
 // Installs a handler of SIGBUS, which the kernel raises when it cannot read a page of the map. The
-// handler leaves a marker for the next start and ends the process. A failed assertion of LMDB does
-// the same.
+// handler leaves a marker for the next start and ends the process. A failed assertion of LMDB ends
+// the process in the same way.
 void index_guard_install(int index_fd);
 void index_guard_remove(void);
 #define INDEX_BAD_MARKER "bad"

@@ -642,8 +642,8 @@ static enum err apply_delete_at(struct index_txn *t, const struct index_change *
     return ERR_OK;
 }
 
-// Moves the run to its copy, if the index still has the run that was copied. If that was deleted or
-// replaced, changes nothing.
+// Moves the run to its copy, if the index still has the run that was copied. Changes nothing if
+// that run was deleted or replaced.
 static enum err apply_move(struct index_txn *t, const struct index_change *c)
 {
     struct index_record record;

@@ -68,7 +68,7 @@ static void condemn_place(struct condemning *c, const struct store_place *place)
     check(place->segment_number != 0);
     struct segment *segment = segment_log_entry(c->index->log, place->segment_number);
     if (!segment_pin(segment, place->segment_number)) {
-        return; // the segment is being evicted anyway
+        return; // no mark is needed, because the segment is being evicted
     }
     // The last unit before this run may share a page with the run's header. Marking the run may
     // read that page from the device, and then the unit's bytes in it are not verified.

@@ -134,7 +134,7 @@ bool index_described(struct index *index, struct index_reader *reader, struct ha
 // --- places
 
 // Pins a place. Returns false if its segment is gone or its run is marked as bad. `durable`: the
-// place is from LMDB, so it is removed there if the segment is gone.
+// place is from LMDB. If its segment is gone, queues the removal of the place from LMDB.
 static bool view_pin(struct lookup *l, struct store_place *found, bool durable)
 {
     struct segment_log *log = l->index->log;

@@ -472,7 +472,8 @@ uint64_t index_memory_judge_rebuilt(struct index_memory *memory, const struct me
     pthread_mutex_lock(&shard->lock);
     struct memory_entry *entry = atomic_load(entry_link_locked(memory, found->hash));
     if (entry != NULL && entry->version != NULL) {
-        // The key's home has decided which version counts and what its generation is.
+        // Use the version in the entry, because the key's home has decided which version counts and
+        // what its generation is.
         generation = version_is_same(entry->version, found) ? entry->version->generation : 0;
     } else if (entry != NULL && generation < entry->floor) {
         generation = 0;

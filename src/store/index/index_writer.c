@@ -4,7 +4,8 @@
 //
 // - The oldest change is 100 ms old, one change is urgent, or there are 1,024 changes.
 // - The runs of queued puts hold a 16th of the cache. A segment can be evicted only when all its
-//   runs are durable. If the segments written last cannot be evicted, more valuable ones are.
+//   runs are durable. While the segments written last cannot be evicted, the store evicts more
+//   valuable ones instead.
 //
 // The writer syncs the batch's segments and commits the batch in one or more transactions
 // (index_batch.c). Then it removes the changes from the memory side and sends the answers. A crash
@@ -336,7 +337,7 @@ static void writer_commit_failed(struct index_writer *writer, int rc)
         writer_drop_index(writer);
         return;
     }
-    // LMDB could not write a meta page. Opening the file again finds the last good one.
+    // LMDB could not write a meta page. Open the file again, so that LMDB uses the last good one.
     if (rc == MDB_PANIC) {
         index_close(index);
         if (index_open(index, 0, false) != ERR_OK) {

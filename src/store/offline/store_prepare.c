@@ -236,7 +236,8 @@ static enum err give_file(int at_fd, const char *name, const struct store_prepar
     if (fstat(fd, &st) != 0) {
         err = error_from_errno(errno);
     } else if (!S_ISDIR(st.st_mode) && st.st_nlink != 1) {
-        err = ERR_PERMISSION; // its other name may be another user's
+        // Leave the file alone, because its other name may belong to another user.
+        err = ERR_PERMISSION;
     } else if (!S_ISLNK(st.st_mode) && (st.st_uid != options->uid || st.st_gid != options->gid) &&
                fchownat(fd, "", options->uid, options->gid, AT_EMPTY_PATH) != 0) {
         err = error_from_errno(errno);

@@ -17,7 +17,8 @@
 #define HALF_LIFE_CAPACITIES 2.0
 // Part of the unused rewrite credit that is left after a period.
 #define CREDIT_KEPT 0.85
-#define STAMP_SWEEP_TICKS (POLICY_AGE_MAX / 2) // a sweep visits every stamp in this time
+// The sweep visits every stamp once in this many ticks.
+#define STAMP_SWEEP_TICKS (POLICY_AGE_MAX / 2)
 
 static_assert(sizeof(struct policy) < 1u << 20, "the fixed part stays small");
 static_assert(POLICY_AGE_MAX + STAMP_SWEEP_TICKS < POLICY_TICK_MASK / 2, "swept before they wrap");

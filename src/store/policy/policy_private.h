@@ -227,7 +227,7 @@ struct policy_ghost_set {
 };
 
 struct policy_ghost {
-    struct policy_ghost_set *sets; // an array in the region
+    struct policy_ghost_set *sets; // the array of sets, which is in the region
     uint32_t set_count;
 };
 

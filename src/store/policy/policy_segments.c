@@ -160,7 +160,7 @@ static void segment_give_pages(struct policy_segments *segments, struct policy_s
     struct {
         uint32_t page;
         unsigned height;
-    } todo[POLICY_PAGE_ROOTS + HEIGHT_MAX * POLICY_PAGE_CHILDREN]; // depth first
+    } todo[POLICY_PAGE_ROOTS + HEIGHT_MAX * POLICY_PAGE_CHILDREN]; // visit the tree depth first
     unsigned count = 0;
     for (unsigned i = 0; i < POLICY_PAGE_ROOTS; i++) {
         if (segment->pages[i] != 0) {

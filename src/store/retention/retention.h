@@ -87,7 +87,7 @@ struct retention {
     uint64_t *woken_us;   // for each worker: when a refused run last woke the retention thread
     pthread_mutex_t lock; // held for milliseconds at most; the log's lock may be taken under it
     // `lock` guards the fields from here to survivor_max.
-    enum retention_phase phase; // written by retention_enter()
+    enum retention_phase phase; // only retention_enter() changes it
     struct retention_pins pins;
     struct retention_history {
         uint32_t tick;            // tick of the policy's clock

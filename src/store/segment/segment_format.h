@@ -70,7 +70,7 @@ struct segment_seal {
     uint32_t number; // 0: there is no seal
     uint64_t salt;
     uint32_t end_offset, unit_count, run_count;
-    uint32_t row_count, table_id; // of the table at the segment's end
+    uint32_t row_count, table_id; // row count and id of the table at the segment's end
     // Bytes between the last run and the table that were returned to the file system.
     uint32_t given_bytes;
 };

@@ -112,8 +112,8 @@ static bool on_row_forgotten(void *ctx, const struct segment_row *row)
     return true;
 }
 
-// Lists the runs of the segment. Returns false if that is impossible. A round through the index
-// then finds their entries.
+// Lists the runs of the segment. Returns false if they cannot be listed. A round through the index
+// must then find their entries.
 static bool free_list(struct segment *segment, struct forgetting *f)
 {
     *f = (struct forgetting){.number = atomic_load(&segment->number)};

@@ -111,8 +111,8 @@ struct segment_file;
 // names the calling thread. The log holds no lock during a call, unless the comment says otherwise.
 struct segment_host {
     void *ctx;
-    // While opening: trims the files of the directory to cache.size. Moves the files that stay to
-    // the front of the array and returns their number.
+    // While opening: removes files until the rest fits into cache.size. Moves the files that stay
+    // to the front of the array and returns their number.
     size_t (*fit)(void *ctx, struct segment_file *files, size_t count);
     // Supply thread: reports that a turn of its loop begins. Called at least once a second.
     void (*turn)(void *ctx);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The supply thread keeps spare segments ready, so that no worker ever creates, lists or unlinks a
 // file. When there is no space for a spare segment, it picks a segment to evict, and the freeing
-// thread (segment_free.c) removes it. As many segments are being evicted at a time as spare
-// segments are missing.
+// thread (segment_free.c) removes it. The number of segments that are being evicted at a time is
+// the number of missing spare segments.
 //
 // The supply thread reserves space before it creates a file. The file's space becomes free when its
 // descriptor is closed. This may be long after the unlink, because slow readers keep their pins.

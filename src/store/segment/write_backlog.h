@@ -28,7 +28,7 @@ struct write_backlog {
     atomic_bool stalled;             // a run was cancelled, and no write has ended since
     // The device counts as slow until this time, because of a slow write.
     _Atomic uint64_t slow_until_us;
-    atomic_uint writing_count; // writes in flight
+    atomic_uint writing_count; // number of writes in flight
     // Time at which the last write ended, or at which the first of the writes in flight began.
     _Atomic uint64_t moved_us;
 };
