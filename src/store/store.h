@@ -507,12 +507,12 @@ void store_place_unhold(struct store_place *place);
 // When the call returns, the look-ups of all workers see the change. Changes are written to disk
 // later, in batches. A crash loses those that are not on disk.
 
-// Enters a run of the version that object->generation names into the index. Hides all older runs of
-// the key. Takes its own pin and hold until the run is durable. If the disk refuses the run, the
-// run becomes a miss again, and older ones stay hidden. Does nothing if the key has a newer version
-// or a newer delete. `validated_us`: worker time when the request that fetched the run was sent;
-// used if the index does not know the version yet. `sums`: known checksums of the version; NULL:
-// none.
+// Enters a run into the index, as a run of the version that has object->generation. Hides all older
+// runs of the key. Takes its own pin and hold until the run is durable. If the disk refuses the
+// run, the run becomes a miss again, and older ones stay hidden. Does nothing if the key has a
+// newer version or a newer delete. `validated_us`: worker time when the request that fetched the
+// run was sent; used if the index does not know the version yet. `sums`: known checksums of the
+// version; NULL: none.
 void store_put(struct worker *w, struct store *store, const struct store_object *object,
                const struct store_place *place, const struct store_sums *sums,
                uint64_t validated_us);

@@ -22,7 +22,7 @@ uint64_t store_held_bytes(struct store *store)
         }
     }
     pthread_mutex_unlock(&log->guarded.lock);
-    // Adds the segments that are being written.
+    // Add the runs in the segments that are being written.
     for (unsigned i = 0; i < log->slot_max + SEGMENT_SLOTS_APART; i++) {
         struct segment_slot *slot = &log->slots[i];
         pthread_mutex_lock(&slot->guarded.lock);

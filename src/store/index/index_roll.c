@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Verifies the whole index in rounds, at a limited rate, on the recovery thread. The first round
 // begins at the start, unless the child process has verified all of it. Later rounds begin a day
-// after the previous one, or when a segment has gone whose runs could not be listed.
+// after the previous one, or when a segment was freed whose runs could not be listed.
 //
 // A round is a sequence of slices. A slice opens a view and continues after the last key of the
 // previous slice. It reads each page from the file first, because an unreadable page causes an

@@ -5,10 +5,10 @@
 // side is full of them, new runs are refused with the reason index-busy.
 //
 // Slow readers may hold every segment that could be evicted. After INDEX_ROOM_WAIT_MS the batch
-// continues change by change, as long as there is room for one. Then the rest is dropped: its puts
-// become misses, and its deletes are owed. No batch waits again until a transaction has found room.
-// Runs that begin within the next second are refused with the reason index-full. The disk has not
-// failed, so Forebay stores runs again after that.
+// continues change by change, as long as there is room for one more. The rest of the batch is then
+// dropped: its puts become misses, and its deletes are owed. No batch waits again until a
+// transaction has found room. Runs that begin within the next second are refused with the reason
+// index-full. The disk has not failed, so Forebay stores runs again after that.
 #include "store/index/index_room.h"
 
 #include <time.h>

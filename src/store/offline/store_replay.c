@@ -155,7 +155,8 @@ static bool replay_reclaim(struct store_replay *r)
     check(from != r->fresh && from != r->survivors && from != r->probation);
     check(victim.survivor_count <= from->run_count);
     uint32_t next = 0;
-    r->room_bytes += from->cost_bytes; // freed first, because survivors may need the space
+    // Free the victim first, because survivors may need its space.
+    r->room_bytes += from->cost_bytes;
     for (uint32_t i = 0; i < from->run_count; i++) {
         uint32_t block = from->blocks[i];
         uint32_t len = r->lens[block];

@@ -55,9 +55,10 @@ void policy_explain(const struct policy *policy, uint64_t key, unsigned group, u
             }
         }
         why.rank = policy_worth(policy, reuse_class, group);
-        // policy_admit() stores the run of a second request within one use, whatever its worth. The
-        // explanation reports that only if the worth exceeds the bar, or if the runs that would be
-        // evicted are worth nothing.
+        // If a run is requested a second time within one use, policy_admit() stores it, whatever
+        // its worth. The explanation ignores this rule: it reports that the run would be stored
+        // only if its worth exceeds the bar, or if the runs that would be evicted are worth
+        // nothing.
         bool is_worth_it = why.rank > why.bar || policy_replaces_nothing(policy);
         why.would_be_taken = why.would_be_taken && (stamp != POLICY_STAMP_SAME || is_worth_it);
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies the survivors of a segment, run by run, into a segment of survivors. Then the old segment
-// is freed like any other. Runs on the retention thread, while readers still read the old copies.
-// The steps for each run:
+// Copies the survivors of a segment, run by run, into another segment that holds only survivors.
+// Then the old segment is freed like any other. Runs on the retention thread, while readers still
+// read the old copies. The steps for each run:
 //
-//   1. Read its header and payload, and verify each checksum, as for a reader.
+//   1. Read the run's header and payload, and verify each checksum, as for a reader.
 //   2. Write the new copy. If it needs an intent: intent, payload, then header.
 //   3. Sync, after every few MiB, so that the index writer's own sync has little to do.
 //   4. Move the run in the index, if the index still names the old copy. Otherwise a delete or a

@@ -10,8 +10,8 @@
 //   2. The index writer syncs the segment, commits the run's place, and releases the run's hold.
 //   3. The freeing thread writes the table when the last hold is gone. By then all runs that the
 //      index names are synced.
-//   4. The freeing thread writes the seal. It has the number of rows and the id of this writing of
-//      the table.
+//   4. The freeing thread writes the seal, with the number of rows and the id that the table got in
+//      step 3.
 //   5. The index writer marks a bad run in its header and its row, before the commit that removes
 //      the run from the index. If the key is condemned, it also syncs the marks before that commit
 //      (index_condemn.c).

@@ -2,7 +2,7 @@
 // Walks a segment from run to run. A sector holds one of three things:
 //
 // - A run header. The scan reports the run and jumps to its end.
-// - An intent. The run's header follows one sector later. If there is no header, the run is
+// - An intent. The run's header is in the next sector. If there is no header, the run is
 //   incomplete, and nothing will be written to its bytes.
 // - Something else: an incomplete run that was written at once, payload, or nothing yet. The scan
 //   continues with the next sector.

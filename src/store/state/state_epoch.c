@@ -128,7 +128,8 @@ static struct store_epoch_slot *epoch_slot_locked(struct store_epochs *epochs,
     if (row == &state->others[STATE_EPOCHS]) {
         return slot;
     }
-    // The bucket has used the shared epoch until now. This number is equal or higher.
+    // The bucket has used the shared epoch until now. The row gets a number that is equal or
+    // higher.
     row->number = atomic_load(&epochs->others.start);
     return epoch_add(epochs, row, (unsigned)(row - state_table_rows(state, STATE_EPOCHS)));
 }
