@@ -28,9 +28,9 @@
 #define STORE_CHECKSUM_UNIT 65536u // payload bytes per CRC32C; equals CHUNK_SIZE
 // Maximum payload of a run of several blocks, in bytes. A single block may be larger.
 #define STORE_RUN_MAX (4u << 20)
-#define STORE_RUN_BLOCKS_MAX 64u     // 4 MiB of 64 KiB blocks
+#define STORE_RUN_BLOCKS_MAX 64u     // 4 MiB, the longest run, of 64 KiB blocks
 #define STORE_WINDOW_MAX (16u << 20) // maximum object bytes per look-up
-#define STORE_VIEW_PLACES_MAX 256u   // 16 MiB of 64 KiB runs
+#define STORE_VIEW_PLACES_MAX 256u   // 16 MiB, the largest window, of 64 KiB runs
 #define STORE_SMALL_MAX 16384u       // maximum payload for store_read_small(), in bytes
 #define STORE_READ_MAX 262144u       // maximum bytes per store_read (4 checksum units)
 #define STORE_HEADERS_MAX 8192u      // maximum length of an object's rendered reply headers
@@ -82,7 +82,7 @@ struct store_options {
     // removed.
     unsigned min_free_percent;
     uint64_t scrub_bytes_per_s; // rate of the background scrub; 0: no scrub
-    bool verify_always;         // cache.verify: always
+    bool verify_always;         // the setting cache.verify is `always`
     bool must_begin;            // fail if the directory has no cache and cannot have one
     // Largest block of any rule. A segment is at least twice as large.
     uint64_t block_size_bytes_max;
@@ -94,7 +94,7 @@ struct store_options {
     // While memory_is_short() returns true, only this many of the bytes written last stay in the
     // page cache; 0: all of them.
     uint64_t written_pages_bytes;
-    bool (*memory_is_short)(void); // any thread
+    bool (*memory_is_short)(void); // called on any thread
 };
 
 // The options that may change while the store is open.
@@ -143,7 +143,7 @@ enum err store_holders_add(struct store *store, struct store_holder *holders,
 struct store_summary {
     const char *dir;
     uint64_t capacity_bytes, used_bytes, segment_size_bytes;
-    uint64_t objects, blocks; // may lag behind
+    uint64_t objects, blocks; // numbers in the index; may be a little old
     bool degraded;            // the directory, its disk or the index does not work
     bool is_blind;            // look-ups find nothing
     // The reason why nothing is stored or found now. REFUSAL_none: none is known.

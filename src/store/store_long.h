@@ -7,7 +7,7 @@
 
 struct store_long {
     atomic_uint promised; // long runs that were promised and have not begun
-    atomic_uint running;  // long runs that are being written
+    atomic_uint running;  // number of long runs that are being written
     // 1 + the number of segments that this process had created when the last long run was
     // requested; 0: none was.
     atomic_uint made_then;

@@ -25,8 +25,8 @@ struct recovery {
     uint64_t roll_due_us;   // real monotonic time of the next slice
     // Real monotonic time when the last rebuild ended; 0: none yet. Used by the thread.
     uint64_t rebuilt_us;
-    uint64_t salt;             // of the segment that is being examined
-    uint32_t number;           // number of that segment
+    uint64_t salt;             // salt of the segment that is being examined
+    uint32_t number;           // number of the segment that is being examined
     struct segment_rows *rows; // collects the good runs of that segment, or NULL
     unsigned pauses;           // how often the pause before the next rebuild has doubled
     struct {

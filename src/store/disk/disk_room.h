@@ -25,7 +25,7 @@ struct disk_room { // used by the supply thread, unless a field says otherwise
     uint64_t told_us[DISK_ROOM_OF_COUNT_];
     // Monotonic time when a segment was last refused; 0: not since the last success.
     uint64_t refused_us;
-    unsigned refusals;      // refusals in a row
+    unsigned refusals;      // how often in a row the file system refused space
     bool has_given;         // a segment was evicted to make room, since the last success or refusal
     unsigned given_in_vain; // evictions that have not helped to create a segment yet
     uint64_t shown_free_bytes; // the free bytes that the metrics show
@@ -40,7 +40,7 @@ struct disk_room { // used by the supply thread, unless a field says otherwise
 enum disk_room_answer {
     DISK_ROOM_AMPLE,
     DISK_ROOM_NONE,  // no room for another segment, unless one is evicted
-    DISK_ROOM_LATER, // do nothing now; try again later
+    DISK_ROOM_LATER, // do nothing now, and ask again later
     DISK_ROOM_BELOW, // less is free than cache.min_free: evict segments
 };
 

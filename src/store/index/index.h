@@ -11,7 +11,7 @@
 #include "store/index/index_memory.h"
 #include "store/index/index_proof.h"
 
-#define RENEWALS_MAX 16384u // size of the table of renewals
+#define RENEWALS_MAX 16384u // number of entries in the table of renewals
 #define RENEWAL_PROBES 8u
 #define RENEWAL_SUMS (sizeof(struct store_sums) / sizeof(uint64_t))
 // One for each worker, and one for the thread that verifies the whole index.
@@ -44,7 +44,7 @@ struct index_reader {
 // written under the lock `renewing` and read without it.
 struct renewal {
     atomic_uint sequence; // odd during a change; a reader discards what it read if this has changed
-    _Atomic uint64_t hi, lo, generation, validated_mono_ms; // generation 0: empty
+    _Atomic uint64_t hi, lo, generation, validated_mono_ms; // generation 0: the entry is empty
     _Atomic uint64_t validated_wall_ms;
     _Atomic uint64_t sums[RENEWAL_SUMS]; // the words of a struct store_sums
 };

@@ -16,7 +16,7 @@ struct index_txn {
     unsigned places, places_max; // places of large objects removed so far, and their limit
     int64_t blocks;              // net change of the number of blocks in the index
     int rc;                      // LMDB's first error; after it the transaction does nothing more
-    enum err err;                // first error while the file grew
+    enum err err;                // the first error when the file could not grow
 };
 
 // Begins a transaction with room for the next t->changes_max changes, in any order. Of all changes

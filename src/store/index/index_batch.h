@@ -40,7 +40,7 @@ bool index_batch_ready(struct index_batch *batch, struct index *index) MUST_USE;
 struct index_batch_left {
     unsigned puts;    // changes and renewals that may add something
     unsigned deletes; // changes that only remove
-    unsigned forgets; // places to forget
+    unsigned forgets; // number of places to forget
 };
 struct index_batch_left index_batch_left(const struct index_batch *batch);
 // Applies the next changes until they have used `cpu_us` of the thread's CPU time, or until the

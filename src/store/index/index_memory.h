@@ -44,7 +44,7 @@ struct memory_version {
     uint64_t generation, size_bytes, etag_hash;
     uint32_t block_size_bytes;
     _Atomic uint64_t validated_mono_ms, validated_wall_ms;
-    struct store_sums sums;               // from the version's first put
+    struct store_sums sums;               // checksums that came with the version's first put
     _Atomic(struct memory_place *) first; // list of places, newest first
 };
 
@@ -67,7 +67,7 @@ struct memory_entry {
 struct memory_shard {
     _Alignas(64) pthread_mutex_t lock; // guards all changes; no lock is taken under it
     _Atomic(struct memory_entry *) buckets[MEMORY_BUCKETS];
-    struct memory_retired *retired; // guarded by the lock
+    struct memory_retired *retired; // items removed but not freed yet; guarded by the lock
 };
 
 // The epoch that a reader announces; 0 while it does not read.

@@ -13,7 +13,7 @@
 // A batch is written this long after its first change. Including sync and commit, it is on disk in
 // less than 200 ms.
 #define INDEX_LINGER_MS 100u
-#define INDEX_RENEW_LINGER_MS 500u // the same delay for renewals
+#define INDEX_RENEW_LINGER_MS 500u // like INDEX_LINGER_MS, for renewals
 static_assert(INDEX_RENEW_LINGER_MS > INDEX_LINGER_MS, "renewals can wait for other changes");
 // Owed deletes are retried after this delay. It doubles after each failure, up to 64 times as long.
 #define INDEX_AGAIN_MS 1000u
@@ -74,7 +74,7 @@ struct index_change {
     struct store_place place;                      // PUT, MOVE: the place is pinned and has a hold
     struct index_move *move;                       // MOVE
     struct index_answer *answer;                   // the answer that a worker waits for, or NULL
-    struct index_waiter *waiter;                   // the thread that waits, or NULL
+    struct index_waiter *waiter;                   // the thread that waits for this change, or NULL
     enum err err;
     bool is_in; // the change is committed
 };

@@ -113,7 +113,7 @@ struct policy_event {
     uint32_t stamp;          // the stamp that policy_admit() returned
     uint32_t group;          // group of the rule that now applies to the run
     enum policy_event_kind kind;
-    bool is_part;      // as passed to policy_admit()
+    bool is_part;      // the value that was passed to policy_admit()
     bool on_probation; // policy_admit() returned POLICY_PROBATION
 };
 

@@ -157,7 +157,7 @@ struct policy_followed {
 
 struct policy_monitor {
     uint32_t key_max; // keys up to this value are followed
-    uint32_t count;   // keys followed at present
+    uint32_t count;   // number of keys followed at present
     uint32_t swept;   // index of the next key that the sweep visits
     // Share of the latest uses that began with a miss in which a second request followed.
     float again_share;
@@ -188,7 +188,7 @@ void policy_monitor_decay(struct policy_monitor *monitor, double half_lives);
 
 // --- policy_rank.c -------------------------------------------------------------------------------
 
-#define POLICY_RANK_MAX 1e15f // above every rank
+#define POLICY_RANK_MAX 1e15f // higher than any rank
 
 // A level is the logarithm of a rank in one byte, with eight levels per octave. Level 0 is rank 0.
 struct policy_ranks {
@@ -282,7 +282,7 @@ struct policy_sealed {
 struct policy_segments {
     // These three arrays are in the region.
     struct policy_segment *table; // indexed by the number modulo table_size
-    struct policy_sealed *sealed; // unordered
+    struct policy_sealed *sealed; // in no order
     union policy_page *pages;
     // page_count: pages mapped. page_used: pages that have ever been taken, page 0 included.
     // page_free: first page of the free list; 0: the list is empty.
@@ -291,7 +291,7 @@ struct policy_segments {
     bool (*grow)(void *ctx, size_t bytes); // NULL: all pages are mapped
     void *grow_ctx;
     uint64_t group_bytes[POLICY_GROUPS]; // bytes of the stored runs of each group
-    uint32_t pinned_groups;              // bit set of groups
+    uint32_t pinned_groups;              // bit set of the groups whose runs count in pinned_count
 };
 
 struct policy_segment *policy_segments_find(const struct policy_segments *segments,

@@ -81,7 +81,7 @@ struct retention {
     // admitted, the oldest segment is evicted, and no field below is used except the phase.
     struct policy *policy;
     struct retention_region region;     // memory of the policy's arrays
-    struct retention_segment *segments; // indexed like the log's table
+    struct retention_segment *segments; // the same index as in the log's table
     struct policy_ring *rings;          // one for each worker, then one for the index writer
     unsigned ring_count;
     uint64_t *woken_us;   // for each worker: when a refused run last woke the retention thread
@@ -95,7 +95,7 @@ struct retention {
     } history[RETENTION_HISTORY]; // ring buffer of the times of past ticks
     unsigned history_count;       // entries written so far
     uint32_t *survivors;          // buffer for policy_victim()
-    uint32_t survivor_max;        // entries of `survivors`
+    uint32_t survivor_max;        // number of entries of `survivors`
     uint64_t saved_us;            // real time of the last save; retention thread only
     pthread_t thread;
     _Atomic uint64_t state_bytes; // size of the policy's state file

@@ -102,7 +102,7 @@ struct run_header {
     int64_t last_modified;
     // After decoding, the strings and unit_crcs point into the decoded bytes.
     struct span realm, bucket, key, etag, version_id, headers;
-    const char *unit_crcs; // 4 bytes each, little endian
+    const char *unit_crcs; // checksums of the units, 4 bytes each, little endian
 };
 
 // Returns the length of a header with these strings and that many units; 0 if a string is too long.
@@ -138,7 +138,7 @@ uint64_t segment_run_object_blocks(uint64_t object_size_bytes, uint32_t block_si
 
 // The offsets of the parts of a run that begins at `start`, a multiple of RUN_ALIGN.
 struct run_layout {
-    bool intent; // an intent sector at `start`
+    bool intent; // the run begins with an intent sector at `start`
     uint32_t start, header_offset, payload_offset;
     uint64_t end_offset;
 };

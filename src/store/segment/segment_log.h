@@ -41,7 +41,7 @@ enum segment_wish {
 // table takes memory only where there are segments. `verified`, `bad` and `rows` are freed with the
 // segment.
 struct segment {
-    atomic_uint number; // 0: free
+    atomic_uint number; // 0: the entry is free
     atomic_uint pins;   // the pin count and the two flags; 0: no segment
     // Number of runs that are being written or are not yet in the index. While not 0, the segment
     // is not evicted.
@@ -174,7 +174,7 @@ struct segment_log {
     // Held by a thread while it writes tables or marks, so it may be held for long. Taken before
     // the log's lock or rows_guard.
     pthread_mutex_t seal_lock;
-    atomic_uint made;           // segments created since the start
+    atomic_uint made;           // number of segments created since the start
     atomic_bool names_unsynced; // segments were created since the folder was last synced
     atomic_uint segment_count;  // files, including unlinked ones that are still open
     atomic_uint room;           // number of spare segments; a hint for threads without the lock

@@ -32,7 +32,7 @@ uint32_t segment_table_bytes(uint32_t row_count);
 struct segment_table_id {
     uint32_t number;
     uint64_t salt;
-    uint32_t id; // random
+    uint32_t id; // random, so that two writings of the table differ
 };
 
 // A growing array of rows. Its pages have the format of the table on disk. Only
