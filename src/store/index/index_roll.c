@@ -7,8 +7,9 @@
 // previous slice. It reads each page from the file first, because an unreadable page causes an
 // error there but SIGBUS in the map. It verifies the page, and the checksums of its records. It
 // queues the removal of each place whose segment is gone. Then it closes the view, because an open
-// view keeps LMDB from reusing pages. If a page is bad, or more than a hundredth of the records,
-// the index is dropped and rebuilt from segments. index_verify.c uses the same limit at the start.
+// view keeps LMDB from reusing pages. If a page is bad, or more than a hundredth of the records
+// are, the index is dropped and rebuilt from segments. index_verify.c uses the same limit at the
+// start.
 //
 // A round that was completed in one environment has verified all pages that this process did not
 // write. Between two slices the trees change only in pages that this process writes.

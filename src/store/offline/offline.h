@@ -46,7 +46,7 @@ struct store_prepare_options {
 enum err store_prepare(const struct store_prepare_options *options, struct buf *ret_what) MUST_USE;
 
 // Removes a directory that has a cache of this format and is not in use. Leaves any other directory
-// as it is. For a directory that the caller has created for itself. May block.
+// as it is. For callers that have created the directory for their own use. May block.
 void store_discard(const char *path);
 
 // --- store_replay.c: what the retention policy would have kept -----------------------------------

@@ -6,7 +6,7 @@
 
 // A new run is admitted if its rank exceeds the bar by this factor. On a tie, the stored run stays.
 #define MARGIN 1.3f
-#define MARGIN_NEW 2.0f  // factor instead of MARGIN for a run that was never read again
+#define MARGIN_NEW 2.0f  // this factor replaces MARGIN for a run that was never read again
 #define MARGIN_PART 2.0f // additional factor if a part of a new object is requested
 // In hits per tick: a hundredth of a hit while the whole capacity is requested. A run of less worth
 // does not justify the write, whatever its rule, unless it replaces runs that are gone. A bar below

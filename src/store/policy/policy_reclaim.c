@@ -7,6 +7,7 @@
 //   - when the segment is sealed,
 //   - when the segment has the lowest stored cost,
 //   - round robin, one segment after every few misses.
+//
 // The cost of the cheapest segment is the bar that a new run's worth must exceed.
 #include "store/policy/policy_private.h"
 

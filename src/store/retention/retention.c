@@ -8,6 +8,7 @@
 //   - tells the policy which runs are in the segments found at the start, unless the knowledge that
 //     an earlier process saved includes those runs (retention_state.c);
 //   - saves the policy's knowledge every few minutes.
+//
 // The supply thread picks the segment to evict. The freeing thread reports freed segments.
 //
 // If a ring is full, events are lost and counted. After a lost read the policy knows a little less.

@@ -88,8 +88,8 @@ void segment_return(struct segment *segment)
     }
 }
 
-// Takes the descriptor out of the word and returns it. Returns -1 if the descriptor is in use. With
-// `gently`, also returns -1 if it was used lately, and clears that bit.
+// Takes the descriptor out of the segment's word `file` and returns it. Returns -1 if the
+// descriptor is in use. With `gently`, also returns -1 if it was used lately, and clears that bit.
 static int file_take(struct segment *segment, bool gently)
 {
     uint64_t file = atomic_load(&segment->file);

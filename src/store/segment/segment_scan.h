@@ -7,7 +7,7 @@
 
 struct segment_scan {
     // Fills `buf` with `len` bytes of the segment, all below size_bytes. Sets bytes that cannot be
-    // read to zero, and the scan continues after them.
+    // read to zero, so that the scan continues after them.
     void (*read)(void *ctx, uint64_t offset, char *buf, size_t len);
     // Returns the next offset >= `offset` that may hold data. NULL if the caller cannot tell.
     uint64_t (*next_data)(void *ctx, uint64_t offset);

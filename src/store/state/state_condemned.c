@@ -13,8 +13,9 @@
 // By then the runs that the index knows are marked in their segments (index_condemn.c), but a
 // rebuild may find others again.
 //
-// Before the next process serves any request, it hides the keys of all rows. It deletes them, and
-// skips their runs in segments. Rows are removed only when the directory is emptied.
+// Before the next process serves any request, it hides the keys of all rows. It also queues their
+// deletes. Recovery skips their runs in segments. Rows are removed only when the directory is
+// emptied.
 //
 // At most STATE_CONDEMNED_MAX keys have a row. A further key replaces the row with the lowest
 // generation. From then on, no run in a segment below that generation is trusted, whatever its key.
