@@ -269,9 +269,9 @@ struct segment;
 struct store_place {
     struct segment *segment;
     uint32_t segment_number;
-    uint32_t header_offset; // in the segment, bytes
+    uint32_t header_offset; // offset in the segment, in bytes
     uint32_t header_len;
-    uint32_t payload_offset; // in the segment, bytes
+    uint32_t payload_offset; // offset in the segment, in bytes
     uint32_t payload_len;
     uint64_t salt;
     uint64_t generation;

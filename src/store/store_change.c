@@ -19,7 +19,7 @@ void store_put(struct worker *w, struct store *store, const struct store_object 
 {
     check(object->generation != 0);
     check(place->segment != NULL);
-    // It must be the place of a complete run, not of one that is still being written.
+    // `place` must be the place of a complete run, not of one that is still being written.
     check(place->header_len > 0 && place->block_count > 0);
     check(sums == NULL || sums->len <= STORE_SUMS_MAX);
     if (!store->disk.attached) {

@@ -15,7 +15,8 @@ uint64_t store_held_bytes(struct store *store)
     for (uint32_t i = 0; i <= log->table_mask; i++) {
         const struct segment *segment = &log->table[i];
         if (segment->state == SEGMENT_SEALED && segment->recovered) {
-            bytes += log->segment_size_bytes; // not examined yet, so it counts as full
+            // Recovery has not examined the segment yet, so it counts as full.
+            bytes += log->segment_size_bytes;
         } else if (segment->state == SEGMENT_SEALED || segment->state == SEGMENT_SPARE) {
             check(segment->append_offset >= SEGMENT_DATA_OFFSET);
             bytes += segment->append_offset - SEGMENT_DATA_OFFSET;

@@ -276,7 +276,8 @@ static void store_open_degraded(struct store *store, const struct store_options 
         if (store->disk.dir.format.state.others[STATE_HOLDERS].number == 0) {
             state_holders_load(&store->disk, options->holders, options->holder_count);
         }
-        store_enter_workers(store); // later, only each worker could set its own slot
+        // Set all slots now, because later each worker can set only its own.
+        store_enter_workers(store);
         store_late_start(store, options);
     }
 }

@@ -651,7 +651,8 @@ void store_run_finish(struct store_run *run, uint32_t block_count,
         run->header_len -= 4 * (run->unit_count - run_unit_count(run->payload_len));
         run->unit_count = run_unit_count(run->payload_len);
     }
-    worker_defer(run->worker, &run->task); // so that done() does not run inside this call
+    // A task calls run_go() later, so that done() does not run inside this call.
+    worker_defer(run->worker, &run->task);
 }
 
 void store_run_abort(struct store_run *run)

@@ -256,7 +256,7 @@ static void examine(struct recovery *recovery, struct segment *segment, bool reb
         return;
     }
     if (err != ERR_OK) {
-        return; // it cannot be read now, so its places are misses
+        return; // the segment cannot be read now, so its places are misses
     }
     struct segment_found found = {
         .salt = header.salt, .end_offset = recovery->log->segment_size_bytes, .sealed = true};

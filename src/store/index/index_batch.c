@@ -219,7 +219,7 @@ static enum err change_apply(struct index *index, struct index_txn *t, struct in
     } else if (c->kind == INDEX_PUT_REBUILT) {
         struct memory_put found = put_of(c);
         c->generation = index_memory_judge_rebuilt(memory, &found);
-        // Also cancel it if the key's home has given it another generation since
+        // Also cancel the change if the key's home has given the version another generation since
         // index_batch_ready().
         if (c->generation == 0 || c->generation != generation) {
             return ERR_CANCELLED;

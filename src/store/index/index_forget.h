@@ -10,8 +10,9 @@
 
 #define INDEX_FORGET_MAX 65536u  // the most places in the list
 #define INDEX_FORGET_SLICE 1024u // places that one batch forgets: as many as it may put
-#define INDEX_FORGET_SLICE_LAST (INDEX_FORGET_MAX / 8) // the same while the store stops
-#define INDEX_FORGET_WAIT_MS 10000u                    // the freeing thread's longest wait for room
+// Like INDEX_FORGET_SLICE, while the store stops.
+#define INDEX_FORGET_SLICE_LAST (INDEX_FORGET_MAX / 8)
+#define INDEX_FORGET_WAIT_MS 10000u // the freeing thread's longest wait for room
 
 struct index_txn;
 

@@ -8,10 +8,10 @@
 #define MARGIN 1.3f
 #define MARGIN_NEW 2.0f  // this factor replaces MARGIN for a run that was never read again
 #define MARGIN_PART 2.0f // additional factor if a part of a new object is requested
-// In hits per tick: a hundredth of a hit while the whole capacity is requested. A run of less worth
-// does not justify the write, whatever its rule, unless it replaces runs that are gone. A bar below
-// this counts as 0. When a data set is read only once, colliding keys make some of its runs look as
-// if they were read again. Because of this limit, their worth counts as 0.
+// The least worth, in hits per tick: a hundredth of a hit while the whole capacity is requested. A
+// run of less worth does not justify the write, whatever its rule, unless it replaces runs that are
+// gone. A bar below this counts as 0. When a data set is read only once, colliding keys make some
+// of its runs look as if they were read again. Because of this limit, their worth counts as 0.
 #define WORTH_LEAST (0.01f / POLICY_CAPACITY_TICKS)
 // If clients request more than this share of missed runs again soon after the miss, all missed runs
 // are stored.

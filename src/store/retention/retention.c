@@ -76,7 +76,8 @@ void retention_open(struct retention *r, const struct retention_options *o)
     struct policy_options options = {
         .kind = POLICY_EPOCH,
         .capacity_bytes = (uint64_t)log->segments_max * log->segment_size_bytes,
-        // As many as entries in the log's table, so no two segments share an entry.
+        // The policy's table has as many entries as the log's, so that no two segments share an
+        // entry.
         .segment_max = log->table_mask + 1,
         .run_max = (uint32_t)min_u64(UINT32_MAX, max_u64(RUNS_MIN, capacity / BYTES_PER_RUN)),
         .former_max = (uint32_t)min_u64(UINT32_MAX, max_u64(RUNS_MIN, capacity / BYTES_PER_FORMER)),
@@ -104,7 +105,7 @@ void retention_open(struct retention *r, const struct retention_options *o)
     r->woken_us = calloc(o->worker_count, sizeof(*r->woken_us));
     check(r->woken_us != NULL);
     r->survivor_max = log->segment_size_bytes / RUN_BYTES_MIN;
-    // As large as ever needed, because untouched pages take no memory.
+    // Allocate the largest size that is ever needed, because untouched pages take no memory.
     r->survivors = calloc(r->survivor_max, sizeof(*r->survivors));
     check(r->survivors != NULL);
 }

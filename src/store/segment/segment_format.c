@@ -73,7 +73,7 @@
 // - salt, segment number and offset are those of the place that was read, and
 // - realm, bucket and key are the requested ones.
 //
-// It accepts payload if the CRC of its unit is right.
+// The reader accepts a unit of payload if the unit's CRC is right.
 #include "store/segment/segment_format.h"
 
 static const char magic_segment[8] = {'F', 'B', 'S', 'E', 'G', 'M', 'T', '1'};

@@ -212,7 +212,8 @@ void segment_log_open(struct segment_log *log, const struct segment_log_options 
     log->segment_cost_bytes = segment_cost_bytes(disk->dir.format.segment_size_bytes);
     log->unit_max = log->segment_size_bytes / RUN_PACKED_MAX;
     log->slot_max = options->worker_count;
-    log->table_mask = SEGMENT_TABLE_MAX - 1; // for segment_log_limit(): the largest possible table
+    // Assume the largest possible table during segment_log_limit().
+    log->table_mask = SEGMENT_TABLE_MAX - 1;
     segment_log_limit(log);
     log->guarded.next_number = disk->dir.format.next_segment;
     segment_pool_init(&log->pool, disk->dir.segments_fd, options->descriptors_max);

@@ -14,7 +14,7 @@ struct segment_log;
 struct write_backlog;
 
 struct segment_push_range {
-    struct segment *segment; // not pinned; NULL: this range is free
+    struct segment *segment; // the segment of the range, not pinned; NULL: this entry is free
     uint32_t number;
     uint64_t first, end, bytes;
     bool counted; // the backlog includes these bytes

@@ -392,8 +392,8 @@ static unsigned supply_spare_wanted(const struct segment_log *log, bool *ret_amp
     if (most < SPARE_SEGMENTS_MIN) {
         return most < SEGMENT_REWRITE_SEGMENTS_MIN ? 1 : 2;
     }
-    // One for each slot, whose segment may become full, one for survivors, and two because creating
-    // the next ones takes time.
+    // Keep one spare segment for each slot, whose segment may become full, one for survivors, and
+    // two because creating the next ones takes time.
     unsigned wanted = log->slot_count + 2 + (log->host.has_survivors(log->host.ctx) ? 1 : 0);
     wanted += log->host.has_long_runs(log->host.ctx) ? SPARE_LONG : 0;
     check(wanted <= SEGMENT_SPARE_MAX);
