@@ -45,7 +45,7 @@ struct access_keys {
     struct arena *arena;
     struct access_keys_principal *principals; // sorted by id
     size_t count;
-    struct span *realms; // those of the file, and those kept from earlier tables
+    struct span *realms; // the realms that the file names, and realms kept from earlier tables
     size_t realm_count;
 };
 
@@ -250,7 +250,7 @@ static int mapping_key(struct keys_reader *reader, const yaml_node_t *key, const
 static void warn_of_prefix(struct keys_reader *reader, const yaml_node_t *node, struct span prefix)
 {
     struct s3_path path;
-    struct span folder = prefix; // a last segment may go on, so that "a/." becomes "a/.b"
+    struct span folder = prefix; // up to the last '/', because "a/." also begins "a/.b"
     while (folder.len > 0 && folder.ptr[folder.len - 1] != '/') {
         folder.len--;
     }
@@ -695,8 +695,9 @@ bool access_keys_allowed(const struct access_keys_principal *p, const struct s3_
     struct s3_path path;
     bool ok = is_allowed(p, effect);
     for (unsigned reading = 0; ok && reading < S3_PATH_READINGS; reading++) {
-        // A listing without ".." needs no right on the path: access_keys_may_see() judges each name
-        // in it, and a prefix such as "a/." is the start of good names.
+        // A listing needs no right on the path unless its prefix has a "..": access_keys_may_see()
+        // judges each name in the listing, and a prefix such as "a/." is also the start of allowed
+        // names.
         if (s3_key_as_path(effect->key, reading, &path) &&
             (effect->scope == S3_SCOPE_KEY ? path.differs : path.climbs)) {
             as_path.key = (struct span){path.text, path.len};

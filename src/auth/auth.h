@@ -29,7 +29,7 @@ struct access_keys_principal {
     unsigned allow_count;
     // Principals of one realm share cached bytes. Empty for the common realm.
     struct span realm;
-    // Credentials for this principal's requests at the origin. NULL: those of the origin.
+    // Credentials for this principal's requests at the origin. NULL: the origin's own apply.
     const struct sigv4_credentials *origin_credentials;
 };
 
@@ -51,8 +51,8 @@ const struct span *access_keys_realms(const struct access_keys *table, size_t *r
 // gets another number later shares nothing with its earlier cached bytes. Call it before any other
 // thread sees `table`. Returns ERR_NO_MEMORY if memory is short.
 enum err access_keys_number_realms(struct access_keys *table, const uint64_t *numbers) MUST_USE;
-// Adds the realms that only `before` has. A later file may name them again, so a write must still
-// invalidate what is cached for them. Call it before any other thread sees `table`. Returns
+// Adds the realms that `before` has and `table` lacks. A later file may name them again, so a write
+// must still invalidate their cached objects. Call it before any other thread sees `table`. Returns
 // ERR_NO_MEMORY if memory is short.
 enum err access_keys_keep_realms(struct access_keys *table,
                                  const struct access_keys *before) MUST_USE;

@@ -297,7 +297,8 @@ static enum err take_trailer_signature(struct aws_chunked_decoder *d, struct spa
         return ERR_BAD_REQUEST;
     }
     enter(d, AT_SIGNED_TRAILER);
-    // Without verification, it is enough that there is a signature.
+    // Without has_signatures nothing is verified. The trailer must have a signature, but any is
+    // accepted.
     return d->has_signatures
                ? verify_signature(d, "AWS4-HMAC-SHA256-TRAILER", "", &d->trailer_hash, value.ptr)
                : ERR_OK;

@@ -127,12 +127,12 @@ enum s3_allow_ops {
 };
 
 enum s3_scope {
-    S3_SCOPE_SERVICE, // no bucket. LIST may be granted on any bucket, each other right only on "*"
+    S3_SCOPE_SERVICE, // no bucket. LIST may be on any bucket; each other right must be on "*"
     S3_SCOPE_BUCKET,  // the whole bucket
     S3_SCOPE_PREFIX,  // all keys that begin with `key`
     S3_SCOPE_KEY,     // one key
-    // Any part of the bucket: one of the rights, for any prefix, is enough here. If the request
-    // names keys in its body, they are checked once the body has been read.
+    // An unknown part of the bucket. One of the needed rights, on any prefix, is enough at this
+    // point. If the request names keys in its body, they are checked once the body has been read.
     S3_SCOPE_SOMEWHERE,
 };
 
@@ -144,8 +144,8 @@ struct s3_effect {
     bool changes; // cached data in this scope becomes out of date
 };
 
-// A second key that a request names, in x-amz-copy-source or x-amz-rename-source. That is the name
-// of a header or, in a presigned request, of a query parameter.
+// A second key that a request names, in the header x-amz-copy-source or x-amz-rename-source. A
+// presigned request may name it in a query parameter instead.
 struct s3_source {
     bool is_there;
     // false for the ARN of an access point; such a copy is refused if rights are checked
@@ -157,14 +157,14 @@ struct s3_source {
     bool has_version;
 };
 
-// the target, a copy's source, and the possible readings of a rename's source
+// most effects of a request: its target, a copy's source, the readings of a rename's source
 #define S3_EFFECTS_MAX 5
 struct s3_effects {
     struct s3_effect items[S3_EFFECTS_MAX];
     unsigned count;
     struct s3_source copy, rename;
-    // The outcome reveals whether objects exist, so the request also needs READ. That holds for
-    // keys in its body too.
+    // The outcome tells the client about existing objects, so the request needs READ in addition,
+    // for the keys in its body too.
     bool asks_what_is_there;
 };
 
@@ -518,10 +518,10 @@ struct s3_list_names {
     bool is_encoded, is_bad;
     bool in_tag, in_common;
     const struct s3_list_element *open; // the element whose text is being read; NULL if none
-    // How many of the last bytes fed belong to a name that has not been judged yet.
+    // Bytes at the end of the input so far that belong to a name not yet judged.
     uint64_t pending_bytes;
     size_t tag_len, text_len;
-    // XML may write one byte of a name as a reference of up to 6 bytes
+    // The 6 is for XML, which may write one byte of a name as a reference of up to 6 bytes.
     char tag[128], text[6 * S3_KEY_MAX], name[6 * S3_KEY_MAX];
 };
 // Starts a scan. The listing may repeat names that the request `asked` contains, for example its

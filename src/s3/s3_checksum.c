@@ -79,9 +79,9 @@ static uint64_t crc64_power(unsigned n)
     return power;
 }
 
-// The factors that move a lane forward by 128 bits or by 512 bits. [0] is for the lane's low half,
-// which has the higher terms, [1] for the high half. The exponents are one lower than the distance,
-// because the product of two reflected numbers is shifted by one place.
+// Factors that move a lane (128 bits of input) forward by 128 bits or by 512 bits. [0] is for the
+// lane's low half, which has the higher terms, [1] for the high half. The exponents are one lower
+// than the distance, because the product of two reflected numbers is shifted by one place.
 static uint64_t fold_by_1[2], fold_by_4[2];
 
 static void crc64_folds_init(void)
@@ -298,7 +298,7 @@ void s3_checksum_append(struct s3_checksum_state *s, const struct s3_checksum_st
     case S3_CHECKSUM_CRC32:
         s->crc32 = (uint32_t)crc_behind(&CRC32, s->crc32, next_len) ^ next->crc32;
         break;
-    case S3_CHECKSUM_CRC32C: // the state has the inverted value
+    case S3_CHECKSUM_CRC32C: // the state has the inverted bits of the CRC's value
         s->crc32 = ~((uint32_t)crc_behind(&CRC32C, ~s->crc32, next_len) ^ ~next->crc32);
         break;
     default:

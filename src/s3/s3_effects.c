@@ -18,11 +18,11 @@
 // The outcome of a conditional write reveals what exists, so such a write also needs the right to
 // read.
 //
-// Only this file reads sources, which x-amz-copy-source and x-amz-rename-source name. It looks for
-// them in the headers of a request, and in its query, because presigning moves headers there. A
-// request that names a source twice is refused, and so is one whose operation takes none in S3.
-// s3_source_render() writes the source for the origin from what was read here, so that the origin
-// cannot read something else.
+// A source is a key that a request names in x-amz-copy-source or x-amz-rename-source. Only this
+// file parses sources. It looks for them in the request's headers and in its query, because
+// presigning moves headers there. Forebay refuses a request that names a source twice, or whose
+// operation takes no source in S3. For the origin, s3_source_render() writes the source again from
+// the parsed parts, so that the origin cannot read something else.
 #include "s3/s3_private.h"
 
 #include <assert.h>
@@ -234,9 +234,10 @@ static bool has_name(const struct s3_request *r, const struct headers *headers,
     return false;
 }
 
-// Returns true for a condition whose outcome reveals more than that of any write. "If-None-Match:
-// *" (write only if no object exists) reveals no more. Every other condition depends on the
-// existing bytes, and so does the offset of an append.
+// Returns true for a condition whose outcome reveals more about an existing object than the outcome
+// of any write does. "If-None-Match: *" (write only if no object exists) reveals no more, so it
+// does not count. Every other condition counts, because it depends on the existing bytes. The
+// offset of an append counts for the same reason.
 static bool asks_what_is_there(struct span name, struct span value)
 {
     if (span_equal_nocase(name, SPAN("if-none-match"))) {

@@ -15,8 +15,8 @@ struct hiding {
     bool is_error, has_hidden;
 };
 
-// Elements whose text is a name. A name may also be shown if it equals that parameter of the
-// request.
+// Elements whose text is a name that the client may not be allowed to see. If the text equals the
+// request parameter `param`, it may be shown. NULL: no parameter.
 static const struct {
     const char *element, *param;
 } NAMING[] = {

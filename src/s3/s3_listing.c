@@ -151,7 +151,7 @@ static void render_position(const struct s3_listing_query *q, const struct s3_li
 {
     if (!q->v2) {
         name_element(out, q, "Marker", q->marker);
-        // Without a delimiter, S3 sends no NextMarker: a client continues after the last key.
+        // Without a delimiter, S3 sends no NextMarker, and a client continues after the last key.
         if (page->truncated && q->delimiter.len > 0) {
             name_element(out, q, "NextMarker", page->last_name);
         }

@@ -592,8 +592,8 @@ static enum s3_operation route_find(const struct s3_request *r, enum level level
     return S3_Unknown;
 }
 
-// Returns true if the body may be a form, which names its key itself. With two Content-Type
-// headers, the origin may use either.
+// Returns true if the body may be a form (multipart/form-data), whose fields name the key. If there
+// are two Content-Type headers, one that names a form is enough, because the origin may use either.
 static bool may_be_form(const struct headers *headers)
 {
     const struct span form = SPAN("multipart/form-data");
@@ -618,7 +618,7 @@ static enum s3_operation refine_by_headers(enum s3_operation operation, const st
         return S3_Unknown;
     }
     switch (operation) {
-    case S3_CreateBucket: // an origin that unpacks archives takes it for an object without a name
+    case S3_CreateBucket: // an origin that unpacks archives may see an upload without a key
         return s3_request_unpacks(r, headers) ? S3_Unknown : S3_CreateBucket;
     case S3_PutObject:
         if (s3_request_unpacks(r, headers)) {
@@ -748,7 +748,7 @@ enum err s3_request_parse(struct arena *arena, struct span method, struct span h
     if (question < target.len) {
         r->raw_query = span_after(target, question + 1);
     }
-    // the gate decides whether this kind of host may be used
+    // Every kind of host is accepted here. The gate (proxy) decides whether it may be used.
     r->host_kind = s3_host_parse(host, domains, &r->bucket);
     r->virtual_host = r->bucket.len > 0;
 

@@ -21,9 +21,9 @@
 #define ITEM_NONE 0x01u
 #define ITEM_FULL_OBJECT 0x02u
 #define ITEM_COMPOSITE 0x03u
-#define ITEM_TEXT 0x04u // followed by a length of one byte and by "name: value"
+#define ITEM_TEXT 0x04u // followed by one byte with the length, then by "name: value"
 static_assert(S3_SUMS_ELSEWHERE == 0x05u && S3_SUMS_TOO_LONG == 0x06u, "the next ones");
-#define ITEM_DIGEST 0x10u // the index in `algorithms` is added; the digest follows
+#define ITEM_DIGEST 0x10u // plus the index in `algorithms`; the digest follows
 // flag of a digest item: the number of parts follows in two bytes, little endian
 #define ITEM_PARTS 0x80u
 #define PARTS_MAX 0xffffu
@@ -32,7 +32,7 @@ static_assert(S3_SUMS_ELSEWHERE == 0x05u && S3_SUMS_TOO_LONG == 0x06u, "the next
 
 #define PREFIX "x-amz-checksum-"
 
-// The index of a row is part of items on disk, so add rows only at the end.
+// Items on disk contain the index of a row, so add rows only at the end.
 static const struct {
     const char *name;
     uint8_t len;
@@ -67,7 +67,7 @@ static bool digest_parse(struct span text, size_t len, uint8_t ret_digest[DIGEST
         EVP_DecodeBlock(ret_digest, (const unsigned char *)text.ptr, (int)text.len) < (int)len) {
         return false;
     }
-    // the length that it returns is known
+    // the return value is the known length
     (void)EVP_EncodeBlock((unsigned char *)again, ret_digest, (int)len);
     return memcmp(again, text.ptr, text.len) == 0;
 }
@@ -169,7 +169,7 @@ static bool render_digest(struct span *packed, uint8_t item, struct span_writer 
     }
     char base64[BASE64_MAX];
     (void)EVP_EncodeBlock((unsigned char *)base64, (const unsigned char *)digest.ptr,
-                          (int)digest.len); // the length that it returns is known
+                          (int)digest.len); // the return value is the known length
     span_writer_put(w, span_from_cstr(algorithms[i].name));
     span_writer_put(w, SPAN(": "));
     span_writer_put(w, span_from_cstr(base64));

@@ -69,7 +69,7 @@ static inline void stats_sub(enum counter c, unsigned long n)
 
 void stats_observe_us(enum histogram h, uint64_t us);
 
-uint64_t stats_sum(enum counter c); // over all blocks; any thread
+uint64_t stats_sum(enum counter c); // sums all blocks; any thread
 
 // Count requests by (op, code), by (op, result) and so on, in small fixed tables. Their metrics are
 // listed at the head of counters.def.
@@ -82,7 +82,7 @@ void stats_count_origin(const char *op, unsigned status);
 
 struct refusal_text {
     const char *word, *text, *remedy;
-    bool passes; // the condition ends by itself
+    bool passes; // the condition ends by itself, so a retry may succeed
 };
 // `why` must not be REFUSAL_none.
 const struct refusal_text *refusal_text(enum refusal why);
