@@ -35,7 +35,7 @@
 
 static atomic_ulong budget_max;
 static atomic_ulong budget_kinds[BUDGET_KINDS];
-static atomic_ulong budget_peak; // the most bytes ever in use, of all kinds together
+static atomic_ulong budget_peak; // highest sum of all kinds so far
 static atomic_ulong resting;     // bytes of resting chunks
 
 struct waiter {
@@ -46,7 +46,7 @@ struct waiter {
 static atomic_uint waiter_count; // length of waiting.queue, readable without the lock
 static struct {
     pthread_mutex_t lock;
-    unsigned first, count; // `queue` is a ring
+    unsigned first, count; // `queue` is a ring: position of the oldest waiter, and their number
     struct waiter queue[WAITERS_MAX];
 } waiting = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -451,6 +451,6 @@ void chunk_budget_wait(void (*fn)(void *ctx), void *ctx)
     if (!queued) {
         fn(ctx);
     } else if (payload_used() + CHUNK_SIZE <= payload_max()) {
-        wake_waiters(); // memory became free between the refusal and this call
+        wake_waiters(); // memory may have become free since the chunk was refused
     }
 }

@@ -48,7 +48,7 @@ enum chunk_budget_kind {
 
 void chunk_budget_init(uint64_t max_bytes);
 uint64_t chunk_budget_max_bytes(void);
-uint64_t chunk_budget_used_bytes(void); // of all kinds together
+uint64_t chunk_budget_used_bytes(void); // sum of all kinds
 uint64_t chunk_budget_kind_bytes(enum chunk_budget_kind kind);
 uint64_t chunk_budget_peak_bytes(void);
 // Returns the bytes of resting chunks, which have no owner and are kept for reuse. The limit is the

@@ -9,7 +9,7 @@
 // State of the detection by Brent's algorithm; zero-initialise it. The caller passes the hash of
 // each step. A circle is found within three times its length.
 struct circle {
-    uint64_t mark, steps, steps_max; // steps_max 0: there is no mark yet
+    uint64_t mark, steps, steps_max; // steps_max 0: no mark has been set yet
 };
 static inline bool circle_closes(struct circle *circle, uint64_t hash)
 {

@@ -228,7 +228,7 @@ bool date_parse_amz(struct span s, time_t *ret_t)
         return false;
     }
     if (year == 0 || tm.tm_sec > 59) {
-        // date_format_amz() could not write it back: it has no year 0 and no leap second
+        // date_format_amz() cannot write such a time: year 0, or a leap second
         return false;
     }
     tm.tm_year = year - 1900;

@@ -39,9 +39,9 @@ bool hex_decode(struct span s, uint8_t *ret_bytes, size_t bytes_len)
     return all >= 0;
 }
 
-// Converts four bytes to eight digits, the first byte lowest in the word. Each nibble is moved to a
-// byte of its own. Then '0' is added to each of these bytes. Bytes above 9 also get the distance
-// between the digits and the letters.
+// Converts four bytes to eight digits. The first byte is the lowest of the word. Each nibble is
+// moved to a byte of its own. Then '0' is added to each of these bytes. Bytes above 9 also get the
+// distance between the digits and the letters.
 static uint64_t four_to_digits(uint32_t bytes)
 {
     uint64_t spread = bytes;

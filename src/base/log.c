@@ -44,7 +44,7 @@ static atomic_ulong lines_lost, lines_held_back;
 
 static struct rate_row {
     atomic_ulong second; // the second of the monotonic clock to which `count` refers
-    atomic_ulong count;  // lines requested in that second
+    atomic_ulong count;  // lines that were requested in that second, written or not
     atomic_ulong dropped;
 } rate_rows[RATE_ROWS];
 
@@ -434,7 +434,7 @@ static PRINTF_LIKE(5, 0) void write_event(enum log_level level, const char *even
     line.text[line.len++] = '\n';
     if (line_keep(level, &line) || line_write(line.text, line.len)) {
         atomic_fetch_add_explicit(&lines_written[level], 1, memory_order_relaxed);
-    } else { // the next line of this event reports it
+    } else { // the next line of this event reports the loss as dropped=N
         atomic_fetch_add_explicit(&lines_lost, 1, memory_order_relaxed);
         atomic_fetch_add_explicit(&row->dropped, dropped + 1, memory_order_relaxed);
     }

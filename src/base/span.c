@@ -32,7 +32,7 @@ bool span_bytes_equal_nocase(const char *a, const char *b, size_t len)
             return false;
         }
     }
-    if (i > 0) { // the last eight bytes, of which some were compared already
+    if (i > 0) { // the last eight bytes; some of them have been compared already
         return lower8(a + len - 8) == lower8(b + len - 8);
     }
     for (; i < len; i++) {

@@ -69,7 +69,7 @@ struct crew {
                  uint64_t *ret_first_us);
     void *(*tool_new)(struct bench *b);
     void (*tool_free)(void *tool);
-    uint64_t until_ms, count_max; // count_max: maximum pieces of work of all threads together
+    uint64_t until_ms, count_max; // count_max: most calls of work() by all threads together
     atomic_uint_fast64_t next, bytes, done, failed, sample_count;
     uint32_t *samples; // times to the first byte, in us
 };
@@ -632,7 +632,7 @@ static int measure(struct bench *b, bool only_disk, int argc, char **argv)
         code = measure_origin(b, argc, argv);
         drop_server(b, STOP_TIMEOUT_MS);
         check(pthread_sigmask(SIG_UNBLOCK, &b->signals, NULL) ==
-              0); // a signal that came in between acts now
+              0); // a signal that arrived in between acts now
     }
     if (code == EXIT_CODE_OK && !measure_disk(b)) {
         code = EXIT_CODE_FAILED;

@@ -51,7 +51,7 @@ int command_reload(int argc, char **argv)
     return command_client_end(&client, code, answer);
 }
 
-// Sends an order and prints `done` when the server has accepted it.
+// Sends a POST to the server, and prints `done` when the server has accepted it.
 static int order(const char *name, const char *path, json_t *body, const char *done)
 {
     struct command_client client;

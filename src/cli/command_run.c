@@ -69,7 +69,7 @@ static int not_started(const char *why)
     static const char prefix[] = "forebay: ";
     why += strncmp(why, prefix, sizeof(prefix) - 1) == 0
                ? sizeof(prefix) - 1
-               : 0; // removes the prefix of the server's message
+               : 0; // removes the prefix that the server has put before its message
     size_t len = strlen(why);
     while (len > 0 && why[len - 1] == '\n') {
         len--;
@@ -115,7 +115,7 @@ static bool choose_directory(struct run *run, unsigned *from)
                          : snprintf(run->dir, sizeof(run->dir), "%.4080s-%u", base, i);
         if (len > 0 && (store_look(run->dir, &look) != ERR_OK || !look.is_in_use)) {
             (void)snprintf(run->dir_flag, sizeof(run->dir_flag), "--cache.dir=%s", run->dir);
-            return true; // if the look failed, the server reports why
+            return true; // if store_look() failed, the server reports why
         }
     }
     return false;

@@ -113,8 +113,9 @@ static bool is_service_link(struct span name)
     return false;
 }
 
-// Returns true if `name` is a variable of Forebay that is not a setting. Some tell commands which
-// configuration file and which server to use. The others are for tests.
+// Returns true if `name` is a variable of Forebay that is not a setting. There are two kinds.
+// Commands read some, to find the configuration file and the running server's address and token.
+// Only tests use the others.
 static bool is_other_variable(struct span name)
 {
     static const char *const names[] = {"FOREBAY_CONFIG", "FOREBAY_ADMIN", "FOREBAY_ADMIN_TOKEN"};

@@ -102,8 +102,8 @@ enum config_access_log_format {
 // log.keys is enum log_keys of base/log.h.
 enum config_freshness { CONFIG_FRESHNESS_TTL, CONFIG_FRESHNESS_IMMUTABLE, CONFIG_FRESHNESS_STRICT };
 
-// The origin of one bucket: an entry of `buckets:` in the file. Where a member is NULL or not set,
-// origin.* or credentials.* applies.
+// The origin of one bucket: an entry of `buckets:` in the file. If a member is NULL or not set, the
+// setting of origin.* or credentials.* applies in its place.
 enum config_bucket_kind { CONFIG_BUCKET_S3, CONFIG_BUCKET_DIRECTORY };
 
 struct config_bucket {
@@ -150,7 +150,7 @@ struct config_rule {
 
 // The C type of a setting's field, by the KIND in its row.
 #define CONFIG_TYPE_TEXT const char * // NULL if empty; auto is resolved unless noted below
-// Path of a file that exists, is readable and is private; NULL if empty.
+// Path of a file that exists, is readable, and is closed to others. NULL if empty.
 #define CONFIG_TYPE_SECRET_FILE const char *
 #define CONFIG_TYPE_TEXTS struct config_texts
 #define CONFIG_TYPE_LISTENS struct config_listens

@@ -188,7 +188,7 @@ void config_bucket_parse(struct loader *l, const char *where, const struct bucke
 
 // --- rules ---------------------------------------------------------------------------------------
 
-#define INHERITED (UINT64_MAX) // mark of a field without a value, until config_rules_inherit()
+#define INHERITED (UINT64_MAX) // in a field that the rule lacks, for config_rules_inherit()
 
 // A field of a rule. If the rule lacks it, the value of `setting` applies.
 struct rule_field {

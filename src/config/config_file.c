@@ -17,14 +17,14 @@
 
 #define FILE_MAX_BYTES (1u << 20)
 #define DEPTH_MAX 8
-#define WHERE_BYTES_MAX (32u << 20) // half of the arena of a load
+#define WHERE_BYTES_MAX (32u << 20) // for all positions; half of the arena that a load may use
 #define FIELDS_MAX 32
 
 struct yaml_reader {
     struct loader *l;
     const char *path;
     struct span text;
-    size_t where_bytes; // of all positions so far; each one repeats the path
+    size_t where_bytes; // bytes of all "FILE:LINE:COL" so far
     yaml_document_t document;
 };
 
@@ -52,7 +52,7 @@ static const char *where_node(struct yaml_reader *r, const yaml_node_t *node)
 static bool read_all(struct yaml_reader *r)
 {
     struct loader *l = r->l;
-    int fd = open(r->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a FIFO would block
+    int fd = open(r->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // not to block on a FIFO
     struct stat st;
     if (fd < 0 || fstat(fd, &st) != 0) {
         config_loader_error(l, r->path, "cannot be read: %s", strerror(errno));
@@ -87,7 +87,7 @@ static void parser_start(struct yaml_reader *r, yaml_parser_t *parser)
 static void report_parser(struct yaml_reader *r, const yaml_parser_t *parser)
 {
     yaml_mark_t mark = parser->problem_mark;
-    if (parser->error == YAML_READER_ERROR) { // such an error has only an offset
+    if (parser->error == YAML_READER_ERROR) { // this kind of error has no line, only an offset
         mark = (yaml_mark_t){0};
         for (size_t i = 0; i < parser->problem_offset && i < r->text.len; i++) {
             mark.column = r->text.ptr[i] == '\n' ? 0 : mark.column + 1;
@@ -102,7 +102,7 @@ static void report_parser(struct yaml_reader *r, const yaml_parser_t *parser)
                                : problem);
 }
 
-// Returns the reason for refusing an event, or NULL.
+// Returns the reason why a file with this event is refused; NULL if the event is allowed.
 static const char *event_fault(const yaml_event_t *event, unsigned documents, unsigned depth)
 {
     const yaml_char_t *tag = NULL, *anchor = NULL;

@@ -107,12 +107,11 @@ struct bucket_field {
 };
 void config_bucket_parse(struct loader *l, const char *where, const struct bucket_field *fields,
                          unsigned count, struct config_bucket *bucket);
-// A field that the entry lacks gets its default, or a mark that config_rules_inherit() replaces by
-// the value of a setting.
+// If the entry lacks a field, the field gets its default, or a mark for config_rules_inherit().
 void config_rule_parse(struct loader *l, const char *where, const struct bucket_field *fields,
                        unsigned count, struct config_rule *rule);
-// Replaces those marks in all rules, and makes the default rule. Call it after the settings are
-// parsed.
+// Replaces the marks that config_rule_parse() has left by the values of settings, and makes the
+// default rule. Call it after the settings are parsed.
 void config_rules_inherit(struct loader *l);
 
 // config_value.c: pure parsers. If one returns false, ret_why (WHY_MAX bytes) has the reason, which

@@ -76,8 +76,8 @@ static void render_sample_row(struct buf *out, const struct setting *row)
     }
 }
 
-// Sections follow the order of the table. A key without a section is between them, where the table
-// has it.
+// Writes the sections in the order of the table. A key without a section is written between them,
+// at its own place in the table.
 void config_render_sample(struct buf *out)
 {
     struct span section = {"", 0};

@@ -471,7 +471,7 @@ bool config_value_is_address(struct span endpoint)
     return is_v4 || (host.len > 0 && host.ptr[0] == '[');
 }
 
-// Refuses an endpoint, and suggests another that the user may have meant.
+// Refuses an endpoint, and suggests the form that the user probably meant.
 static bool refuse_endpoint(struct span s, char *ret_why)
 {
     static const char kinds[] = "is neither http://..., https://... nor dir:/PATH";

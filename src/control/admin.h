@@ -17,12 +17,12 @@
 #include "base/error.h"
 #include "stats/stats.h"
 
-#define ADMIN_CONNECTIONS_MAX 32u   // open at once; at the limit the oldest idle one is closed
-#define ADMIN_BODY_MAX (256u << 10) // bytes of a request's body
-#define ADMIN_ANSWER_MAX (8u << 20) // bytes of an action's answer
-#define ADMIN_STATUS_BUSY 429       // the action is busy: the caller may retry
-#define ADMIN_CALLS_MAX 16u         // actions in progress; a further one gets 429
-#define ADMIN_CALLS_ORDERS 4u // reserved for actions that change state, because queries may hang
+#define ADMIN_CONNECTIONS_MAX 32u    // open at once; beyond it, the oldest idle one is closed
+#define ADMIN_BODY_MAX (256u << 10)  // bytes of a request's body
+#define ADMIN_ANSWER_MAX (8u << 20)  // bytes of an action's answer
+#define ADMIN_STATUS_BUSY 429        // the action is busy: the caller may retry
+#define ADMIN_CALLS_MAX 16u          // actions in progress; a further one gets 429
+#define ADMIN_CALLS_ORDERS 4u        // of these, reserved for changes of state: a query may hang
 #define ADMIN_CALL_WAIT_MAX_MS 60000 // a call that takes longer gets 504
 #define ADMIN_STREAMS_MAX 8u         // clients of /api/v1/events; a further one gets 503
 #define ADMIN_FOLLOWERS_MAX 4u       // clients of /api/v1/log; a further one gets 503
@@ -62,7 +62,7 @@ void admin_call_refuse(struct admin_call **call, unsigned status, const char *wh
 // the admin thread and admin_stop() call its functions.
 typedef void (*admin_lines_fn)(void *ctx, struct span lines); // whole lines, valid during the call
 struct admin_lines {
-    int fd;                              // readable if there are lines
+    int fd;                              // readable while lines are available
     void (*turn)(void *ctx, bool is_on); // starts or stops the source
     uint64_t (*take)(void *ctx, admin_lines_fn on_lines,
                      void *lines_ctx); // returns how many were lost
@@ -77,8 +77,8 @@ struct admin_access_options {
     unsigned allowed_host_count;
 };
 
-// Strings must live until admin_stop(). Admin copies what all other pointers lead to, or uses it
-// only until then.
+// admin_start() copies this struct and the rules in `access`. Everything else that a pointer in it
+// leads to must live until admin_stop().
 struct admin_options {
     const char *host;        // numeric address; NULL: no TCP listener
     uint16_t port;           // 0: the kernel chooses one
@@ -115,7 +115,7 @@ struct admin_access *admin_access_new(const struct admin_access_options *options
                                       struct buf *ret_why);
 // Applies the rules from the next request on, and takes ownership. Only one thread may call it.
 void admin_access_use(struct admin *admin, struct admin_access *access);
-void admin_access_free(struct admin_access *access); // of rules never applied; accepts NULL
+void admin_access_free(struct admin_access *access); // for rules never applied; accepts NULL
 // Returns "127.0.0.1:9001" with the real port, or "" without a TCP listener. Valid as long as
 // `admin`.
 const char *admin_listen_address(const struct admin *admin);

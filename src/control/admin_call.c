@@ -4,8 +4,9 @@
 // consists of a lock-free list and an eventfd. The hub outlives the admin thread while a call is
 // open, so that a late answer still finds it.
 //
-// A caller that disconnects, or has waited ADMIN_CALL_WAIT_MAX_MS, is dropped. Its call stays
-// counted until it returns. evhttp keeps a request whose connection has ended until it is answered.
+// The thread drops a caller that disconnects, or that has waited ADMIN_CALL_WAIT_MAX_MS. Its call
+// still counts until the action has answered it. After a connection has ended, evhttp frees its
+// request only once the request has been answered.
 #include "control/admin_private.h"
 
 #include <event2/keyvalq_struct.h>

@@ -217,7 +217,8 @@ static bool hand_out(struct buf *text, admin_client_line_fn on_line, void *ctx)
     return true;
 }
 
-// Passes on lines until on_line() returns false (then ERR_OK), the answer ends or recv() times out.
+// Passes on lines until on_line() returns false, the answer ends or recv() times out. Returns
+// ERR_OK only in the first case.
 static enum err follow(int fd, struct buf *text, admin_client_line_fn on_line, void *ctx)
 {
     char piece[16384];

@@ -238,7 +238,7 @@ static int listen_tcp(struct admin *admin, struct buf *ret_why)
     if (fd < 0) {
         return -1;
     }
-    (void)fcntl(fd, F_SETFD, FD_CLOEXEC); // an inherited one lacks the flag; this cannot fail
+    (void)fcntl(fd, F_SETFD, FD_CLOEXEC); // an inherited fd lacks the flag; cannot fail
     memset(&address, 0, sizeof(address));
     check(getsockname(fd, (struct sockaddr *)&address, &len) == 0);
     memcpy(&v4, &address, sizeof(v4)); // the port has the same offset in both forms

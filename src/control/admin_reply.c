@@ -33,7 +33,7 @@ void admin_reply_text(struct evhttp_request *req, unsigned status, const char *t
     struct evkeyvalq *headers = evhttp_request_get_output_headers(req);
     struct evbuffer *out = evhttp_request_get_output_buffer(req);
     admin_reply_headers(req, type);
-    if (evhttp_request_get_command(req) == EVHTTP_REQ_HEAD) { // evhttp would send the body
+    if (evhttp_request_get_command(req) == EVHTTP_REQ_HEAD) { // evhttp would send a body too
         char length[24];
         (void)snprintf(length, sizeof(length), "%zu", body.len); // always fits
         check(evhttp_add_header(headers, "Content-Length", length) == 0);

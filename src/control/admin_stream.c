@@ -31,7 +31,7 @@ static void on_closed(struct evhttp_connection *connection, void *ctx)
     struct admin_stream *stream = ctx;
     (void)connection;
     if (evhttp_request_get_connection(stream->req) == NULL) {
-        evhttp_send_reply_end(stream->req); // nothing else frees the request
+        evhttp_send_reply_end(stream->req); // without a connection, nothing else frees it
     }
     stream_free(stream);
 }
@@ -103,7 +103,7 @@ void admin_streams_forget(struct admin *admin)
     while ((node = list_first(&admin->streams)) != NULL) {
         struct admin_stream *stream = container_of(node, struct admin_stream, node);
         evhttp_connection_set_closecb(evhttp_request_get_connection(stream->req), NULL, NULL);
-        stream_free(stream); // the request ends with its connection
+        stream_free(stream); // the request is freed with its connection
     }
 }
 

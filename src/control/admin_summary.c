@@ -61,7 +61,7 @@ static void add_to(json_t *json, const char *name, uint64_t count)
 
 static void on_second(void *ctx, const char *first, const char *second, uint64_t count)
 {
-    (void)first; // the operation
+    (void)first; // the operation; its codes are added to those of the others
     add_to(ctx, second, count);
 }
 

@@ -21,7 +21,7 @@
 #define TOP_ROWS 1024u
 #define TOP_SHOWN 50u
 #define NAME_SHOWN_MAX 255u
-#define NAME_MAX_BYTES 2048u // bucket and key
+#define NAME_MAX_BYTES 2048u // a key with its bucket
 #define INTERVAL_MAX_S 3600u
 #define SILENCE_S 5u
 
@@ -29,7 +29,7 @@ enum top_by { BY_KEYS, BY_PREFIXES, BY_BUCKETS, BY_CLIENTS, BY_REASONS, BY_COUNT
 static const char *const by_names[BY_COUNT] = {"keys", "prefixes", "buckets", "clients", "reasons"};
 
 struct top_row {
-    uint64_t hits, bytes, over, before; // before: requests when the last line was sent
+    uint64_t hits, bytes, over, before; // before: the row's requests at the time of the last line
     char name[NAME_SHOWN_MAX + 1];
 };
 
@@ -38,7 +38,7 @@ struct admin_top {
     uint64_t since_us, told_us, interval_s, tick;
     uint64_t requests, dropped;
     unsigned count;
-    uint64_t hashes[TOP_ROWS], asked[TOP_ROWS]; // of each row: hash of the name, requests
+    uint64_t hashes[TOP_ROWS], asked[TOP_ROWS]; // by row: hash of the name; requests
     struct top_row rows[TOP_ROWS];
 };
 

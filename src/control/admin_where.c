@@ -16,7 +16,7 @@
 
 #define TERMS_MAX 32u
 #define STEPS_MAX (4u * TERMS_MAX)
-#define TEXT_MAX_BYTES 2048u // of an expression
+#define TEXT_MAX_BYTES 2048u // longest filter
 
 enum comparison { EQUAL, UNEQUAL, CONTAINS, LACKS, BEGINS, LESS, LESS_EQUAL, MORE, MORE_EQUAL };
 static const char *const comparisons[] = {"=", "!=", "~", "!~", "^=", "<", "<=", ">", ">="};
@@ -339,7 +339,7 @@ static void find_members(struct span line, struct span ret_values[FIELDS])
 {
     memset(ret_values, 0, FIELDS * sizeof(*ret_values));
     if (line.len == 0) {
-        return; // line.ptr may be NULL
+        return; // there is nothing to copy, and line.ptr may be NULL
     }
     const char *at = line.ptr, *end = line.ptr + line.len;
     while (at < end && (*at == '{' || *at == ',')) {

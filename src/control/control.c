@@ -378,7 +378,7 @@ static void control_evict(void *ctx, struct admin_call *call)
         evict_free(all);
         return;
     }
-    all->call = call; // the items point into the call's body
+    all->call = call; // `all` owns the call from here on, because the items point into its body
     atomic_fetch_add(&all->left, 1);
     for (unsigned i = 0; i < EVICT_AT_ONCE; i++) {
         evict_next(all);

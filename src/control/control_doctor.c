@@ -207,7 +207,7 @@ static void *run_main(void *ctx)
             end_child(run, false);
         }
         pthread_mutex_lock(&run->guarded.lock);
-        run->guarded.pid = 0; // from now on nobody signals it
+        run->guarded.pid = 0; // so that nobody signals the process once it is reaped
         pthread_mutex_unlock(&run->guarded.lock);
         while (waitpid(pid, NULL, 0) < 0 && errno == EINTR) {
         }

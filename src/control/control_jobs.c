@@ -17,10 +17,10 @@
 #define JOBS_MAX 32u
 #define CONCURRENCY_DEFAULT 64
 #define CONCURRENCY_MAX 1024
-#define URIS_MAX 8192u // in one call; ADMIN_BODY_MAX limits their length
+#define URIS_MAX 8192u // most URIs in one call; ADMIN_BODY_MAX limits their length
 
 struct job {
-    unsigned id; // 0: free
+    unsigned id; // 0: the slot is free
     struct proxy_warm *warm;
     bool is_closed; // no URIs may be added any more
     char what[128]; // the job's first URI, for display
@@ -334,7 +334,7 @@ void control_warm(void *ctx, struct admin_call *call)
     }
     store_summarize(control->store, &summary);
     if (summary.degraded && summary.refusal != REFUSAL_none &&
-        id == 0) { // a job that has begun waits until the cache stores again
+        id == 0) { // a job that has begun is not refused: it waits until the cache stores again
         char why[256];
         (void)snprintf(why, sizeof(why), "%s: nothing would be stored",
                        refusal_text(summary.refusal)->text);

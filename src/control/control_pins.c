@@ -109,7 +109,7 @@ static void change(struct control *control, struct admin_call *call, bool pins)
         free(pin);
         return;
     }
-    pin->call = call; // the items point into the call's body
+    pin->call = call; // `pin` owns the call from here on, because the items point into its body
     proxy_pin(control->proxy, pins, pin->items, pin->count, on_changed, pin);
 }
 

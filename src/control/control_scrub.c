@@ -3,7 +3,7 @@
 // thread, and block only for the scrub thread's lock.
 #include "control/control_private.h"
 
-#define RATE_DEFAULT (256ll << 20) // if neither the call nor cache.scrub_rate sets a rate
+#define RATE_DEFAULT (256ll << 20) // used if neither the call nor cache.scrub_rate sets a rate
 #define RATE_MAX (100ll << 30)     // the maximum of cache.scrub_rate
 
 static void answer_state(struct control *control, struct admin_call **call)

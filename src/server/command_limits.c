@@ -19,8 +19,8 @@
 #include "server/server_private.h"
 
 #define FIXED_DESCRIPTORS 40u // listeners, index, logs, folders, admin without its clients
-#define FIXED_LEAST 32u // those of them that are open before the first request; 28 were counted
-#define WORKER_DESCRIPTORS 8u        // event base, ring, mailbox, the pipe for file ranges
+#define FIXED_LEAST 32u       // part of FIXED_DESCRIPTORS that a start opens; 28 were counted
+#define WORKER_DESCRIPTORS 8u // event base, ring, mailbox, the pipe for file ranges
 #define WORKER_ORIGIN_DESCRIPTORS 3u // for each origin: libcurl and its event base
 #define SEGMENTS_WANTED 4096u
 #define SEGMENTS_MIN 16u
@@ -28,7 +28,7 @@
 #define ORIGIN_SHARE 4u
 #define SPARE_SHARE 16u // reserve for origins that a reload adds
 #define CLIENTS_MIN 8u
-#define DESCRIPTORS_MAX (1ull << 20) // Forebay never requests more
+#define DESCRIPTORS_MAX (1ull << 20) // most that Forebay requests
 #define ORIGINS_SPARE 8u             // origins that a reload may add with all their connections
 
 static uint64_t descriptors_raise(void)

@@ -66,7 +66,7 @@ void command_notify_barrier(void)
         return;
     }
     send_state("BARRIER=1", ends[1]);
-    (void)close(ends[1]); // now only the service manager has this end
+    (void)close(ends[1]); // from here on only the service manager has this end
     struct pollfd end = {.fd = ends[0]};
     (void)poll(&end, 1, BARRIER_MS); // hangs up when the service manager closes its copy
     (void)close(ends[0]);

@@ -8,9 +8,9 @@
 // cached objects are still there. Writes to the same place have invalidated them as needed
 // (proxy/core/places.c).
 //
-// The identity of an origin is what it connects to, not its timeouts or retries. An origin with
-// another identity is another origin. So a file that switches between two states opens at most two
-// origins. At most COMMAND_ORIGINS_MAX are ever opened.
+// The identity of an origin is what it connects to, without timeouts and retries. An origin with
+// another identity is another origin. If a bucket's configuration is switched between two endpoints
+// again and again, only two origins are opened. At most COMMAND_ORIGINS_MAX are ever opened.
 #include "server/command_origins.h"
 
 #include <stdio.h>
@@ -320,7 +320,7 @@ static enum err open_new(struct command_origins *o, const struct command_origins
                        r->loop, &why);
         if (err == ERR_OK) {
             origin_set_number(o->origins[o->origin_count - 1], holders[i].number);
-            origin_rest(o->origins[o->origin_count - 1], true); // until the reload uses it
+            origin_rest(o->origins[o->origin_count - 1], true); // rests until the reload uses it
         } else {
             buf_printf(ret_why, "%s: bucket \"%.64s\": %s", wanted[i].bucket->source,
                        wanted[i].bucket->name, buf_cstr(&why));

@@ -134,7 +134,7 @@ static enum err serve_sts_origin(struct serve *s)
 static bool serve_moves(const struct serve *s, uint64_t *ret_age_ms)
 {
     uint64_t now_ms = clock_monotonic_ms(), beat_ms = loop_oldest_heartbeat_ms(s->loop);
-    *ret_age_ms = now_ms - min_u64(now_ms, beat_ms); // a beat may be later than now_ms
+    *ret_age_ms = now_ms - min_u64(now_ms, beat_ms); // the beat may be newer than now_ms
     return *ret_age_ms <= HEARTBEAT_MAX_MS;
 }
 

@@ -79,7 +79,7 @@ enum step { READY = 'R', FAILED = 'F', COMMIT = 'C', YOURS = 'Y', SERVING = 'S' 
 static void fd_close(int *fd)
 {
     if (*fd >= 0) {
-        (void)close(*fd); // these are sockets with nothing pending
+        (void)close(*fd); // no data is pending in these sockets, so a failure loses nothing
         *fd = -1;
     }
 }
@@ -89,7 +89,7 @@ static void say(int fd, enum step step, const char *why)
     char text[WHY_MAX + 2];
     int len = snprintf(text, sizeof(text), "%c%s", step, why);
     (void)send(fd, text, min_u64((uint64_t)len, sizeof(text) - 1),
-               MSG_NOSIGNAL); // reading detects a peer that has gone
+               MSG_NOSIGNAL); // if the peer has gone, the next read reports it
 }
 
 // Receives the next message, ended by NUL. Returns false if the other side is gone, has sent

@@ -20,7 +20,7 @@
 #include "base/log.h"
 #include "server/command_notify.h"
 
-#define SIGNS_PER_LIMIT 4u // so two signs may be late
+#define SIGNS_PER_LIMIT 4u // so that two signs may be late
 #define LIMIT_MAX_US (UINT64_MAX / 8)
 
 void command_watchdog_init(struct command_watchdog *w)

@@ -234,7 +234,7 @@ static bool wait_for_all(struct calls *calls, uint64_t timeout_ms)
 static bool cancel_all(struct worker *w, struct calls *calls, struct call *all, unsigned count)
 {
     check(pthread_mutex_lock(&calls->lock) == 0);
-    calls->running += count; // also waits for each of these messages
+    calls->running += count; // each cancel message counts too, so wait_for_all() waits for them
     check(pthread_mutex_unlock(&calls->lock) == 0);
     for (unsigned i = 0; i < count; i++) {
         all[i].cancel.deliver = deliver_cancel;
@@ -298,7 +298,7 @@ void command_probe_ask_all(struct command_probe *probe, const struct command_pro
     }
     if (!probe->is_stuck) {
         calls_free(calls, all, count);
-    } // otherwise the call that hangs owns them
+    } // otherwise they leak, because the call that hangs still uses them
 }
 
 void command_probe_ask(struct command_probe *probe, const struct command_probe_ask *ask,

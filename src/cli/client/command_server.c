@@ -101,7 +101,7 @@ bool command_server_init(struct command_server *s, struct buf *ret_why)
     }
     if (s->log_fd < 0 || ftruncate(s->log_fd, LOG_MAX_BYTES) != 0 ||
         fcntl(s->log_fd, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK) !=
-            0) { // the seals refuse output beyond LOG_MAX_BYTES
+            0) { // the file cannot grow, so output beyond LOG_MAX_BYTES is refused
         return fail(ret_why, "no file for its log");
     }
     command_server_word(s, "forebay");

@@ -60,7 +60,7 @@ static void check_directory(struct doctor *d, const char *above)
             "%s holds a cache of the newer format version %u", dir, d->look.version);
     } else if (d->look.found == STORE_FOUND_OTHER && d->look.uid == geteuid() &&
                (d->look.mode & (S_IWGRP | S_IWOTH)) ==
-                   0) { // otherwise the cache uses a folder of its own in it
+                   0) { // if not empty, the cache uses a folder of its own in it
         command_doctor_find(
             d, DOCTOR_RED, "directory",
             "set cache.dir to an empty directory or to one that does not exist",

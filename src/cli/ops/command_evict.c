@@ -17,9 +17,9 @@ struct evict {
     struct command_client client;
     const char *uri;
     bool dry_run;
-    bool has_realms; // objects may be cached under realms, where the listing does not look
-    bool is_walk;    // evicts a prefix: reports only objects that may be cached
-    json_t *batch;   // URIs
+    bool has_realms; // objects may be cached under realms, which the listing does not show
+    bool is_walk;    // the argument is a prefix: reports only objects that may be cached
+    json_t *batch;   // URIs of the next call
     size_t batch_bytes;
     struct buf path;
     uint64_t objects, bytes, failed, buckets;
@@ -84,8 +84,8 @@ static int on_object(void *ctx, const json_t *object)
     struct evict *e = ctx;
     uint64_t bytes = command_client_u64(object, "cached_bytes");
     e->has_realms = command_client_bool(object, "realms");
-    // The cache may hold the answer of a HEAD for the object. The listing only says that there are
-    // such answers.
+    // True if the cache may hold the answer of a HEAD for this object. The listing says only that
+    // it holds some answers, not for which objects.
     bool may_be_told = command_client_bool(object, "answers") && !e->dry_run;
     if (!command_client_bool(object, "known") && !e->has_realms && !may_be_told) {
         return EXIT_CODE_OK;

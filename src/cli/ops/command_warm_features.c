@@ -31,7 +31,7 @@
 #define STANDS_ONCE_MS 3600000u
 #define BUSY_TRIES 100u // tries while another process writes the same file
 #define BUSY_MS 50
-#define RETRY_MS 10000u // pause before it asks a server again that did not answer
+#define RETRY_MS 10000u // pause after a server has not answered
 
 static_assert(DATA_SETS_MAX * (NAME_BYTES_MAX + 80) + 256 < FILE_BYTES_MAX,
               "what is too long would be read by nobody");
@@ -368,7 +368,7 @@ int command_warm_features(const struct command_warm_features *options, int argc,
         end_on_signals();
     }
     code = round_once(&f);
-    while (options->every_ms > 0) { // until a signal ends the process
+    while (options->every_ms > 0) { // ends only by a signal, which ends the process
         bool is_away = code == EXIT_CODE_UNREACHABLE;
         (void)poll(NULL, 0,
                    (int)(is_away ? min_u64(RETRY_MS, options->every_ms) : options->every_ms));

@@ -30,7 +30,7 @@ double command_warm_share(const struct command_warm_count *count)
 
 void command_warm_line(const json_t *job, char *ret_text, size_t size)
 {
-    const char *waits = command_client_text(job, "waits_text"); // "": it does not wait
+    const char *waits = command_client_text(job, "waits_text"); // "": the job does not wait
     bool has_eta =
         command_client_bool(job, "counted") && json_is_number(json_object_get(job, "eta_s"));
     (void)snprintf(ret_text, size, "%5.1f %%  %s of %s%s, %llu of %llu objects, %s/s%s%s%s%s",
@@ -82,7 +82,7 @@ static int judge(const struct command_client *client, const json_t *job, double 
 
 struct follow {
     double least, seen_s;
-    bool is_other; // another job has the number now
+    bool is_other; // another job has the followed job's number now
 };
 
 // A restarted server numbers its jobs from 1 again, so another job may have this number now.
