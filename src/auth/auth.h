@@ -44,7 +44,7 @@ struct access_keys;
 // ret_errors gets errors as FILE:LINE:COL lines. After success it may hold warnings.
 enum err access_keys_load(const char *path, struct access_keys **ret_access_keys,
                           struct buf *ret_errors) MUST_USE;
-// All realms except the common one, each once.
+// Returns all realms except the common one, each once.
 #define ACCESS_KEYS_REALMS_MAX 64u
 const struct span *access_keys_realms(const struct access_keys *table, size_t *ret_count);
 // Adds `numbers[i]` to the name of each realm, in the order of access_keys_realms(). A realm that

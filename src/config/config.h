@@ -58,7 +58,8 @@ struct config_listens {
     unsigned count; // at least 1
 };
 
-// Enums for the settings of kind CHOICE. Their order is that of the words in settings.def.
+// Enums for the settings of kind CHOICE. Each has its values in the order of the words in
+// settings.def.
 enum config_listen_plaintext { CONFIG_PLAINTEXT_LOOPBACK, CONFIG_PLAINTEXT_NETWORK };
 enum config_unix_mode { CONFIG_UNIX_0600, CONFIG_UNIX_0660, CONFIG_UNIX_0666 };
 enum config_addressing {

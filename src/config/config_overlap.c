@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// One line of /proc/self/mountinfo.
+// A mount point, from one line of /proc/self/mountinfo.
 struct mount {
     const char *device, *root, *at; // "259:1"; path in its file system; path where it is mounted
 };
@@ -105,7 +105,7 @@ static void mounts_read(struct overlap *o)
             o->mounts[o->mount_count++] = (struct mount){words[2], words[3], words[4]};
         }
     }
-    (void)fclose(file); // only read
+    (void)fclose(file); // the file was only read, so a failure loses nothing
 }
 
 static void place_find(const struct overlap *o, const char *path, struct place *ret_place)

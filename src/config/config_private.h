@@ -65,7 +65,7 @@ struct config_private {
     struct arena *arena;
     const char *texts[SETTING_COUNT_];
     const char *sources[SETTING_COUNT_];
-    // digests of the lists rules and buckets, in this order, for config_compare()
+    // digest of all rules, digest of all buckets; for config_compare()
     uint64_t lists[2];
 };
 

@@ -195,7 +195,7 @@ static bool token_load(struct admin_access *access, const char *path, struct buf
     ssize_t len = fd >= 0 ? read(fd, text, sizeof(text)) : -1;
     int errno_value = errno;
     if (fd >= 0) {
-        (void)close(fd); // it was only read
+        (void)close(fd); // the file was only read, so a failure loses nothing
     }
     if (len < 0) {
         buf_printf(why, "admin.token_file %s: %s", path, strerror(errno_value));

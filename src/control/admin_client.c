@@ -41,7 +41,7 @@ static int connect_unix(const char *path, unsigned timeout_ms)
     }
     set_timeouts(fd, timeout_ms);
     if (connect(fd, (struct sockaddr *)&address, sizeof(address)) != 0) {
-        (void)close(fd); // never used
+        (void)close(fd); // nothing was sent through this socket
         return -1;
     }
     return fd;
@@ -74,7 +74,7 @@ static int connect_tcp(struct span address, unsigned timeout_ms)
         if (fd >= 0) {
             set_timeouts(fd, timeout_ms);
             if (connect(fd, a->ai_addr, a->ai_addrlen) != 0) {
-                (void)close(fd); // never used
+                (void)close(fd); // nothing was sent through this socket
                 fd = -1;
             }
         }
@@ -184,7 +184,7 @@ enum err admin_client_send(const struct admin_client_request *request, unsigned 
         receive_all(fd, &answer, request->timeout_ms)) {
         err = parse_answer(buf_span(&answer), ret_status, ret_body);
     }
-    (void)close(fd); // everything was read
+    (void)close(fd); // the whole answer has been read
     buf_done(&head);
     buf_done(&answer);
     return err;
@@ -285,7 +285,7 @@ enum err admin_client_follow(const struct admin_client_request *request, unsigne
     } else if (err == ERR_OK && !receive_all(fd, ret_body, request->timeout_ms)) {
         err = ERR_ORIGIN_CONNECT;
     }
-    (void)close(fd); // later bytes are not wanted
+    (void)close(fd); // any further bytes are not wanted
     buf_done(&head);
     buf_done(&text);
     return err;

@@ -110,7 +110,7 @@ static void sweep(struct admin *admin)
         bufferevent_event_cb on_event;
         bufferevent_getcb(bev, &on_read, &on_write, &on_event, NULL);
         if (on_read == NULL && on_write == NULL && on_event == NULL) {
-            (void)bufferevent_decref(bev); // the last reference
+            (void)bufferevent_decref(bev); // this drops the last reference
             stats_sub(COUNTER_admin_connections, 1);
         } else {
             admin->open[kept++] = bev;
@@ -220,7 +220,7 @@ static int bind_tcp(struct admin *admin, struct buf *ret_why)
                 ? " (another server? stop it, or choose another address or off for admin.listen)"
                 : "");
         if (fd >= 0) {
-            (void)close(fd); // never used
+            (void)close(fd); // no connection came through this socket
         }
         return -1;
     }

@@ -226,8 +226,8 @@ static void control_ls(void *ctx, struct admin_call *call)
 
 #define EVICT_AT_ONCE 64u // objects of one call in progress
 
-// One object or bucket of an evict call, with its result. When its eviction ends, the next item
-// starts.
+// One item of an evict call: an object or a bucket, and its result. When its eviction has ended,
+// the next waiting item starts.
 struct evict_one {
     struct evict_all *all;
     struct s3_uri uri;

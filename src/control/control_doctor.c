@@ -214,7 +214,7 @@ static void *run_main(void *ctx)
         findings = findings_of(&out);
     }
     if (pipes[0] >= 0) {
-        (void)close(pipes[0]); // it was only read
+        (void)close(pipes[0]); // the pipe was only read, so a failure loses nothing
     }
     buf_done(&out);
     if (findings != NULL) {

@@ -74,8 +74,7 @@ void control_jobs_free(struct command_jobs *jobs)
 
 // --- the table -----------------------------------------------------------------------------------
 
-// Returns true if the job has ended. A job that accepts more URIs has also ended if all its URIs
-// are done.
+// Returns true if the job has ended, or has done all its URIs and waits for more.
 static bool job_is_over(const struct job *job)
 {
     struct proxy_warm_progress p;

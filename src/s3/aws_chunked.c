@@ -69,7 +69,7 @@ struct aws_chunked_decoder {
     uint64_t decoded; // payload bytes passed on
     uint64_t left;    // bytes of the current chunk still to come
     uint8_t signing_key[32];
-    // signature of the previous chunk; at first the seed
+    // signature of the previous chunk; for the first chunk, that of the request's head
     char previous_signature[SIGNATURE_LEN + 1];
     char chunk_signature[SIGNATURE_LEN + 1]; // signature in the current chunk's header
     char amz_date[DATE_AMZ_LEN + 1];

@@ -56,12 +56,13 @@ struct s3_request {
     struct span key;    // decoded bytes, never normalised; empty if the request names no key
     bool virtual_host;  // the bucket came from the Host header
     enum s3_host_kind host_kind;
-    struct span raw_path; // as sent, up to '?'; in virtual-host style it has no bucket
+    struct span raw_path; // the target as sent, up to '?'; in virtual-host style the bucket is not
+                          // part of it
     struct span raw_query;
     struct s3_param params[S3_QUERY_PARAMS_MAX];
     unsigned param_count;
     bool presigned;         // the query has X-Amz-Signature or AWSAccessKeyId
-    struct span version_id; // present when has_version_id
+    struct span version_id; // only if has_version_id
     bool has_version_id;
     uint64_t part_number; // ?partNumber=N on GET/HEAD
     bool has_part_number;
@@ -88,10 +89,10 @@ struct s3_domains {
 enum s3_host_kind s3_host_parse(struct span host, const struct s3_domains *domains,
                                 struct span *ret_bucket);
 
-// Routes a request. `target` is the raw request target in origin form. Some headers count too: copy
-// source, SSE-C, expected owner, payer. A request with an unknown method or query parameter becomes
-// S3_Unknown, which is passed through to the origin. Its flag is S3_OP_READ for GET and HEAD. For
-// any other method the flag is S3_OP_CHANGES_KEY, so that the request invalidates.
+// Routes a request. `target` is the raw request target in origin form. The headers for copy source,
+// SSE-C, expected owner and payer are read too. A request with an unknown method or query parameter
+// becomes S3_Unknown, which is passed through to the origin. Its flag is S3_OP_READ for GET and
+// HEAD. For any other method the flag is S3_OP_CHANGES_KEY, so that the request invalidates.
 // Errors: ERR_INVALID_URI (broken escape), ERR_KEY_TOO_LONG, ERR_INVALID_BUCKET_NAME,
 // ERR_INVALID_ARGUMENT (partNumber), ERR_NO_MEMORY.
 enum err s3_request_parse(struct arena *arena, struct span method, struct span host,

@@ -30,17 +30,16 @@ unsigned command_memory_inflight_max(unsigned wanted, uint64_t max_buffer_bytes)
     return (unsigned)min_u64(wanted, fit);
 }
 
-// Requests use small allocations. One allocation that lives on keeps the page of a hundred freed
-// ones in memory. After a burst such pages are most of the process's memory, so this returns the
-// free ones to the kernel. It never does so during a burst, because trimming locks each heap for
-// some ms.
+// Returns the memory of freed requests to the kernel after a burst. Requests use small allocations,
+// and one that lives on can keep much freed memory in its heap. After a burst this may be most of
+// the process's memory. Does nothing during a burst, because trimming locks each heap for some ms.
 void command_memory_trim(uint64_t *high_bytes)
 {
     uint64_t used = chunk_budget_used_bytes() - chunk_budget_kind_bytes(BUDGET_PAYLOAD);
     *high_bytes = max_u64(*high_bytes, used);
     if (*high_bytes >= TRIM_BYTES && used <= *high_bytes / 2) {
         *high_bytes = used;
-        (void)malloc_trim(0); // ignore whether it released memory
+        (void)malloc_trim(0); // it does not matter whether memory was released
     }
 }
 

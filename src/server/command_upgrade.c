@@ -35,7 +35,7 @@
 // So at most one process has the cache directory at any time, and at least one has the listening
 // sockets open.
 //
-// The new process has another process id, and whoever supervises the server must know it. Forebay
+// The new process has another process id, and the supervisor of the server must know it. Forebay
 // reports it to systemd (MAINPID). Process 1 of a container cannot end without the container, so it
 // refuses to upgrade.
 //

@@ -42,7 +42,7 @@ void command_upgrade_serving(struct command_upgrade *upgrade, int *ret_fd);
 
 // --- the old process -----------------------------------------------------------------------------
 
-// One for each listening socket, for command_upgrade_begin().
+// A listening socket that command_upgrade_begin() hands over.
 struct command_upgrade_listener {
     int fd;
     const char *name; // as in LISTEN_FDNAMES

@@ -35,7 +35,7 @@ int command_client_delete(struct command_client *client, const char *path, json_
 // returns false or on SIGINT or SIGTERM. Empty lines are not passed on.
 int command_client_follow(struct command_client *client, const char *path,
                           admin_client_line_fn on_line, void *ctx);
-// Waits for `ms` milliseconds. Returns false if SIGINT or SIGTERM has come since the first call.
+// Waits for `ms` milliseconds. Returns false if SIGINT or SIGTERM has arrived since the first call.
 // These signals end the wait early and interrupt nothing else.
 bool command_client_wait(uint64_t ms);
 // Appends "NAME=VALUE", percent-coded, after '?' or '&'.

@@ -271,7 +271,7 @@ void command_server_done(struct command_server *s)
     s->word_count = 0;
     for (size_t i = 0; i < ARRAY_LEN(fds); i++) {
         if (fds[i] >= 0) {
-            (void)close(fds[i]); // nothing is pending
+            (void)close(fds[i]); // no data is pending, so a failure loses nothing
         }
     }
     if (s->folder[0] != '\0') {

@@ -37,7 +37,7 @@ struct warm {
     size_t batch_bytes;
     const char *uri; // the URI being added
     struct buf path; // URI of an object below `uri`
-    uint64_t job;    // 0: the job has not started
+    uint64_t job;    // number of the job; 0: it has not started
     struct command_warm_count count;
 };
 
