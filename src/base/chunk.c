@@ -136,7 +136,7 @@ struct local {
 };
 
 static _Thread_local struct local *local;
-static pthread_key_t local_key; // its destructor frees a thread's stack when the thread ends
+static pthread_key_t local_key; // the key's destructor frees a thread's stack when the thread ends
 static pthread_once_t local_once = PTHREAD_ONCE_INIT;
 
 static void local_free(void *ctx)

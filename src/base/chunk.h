@@ -85,7 +85,7 @@ uint64_t chunk_budget_share(uint64_t plenty);
 // would be 1 MiB or more; the kernel may then choose.
 uint64_t chunk_budget_socket_bytes(void);
 
-struct chunk *chunk_new(void);        // NULL above the budget
+struct chunk *chunk_new(void);        // returns NULL above the budget
 struct chunk *chunk_new_forced(void); // ignores the budget
 struct chunk *chunk_ref(struct chunk *chunk);
 void chunk_unref(struct chunk *chunk); // accepts NULL

@@ -14,7 +14,7 @@ static_assert(HEADERS_MAX < HEADERS_INDEX_NONE, "positions fit");
 
 static uint64_t seed_of_process(void)
 {
-    static _Atomic uint64_t seed; // 0: not chosen yet
+    static _Atomic uint64_t seed; // key of the hash; 0: not chosen yet
     uint64_t have = atomic_load_explicit(&seed, memory_order_relaxed);
     if (have == 0) {
         uint64_t chosen = random_u64() | 1;

@@ -16,8 +16,8 @@ uint64_t host_memory_limit_bytes(void);
 // Reads a small file of the kernel, at most size - 1 bytes, and ends the text with '\0'. If the
 // file cannot be read or is empty, returns false and makes the text empty. Any thread.
 bool host_read_file(const char *path, char *ret_text, size_t size);
-// Returns true if `path` is a regular file. For files that a library opens: it would wait for a
-// FIFO's writer. Any thread.
+// Returns true if `path` is a regular file. Call it before a library opens the file, because
+// opening a FIFO would wait for a writer. Any thread.
 bool host_file_is_regular(const char *path);
 // Returns true if at least 7/8 of the cgroup's memory is in use, page cache included. Reads a small
 // file. Any thread.

@@ -209,8 +209,7 @@ static void print_no_proxy(struct printer *p, const struct endpoint *e)
         *port = '\0';
     }
     size_t len_host = strlen(host);
-    if (host[0] == '[' &&
-        host[len_host - 1] == ']') { // such lists contain IPv6 addresses without brackets
+    if (host[0] == '[' && host[len_host - 1] == ']') { // no_proxy has IPv6 without brackets
         memmove(host, host + 1, len_host - 2);
         host[len_host - 2] = '\0';
     }

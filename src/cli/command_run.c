@@ -439,7 +439,7 @@ int command_run(int argc, char **argv)
     argv += operand_count;
     run->config = commands_load_config(argc, argv);
     int code = EXIT_NOT_STARTED;
-    if (run->config != NULL) { // otherwise the error has been reported
+    if (run->config != NULL) { // if NULL, the error has been reported
         code = run_all(run, argc, argv, words);
     }
     free(words);

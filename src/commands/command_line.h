@@ -39,7 +39,7 @@ struct command {
     const char *operands, *summary, *details;
 };
 
-unsigned command_line_count(void); // number of commands
+unsigned command_line_count(void); // returns the number of commands
 const struct command *command_line_row(unsigned i);
 unsigned command_line_number(const struct command *command); // returns its row number
 const struct command *command_line_find(const char *name);   // NULL: no such command

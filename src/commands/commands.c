@@ -139,7 +139,7 @@ void commands_inform_request(const char *method, const char *address, const char
     }
     (void)snprintf(now, sizeof(now), "%s %.512s at %.512s%s", method, path, address,
                    err == ERR_OK ? end : ": no answer");
-    if (strcmp(now, said) != 0) { // the same request with the same outcome says nothing new
+    if (strcmp(now, said) != 0) { // a repeated request with the same outcome is not reported
         memcpy(said, now, sizeof(said));
         commands_inform_more("forebay: %s\n", commands_visible(now, strlen(now)));
     }

@@ -41,7 +41,7 @@ enum config_listen_kind {
 
 struct config_listen {
     enum config_listen_kind kind;
-    const char *text; // as written
+    const char *text; // the address as the setting has it
     const char
         *host; // numeric address without brackets ("127.0.0.1", "::1"); NULL for unix and off
     const char *path; // only for a unix socket; otherwise NULL
@@ -89,8 +89,8 @@ enum config_client_directives {
 };
 enum config_disk_failure { CONFIG_DISK_FAILURE_PASS, CONFIG_DISK_FAILURE_FAIL };
 enum config_io_engine { CONFIG_IO_AUTO, CONFIG_IO_URING, CONFIG_IO_THREADS };
-// log.level is enum log_level of base/log.h.
-// config_load() replaces AUTO by TEXT or JSON.
+// log.level has no enum here: its values are those of enum log_level (base/log.h).
+// config_load() replaces AUTO of log.format by TEXT or JSON.
 enum config_log_format { CONFIG_LOG_AUTO, CONFIG_LOG_TEXT, CONFIG_LOG_JSON };
 // config_load() replaces AUTO by TEXT or JSON. After AUTO, the order is that of enum
 // proxy_access_log_format.
@@ -100,7 +100,7 @@ enum config_access_log_format {
     CONFIG_ACCESS_LOG_S3,
     CONFIG_ACCESS_LOG_TEXT
 };
-// log.keys is enum log_keys of base/log.h.
+// log.keys has no enum here: its values are those of enum log_keys (base/log.h).
 enum config_freshness { CONFIG_FRESHNESS_TTL, CONFIG_FRESHNESS_IMMUTABLE, CONFIG_FRESHNESS_STRICT };
 
 // The origin of one bucket: an entry of `buckets:` in the file. If a member is NULL or not set, the

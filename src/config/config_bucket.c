@@ -194,8 +194,8 @@ void config_bucket_parse(struct loader *l, const char *where, const struct bucke
 struct rule_field {
     const char *name;
     enum setting_kind kind;
-    const char *accepts; // NULL: the same as the setting accepts
-    unsigned setting;    // SETTING_COUNT_: none, so rule_init() sets the default
+    const char *accepts; // NULL: `accepts` of the setting applies
+    unsigned setting;    // SETTING_COUNT_: no setting; rule_init() sets the default
     size_t offset;       // in struct config_rule
 };
 

@@ -43,7 +43,8 @@ enum setting_kind {
 struct setting {
     struct config_setting public_;
     enum setting_kind kind;
-    size_t offset; // of the field in struct config or, for a field of a rule, in struct config_rule
+    size_t offset; // offset of the field in struct config, or of a rule's field in struct
+                   // config_rule
 };
 
 // settings.c: returns the row with this number.

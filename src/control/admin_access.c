@@ -28,7 +28,7 @@
 #include <unistd.h>
 
 struct admin_access {
-    char token[ADMIN_TOKEN_MAX + 1]; // "": no token
+    char token[ADMIN_TOKEN_MAX + 1]; // the bearer token; "": none is configured
     bool distrusts_loopback;
     char **hosts;
     unsigned host_count;

@@ -19,13 +19,13 @@
 #include "stats/stats.h"
 
 struct admin_hub {
-    atomic_uint refs; // one of the admin thread, and one of each call that is not answered yet
+    atomic_uint refs; // one held by the admin thread, and one by each unanswered call
     int fd;
     _Atomic(struct admin_call *) answered;
 };
 
 struct admin_call {
-    struct admin_call *next; // in admin_hub.answered
+    struct admin_call *next; // next in the list admin_hub.answered
     struct admin_hub *hub;
     struct evkeyvalq parameters;
     json_t *body;
@@ -33,7 +33,7 @@ struct admin_call {
     json_t *answer;
     // Only the admin thread uses the members below.
     struct admin *admin;
-    struct list_node node;         // in admin.calls while somebody waits
+    struct list_node node;         // in the list admin.calls while a caller waits
     struct evhttp_request *req;    // NULL: no caller waits any more
     const struct bufferevent *bev; // compared, never dereferenced
     struct event *patience;
@@ -187,7 +187,8 @@ bool admin_call_start(struct admin *admin, struct evhttp_request *req, enum admi
 void admin_call_deliver(struct admin *admin)
 {
     uint64_t count;
-    (void)!read(admin->hub->fd, &count, sizeof(count)); // only resets the eventfd
+    (void)!read(admin->hub->fd, &count, sizeof(count)); // the value is not needed: this only resets
+                                                        // the eventfd
     struct admin_call *call = atomic_exchange(&admin->hub->answered, NULL);
     while (call != NULL) {
         struct admin_call *next = call->next;

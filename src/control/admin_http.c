@@ -158,7 +158,7 @@ static struct bufferevent *on_accepted(struct event_base *base, void *ctx)
     struct admin *admin = as_admin(ctx);
     struct bufferevent *bev = bufferevent_socket_new(base, -1, BEV_OPT_CLOSE_ON_FREE);
     check(bev != NULL);
-    check(admin->open_count < ADMIN_CONNECTIONS_MAX); // at the limit, all listeners are off
+    check(admin->open_count < ADMIN_CONNECTIONS_MAX); // all listeners are disabled at the limit
     bufferevent_incref(bev);
     admin->open[admin->open_count++] = bev;
     stats_add(COUNTER_admin_connections, 1);
@@ -338,7 +338,7 @@ static void make_loop(struct admin *admin)
 {
     struct event_config *config = event_config_new();
     check(config != NULL);
-    check(event_config_set_flag(config, EVENT_BASE_FLAG_NOLOCK) == 0); // one thread only
+    check(event_config_set_flag(config, EVENT_BASE_FLAG_NOLOCK) == 0); // only one thread uses it
     admin->base = event_base_new_with_config(config);
     event_config_free(config);
     check(admin->base != NULL);

@@ -16,7 +16,7 @@ static const struct route {
     const char *method, *path;
     enum admin_class class;
     const char *parameters;
-    void (*answer)(struct admin *admin, struct evhttp_request *req); // NULL: an action
+    void (*answer)(struct admin *admin, struct evhttp_request *req); // NULL: an action answers
     enum admin_action action;
 } routes[] = {
 #define PAGE(method, path, class, parameters, name)                                                \

@@ -157,7 +157,8 @@ static void control_explain(void *ctx, struct admin_call *call)
     struct s3_uri uri;
     uint64_t first = 0, end = UINT64_MAX;
     struct span range = admin_call_parameter(call, "range");
-    struct span ask = admin_call_parameter(call, "ask"); // if missing, the origin is not asked
+    struct span ask = admin_call_parameter(call, "ask"); // without this parameter, the origin is
+                                                         // not asked
     if (!control_take_object(&call, admin_call_parameter(call, "uri"), &uri)) {
         return;
     }
@@ -231,7 +232,7 @@ static void control_ls(void *ctx, struct admin_call *call)
 struct evict_one {
     struct evict_all *all;
     struct s3_uri uri;
-    char *decoded; // its decoded key, if it was percent-coded
+    char *decoded; // the decoded key, if the item was percent-coded
     uint64_t cached_bytes, cached_blocks;
     bool is_known;
     enum err err;

@@ -154,7 +154,7 @@ struct s3_source {
     bool is_rename;
     struct span bucket; // empty for a rename whose value is a key without a bucket
     struct span key;
-    struct span version; // set if has_version
+    struct span version; // only if has_version
     bool has_version;
 };
 
@@ -302,7 +302,8 @@ struct s3_listing_query {
     // The listing starts after this name. It comes from start-after, marker or the continuation
     // token.
     struct span after;
-    struct span start_after, marker, continuation_token; // as sent; repeated in the answer
+    struct span start_after, marker, continuation_token; // as the client sent them; repeated in the
+                                                         // answer
     bool has_start_after, has_marker, has_continuation_token;
     unsigned max_keys; // <= 1000
     bool encoding_url, fetch_owner;
@@ -353,7 +354,7 @@ struct s3_restore {
     struct span days, tier, description, glacier_tier;
 };
 // Reads the body of RestoreObject in the same way. A restore with a select is ERR_MALFORMED_XML
-// too, because it writes its result elsewhere.
+// too, because it writes its result to a bucket that the body names.
 enum err s3_restore_read(struct arena *arena, struct span document,
                          struct s3_restore *ret_restore) MUST_USE;
 void s3_restore_render(const struct s3_restore *restore, struct buf *out);

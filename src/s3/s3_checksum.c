@@ -119,7 +119,7 @@ crc64_fold(uint64_t crc, const uint8_t *bytes, size_t len)
     for (unsigned i = 1; i < FOLD_LANES; i++) {
         lanes[i] = fold(lanes[i - 1], by_1, lanes[i]);
     }
-    uint8_t rest[sizeof(__m128i)]; // its CRC is that of all bytes folded so far
+    uint8_t rest[sizeof(__m128i)]; // the CRC of these bytes is that of all bytes so far
     _mm_storeu_si128((__m128i *)(void *)rest, lanes[FOLD_LANES - 1]);
     return crc64_table_update(0, rest, sizeof(rest));
 }

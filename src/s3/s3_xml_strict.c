@@ -22,7 +22,7 @@
 #define NAMESPACE "http://s3.amazonaws.com/doc/2006-03-01/"
 #define DEPTH_MAX 4u
 #define RULES_MAX 16u
-#define TEXT_MAX 8192u // of one element; the limit of a key is checked elsewhere
+#define TEXT_MAX 8192u // longest text of one element; the limit of a key is checked elsewhere
 #define READ_STEP_BYTES (64u << 10)
 #define DELETE_OBJECTS_MAX 1000u
 
@@ -52,7 +52,7 @@ struct schema_reader {
     bool has_namespace;
     const struct rule *open[DEPTH_MAX];
     unsigned depth;
-    unsigned seen[RULES_MAX]; // by rule: how often it has occurred in its open parent
+    unsigned seen[RULES_MAX]; // by rule: how often its element has occurred in the open parent
     struct buf text;          // text of the open leaf
     enum err err;
 };

@@ -258,7 +258,7 @@ struct canonical_request {
 // pieces are first collected in `bytes`, because a call of SHA-256 with a few bytes costs as much
 // as hashing them.
 struct sink {
-    struct buf *text; // if NULL, the bytes go to the hash
+    struct buf *text; // destination; NULL: the bytes are hashed
     SHA256_CTX sha;
     size_t len;
     char bytes[SINK_BYTES];

@@ -79,7 +79,7 @@ enum err sigv4_payload_parse(const struct headers *headers, bool presigned,
 static bool parse_credential(struct span credential, struct sigv4_claim *claim)
 {
     const char *end = credential.ptr + credential.len;
-    struct span parts[4]; // from the right: "aws4_request", service, region, date
+    struct span parts[4]; // split from the right: "aws4_request", service, region, date
     for (unsigned i = 0; i < ARRAY_LEN(parts); i++) {
         const char *slash =
             credential.len > 0 ? memrchr(credential.ptr, '/', credential.len) : NULL;

@@ -153,7 +153,7 @@ const struct sigv4_key *sigv4_signing_key(struct span access_key, struct span se
 {
     const struct span pieces[] = {access_key, date, region, service, secret};
     uint64_t hash = hash64(access_key.ptr, access_key.len, 0);
-    if (region.len > 0) { // one access key may sign for several regions
+    if (region.len > 0) { // so that keys for several regions do not replace each other
         hash = hash64(region.ptr, region.len, hash);
     }
     struct cached_key *cached = &key_cache[hash % KEY_CACHE_SIZE];

@@ -79,7 +79,7 @@ struct serve {
 // Prints warnings after the reason of a failed start, or after the start.
 static void serve_say_warnings(struct serve *s)
 {
-    (void)fputs(buf_cstr(&s->warnings), stderr); // if this fails, there is no other place
+    (void)fputs(buf_cstr(&s->warnings), stderr); // a failure to write to stderr cannot be reported
     buf_done(&s->warnings);
     command_limits_tell(&s->descriptors, s->config);
 }
@@ -436,7 +436,7 @@ static void serve_signals(sigset_t *ret_set)
     check(pthread_sigmask(SIG_BLOCK, ret_set, NULL) == 0);
     check(signal(SIGPIPE, SIG_IGN) != SIG_ERR);
     check(signal(SIGCHLD, SIG_DFL) !=
-          SIG_ERR); // if ignored, no exit code of a child would be available
+          SIG_ERR); // if SIGCHLD is ignored, waitpid() finds no exit code
 }
 
 // Keys and tokens are in the environment, the heap, buffers of libraries and registers. Therefore
@@ -562,7 +562,8 @@ static void serve_forward(const struct serve *s, int signal_number)
 {
     if (s->upgrade.pid != 0 && (signal_number == SIGHUP || signal_number == SIGUSR1)) {
         (void)kill(s->upgrade.pid,
-                   signal_number); // if it has died, this process restarts and reads the files
+                   signal_number); // if the new process has died, this one restarts and reads the
+                                   // files
     }
 }
 

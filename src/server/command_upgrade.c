@@ -412,7 +412,7 @@ static bool open_pairs(struct command_upgrade *u, int *ret_theirs, struct buf *r
     u->passing_fd = passing[0];
     u->passed_fd = passing[1];
     (void)setsockopt(u->passing_fd, SOL_SOCKET, SO_SNDBUF, &size,
-                     sizeof(size)); // if this fails, the default size is used
+                     sizeof(size)); // on failure, the socket keeps its default size
     return true;
 }
 
@@ -425,11 +425,11 @@ static bool start_child(struct command_upgrade *u, int theirs, struct buf *ret_w
     pid_t pid = ok ? fork() : -1;
     if (pid == 0) {
         char text[2] = {FAILED, 0};
-        (void)setpgid(0, 0); // so that its children can be killed with it
+        (void)setpgid(0, 0); // its own group, so that its children can be killed with it
         int number = start_become(&s, u->path);
         text[1] = (char)(number < 128 ? number : EIO);
         (void)send(FIRST_FD + (int)u->listen_count, text, 2,
-                   MSG_NOSIGNAL); // if this fails, the parent sees the exit
+                   MSG_NOSIGNAL); // on failure, the parent notices the exit
         _exit(127);
     }
     if (pid < 0) {
@@ -561,7 +561,7 @@ static void start_anew(struct command_upgrade *u)
     start_environment(u, &s, false);
     bool ok = start_descriptors(u, &s, -1);
     int number = ok ? start_become(&s, "/proc/self/exe") : EMFILE;
-    number = ok ? start_become(&s, u->path) : number; // if there is no /proc
+    number = ok ? start_become(&s, u->path) : number; // if that failed, as without /proc
     log_error("upgrade_not_undone", "errno=%d", number);
     _exit(EXIT_CODE_FAILED);
 }

@@ -19,8 +19,8 @@ struct command_watch_file {
 };
 
 struct command_watch {
-    struct command_watch_file read[COMMAND_WATCH_FILES]; // their state when Forebay read them
-    struct command_watch_file seen[COMMAND_WATCH_FILES]; // their state at the last check
+    struct command_watch_file read[COMMAND_WATCH_FILES]; // state of each file when Forebay read it
+    struct command_watch_file seen[COMMAND_WATCH_FILES]; // state of each file at the last check
     uint64_t looked_ms;                                  // time of the last check
 };
 

@@ -314,7 +314,7 @@ enum err command_probe_open(struct command_probe *probe, const struct config *co
                                    .engine = DISK_ENGINE_THREADS,
                                    .disk_threads = 1,
                                    .disk_queue_depth = QUEUE_DEPTH};
-    struct config once = *config; // the same, but with other timeouts and no retries
+    struct config once = *config; // a copy with other timeouts and no retries
     once.origin_retries = 0;
     once.origin_connect_timeout_ms = min_u64(once.origin_connect_timeout_ms, timeout_ms);
     once.origin_first_byte_timeout_ms = min_u64(once.origin_first_byte_timeout_ms, timeout_ms);
@@ -340,7 +340,7 @@ void command_probe_close(struct command_probe *probe)
 {
     struct command_origins *o = &probe->origins;
     if (probe->is_stuck) {
-        return; // its threads wait for a call that never ends; the process ends soon
+        return; // a call that never ends still uses the parts; the process ends soon
     }
     if (probe->is_running) {
         command_origins_close(o);

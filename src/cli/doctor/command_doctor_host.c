@@ -79,7 +79,7 @@ static void check_directory(struct doctor *d, const char *above)
 
 static const struct {
     unsigned long magic;
-    const char *name, *why; // why: the reason against it; NULL: it is suitable
+    const char *name, *why; // why: what makes it unsuitable; NULL: suitable
 } kinds[] = {
     {0xef53, "ext4", NULL},
     {0x58465342, "xfs", NULL},
@@ -189,7 +189,7 @@ static void check_disk(struct doctor *d, const char *above)
     if (fd < 0 || pwrite(fd, bytes, PROBE_BYTES, 0) != PROBE_BYTES || fdatasync(fd) != 0) {
         // EISDIR means that the file system does not support O_TMPFILE.
         int failed = errno == EISDIR ? EOPNOTSUPP : errno;
-        if (access(above, W_OK) == 0) { // otherwise check_directory() has reported it
+        if (access(above, W_OK) == 0) { // if not, check_directory() has reported it
             command_doctor_find(
                 d, failed == EOPNOTSUPP ? DOCTOR_GREEN : DOCTOR_RED, "disk",
                 failed == EOPNOTSUPP ? NULL
@@ -319,7 +319,7 @@ static int try_bind(const struct config_listen *at)
         failed = errno;
     }
     if (fd >= 0) {
-        (void)close(fd); // it has accepted no connection
+        (void)close(fd); // the socket has accepted no connection
     }
     freeaddrinfo(found);
     return failed;

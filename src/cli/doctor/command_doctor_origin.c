@@ -24,7 +24,7 @@ struct reach {
     double dns_s, connect_s, tls_s, first_s;
     long port;      // 0: no connection
     int64_t date_s; // 0: the answer had no Date
-    int64_t now_s;  // this host's time when that answer came
+    int64_t now_s;  // time of this host when the Date came
 };
 
 static size_t on_header(char *line, size_t size, size_t count, void *ctx)
@@ -345,7 +345,7 @@ void command_doctor_origin(struct doctor *d)
             all = check_endpoint(d, c->buckets[i].endpoint) && all;
         }
     }
-    if (all) { // otherwise no request is possible
+    if (all) { // an endpoint without a server would fail these checks too
         check_with_credentials(d);
     }
 }

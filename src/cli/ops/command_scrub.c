@@ -95,7 +95,7 @@ static int judge(const struct command_client *client, const json_t *scrub)
 
 struct order {
     bool is_status, is_cancel;
-    uint64_t rate; // 0: the server's default
+    uint64_t rate; // bytes per second; 0: the server's default
 };
 
 static int run(struct command_client *client, const struct order *order)

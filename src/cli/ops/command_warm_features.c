@@ -206,7 +206,7 @@ static int open_fresh(const char *fresh)
             (void)close(fd); // nothing was written to it
         }
         if (is_file) {
-            (void)poll(NULL, 0, BUSY_MS); // another process writes, or has just finished
+            (void)poll(NULL, 0, BUSY_MS); // another process writes the file, or has just renamed it
         } else if (lstat(fresh, &named) != 0 || unlink(fresh) != 0) {
             errno = why;
             return -1;

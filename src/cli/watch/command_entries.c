@@ -23,7 +23,7 @@ static bool on_line(void *ctx, struct span line)
         commands_line("item", json_incref(entry));
     }
     json_decref(entry);
-    bool is_taken = fflush(stdout) == 0; // the reader wants each entry at once
+    bool is_taken = fflush(stdout) == 0; // flush now, because the reader wants each entry at once
     return is_taken && (e->max == 0 || e->count < e->max);
 }
 

@@ -11,7 +11,7 @@ struct command_entries {
     const char *dropped_text;
     void (*print)(void *ctx, const json_t *entry); // prints one entry for people
     void *ctx;
-    uint64_t max; // 0: no end
+    uint64_t max; // most entries to print; 0: no limit
     uint64_t count, dropped;
 };
 
