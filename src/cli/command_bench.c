@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // `forebay bench [--origin s3://BUCKET/KEY] [--disk] [--quick]`: measures the limits of this disk
 // and this origin, and what a server on this host achieves with them. It names the bottleneck,
-// within a minute. The server is a private one with an empty cache next to cache.dir, which is
-// removed at the end. The user's own cache is not touched.
+// within a minute. It starts a private server, whose empty cache is next to cache.dir, and removes
+// that cache at the end. The user's own cache is not touched.
 #include <curl/curl.h>
 #include <errno.h>
 #include <fcntl.h>

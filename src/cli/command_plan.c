@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // `forebay plan --dataset SIZE --cache SIZE ...`: computes what a cache of that size saves, and
 // what the rest costs. It runs the store's own policy on a small model of a training job. The model
-// has BLOCKS blocks, and a cache for the same share of them. Each epoch reads the blocks in a new
-// order.
+// has BLOCKS blocks. Its cache holds the same share of them as the real cache holds of the data
+// set. Each epoch reads the blocks in a new order.
 #include "commands/commands.h"
 
 #include <math.h>

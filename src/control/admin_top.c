@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// GET /api/v1/top: the most frequent keys, prefixes, buckets, clients or reasons, a line of JSON
-// every `seconds`, to at most ADMIN_RANKERS_MAX clients. It counts lines of /api/v1/log from the
-// moment its client connects; without clients nothing is counted. With `where` it counts only
-// matching requests. Runs on the admin thread.
+// GET /api/v1/top: ranks the keys, prefixes, buckets, clients or reasons that occur most in
+// requests. Sends a line of JSON every `seconds`, to at most ADMIN_RANKERS_MAX clients. For each
+// client it counts lines of /api/v1/log from the moment the client connects; without clients
+// nothing is counted. With `where` it counts only matching requests. Runs on the admin thread.
 //
 // Clients choose the names without limit, so memory is bounded by the space-saving algorithm:
 // TOP_ROWS names are counted. A new name replaces the one with the lowest count and inherits its
@@ -133,8 +133,8 @@ static void count_line(struct admin_stream *stream, struct span text)
 
 // --- reporting -----------------------------------------------------------------------------------
 
-// Returns the row with the most requests that `is_told` does not mark; top->count if all are
-// marked.
+// Returns the row with the most requests among those that `is_told` does not mark. Returns
+// top->count if all are marked.
 static unsigned next_row(const struct admin_top *top, const bool *is_told)
 {
     unsigned best = top->count;

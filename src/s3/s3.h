@@ -189,8 +189,8 @@ struct s3_path {
 // Origins differ in two ways: some read '\\' as '/' (bit 0 of a reading), and some end the name at
 // a NUL (bit 1).
 #define S3_PATH_READINGS 4u
-// Returns false if the key has no such reading, because it has no '\\' or no NUL. It always has
-// reading 0.
+// Converts the key to a path, in one of the S3_PATH_READINGS readings. Returns false if the key has
+// no '\\' or no NUL that this reading would treat differently. Reading 0 always succeeds.
 bool s3_key_as_path(struct span key, unsigned reading, struct s3_path *ret_path);
 // Returns true if a versionId or uploadId (name in any case) would lead a file-based origin to the
 // path of another key.

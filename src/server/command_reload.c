@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads the configuration, and the files that it names, again. Runs on the main thread.
+// Reads the configuration again, and the files that it names. Runs on the main thread.
 //
 // A reload applies everything or nothing. It reads and checks everything before it changes
 // anything. It changes nothing if a file does not load, a certificate is invalid, a log cannot be
@@ -8,10 +8,11 @@
 // changed; these need a restart. If something is refused after the reload has opened origins for
 // buckets, those origins rest, and the next reload finds them.
 //
-// Parts that a reload does not change point into the configuration of the start, so that one is
-// kept. Most other parts copy what they need from the latest configuration. Only the current rules
-// and buckets point into it. The next reload frees it, after it has replaced them. /config shows
-// LIVE rows of the latest configuration. A lock protects its replacement from the admin thread.
+// The configuration of the start is never freed, because parts that a reload does not change point
+// into it. From the latest configuration, most other parts copy what they need, but the current
+// rules and buckets point into it. So the next reload first replaces these, and then frees it.
+// /api/v1/config shows the LIVE settings of the latest configuration, so a lock protects the
+// pointer to it from the admin thread.
 #include "server/command_reload.h"
 
 #include <errno.h>

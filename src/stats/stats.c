@@ -4,10 +4,10 @@
 // ends, its record, with all its counts, is left for the next thread that starts. So sums never
 // decrease, and the list is only as long as the most threads that ever ran at once.
 //
-// Counts by label are in a small open-addressing table of each record. Its keys are the addresses
-// of static strings. The owner writes a row's `first` last, with a release store, which makes the
-// key visible to readers. Rows of different threads, and rows of equal strings at different
-// addresses, are merged by text when they are rendered.
+// Each record also has small hash tables with open addressing, for counts by label. A table's keys
+// are the addresses of static strings. The owner writes a row's `first` last, with a release store,
+// which makes the row visible to readers. When counts are rendered, rows of different threads, and
+// rows of equal strings at different addresses, are merged by text.
 #include "stats/stats.h"
 
 #include <pthread.h>
@@ -18,7 +18,7 @@
 
 #include "base/log.h"
 
-#define LABEL_ROWS 256u // per table and thread; further labels count as _other
+#define LABEL_ROWS 256u // rows per table and thread; further labels count as _other
 #define MERGED_MAX 512u
 
 struct label_row {
