@@ -393,8 +393,8 @@ static void digest_fields(uint64_t *digest, size_t entry, const struct fields *f
     }
 }
 
-// Checks how many rules have a pin or a share. Each needs a number in the store's records, which
-// has few of them.
+// Refuses too many rules with a pin or a share. Each of them needs a number in the store's records,
+// which have room for only a few.
 static void limited_rules_check(struct yaml_reader *r, const yaml_node_t *node)
 {
     unsigned limited = 0;

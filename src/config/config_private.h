@@ -125,7 +125,7 @@ bool config_value_parse_count(struct span s, uint64_t *ret_count, char *ret_why)
 bool config_value_parse_ratio(struct span s, double *ret_ratio, char *ret_why);
 bool config_value_parse_choice(struct span s, const char *choices, unsigned *ret_choice,
                                char *ret_why);
-// Parses a value by the kind of its row, and writes it to `field`. Not for rows that are lists.
+// Parses a value by the kind of its row, and writes it to `field`. The row must not be a list.
 bool config_value_parse(struct loader *l, const struct setting *row, struct span s, void *field,
                         char *why);
 bool config_value_parse_listen(struct loader *l, struct span s, struct config_listen *ret_listen,

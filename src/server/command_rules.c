@@ -19,9 +19,9 @@ static uint64_t identity_of(const char *match)
     return hash64(match, strlen(match), 0) | 1;
 }
 
-// Assigns a group to each rule with a pin or a share, and writes its index to ret_at. A rule keeps
-// its group over reloads. New rules get unused indexes first, because requests that began earlier
-// may still name the former ones.
+// Assigns a group to each rule with a pin or a share, and writes the group's index to ret_at. A
+// rule that `was` has too keeps its group. A new rule first gets an index that `was` does not use,
+// if there is one, because requests that began before the reload still use the indexes of `was`.
 static void groups_place(const struct config *c, const struct command_rules *was, unsigned *ret_at)
 {
     bool is_taken[STORE_GROUPS_MAX] = {false};

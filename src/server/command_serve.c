@@ -440,9 +440,9 @@ static void serve_signals(sigset_t *ret_set)
 }
 
 // Keys and tokens are in the environment, the heap, buffers of libraries and registers. Therefore
-// this process writes no core file. If the limit is raised from outside, the core file contains no
-// memory. Other processes of the same user cannot read its memory, except in test builds, whose
-// tools need that.
+// this process writes no core file. Should another process raise the limit, the core file would
+// still contain no memory. Other processes of the same user cannot read its memory, except in test
+// builds, whose tools need that.
 static void serve_keep_memory_private(void)
 {
     (void)setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0}); // lowering it cannot fail
@@ -670,7 +670,8 @@ static void serve_hand_over(struct serve *s, const sigset_t *signals)
     command_upgrade_done(&s->upgrade);
 }
 
-// Adds -q or -v as a --log.level, unless the command line has one. NULL follows the last word.
+// Returns a copy of argv that ends with NULL, with -q or -v added as a --log.level unless the
+// command line has one.
 static char **serve_words(int *argc, char **argv)
 {
     static char warn[] = "--log.level=warn", debug[] = "--log.level=debug";

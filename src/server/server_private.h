@@ -17,8 +17,7 @@ void command_stop_bound(const sigset_t *signals);
 // Removes the time limit and blocks the signals. Returns true if a stop signal arrived before.
 bool command_stop_bound_end(const sigset_t *signals);
 
-// --- command_memory.c: divides limits.max_buffer; main thread, except for the metrics
-// -------------
+// --- command_memory.c: divides limits.max_buffer; main thread unless noted otherwise -------------
 
 void command_memory_begin(uint64_t max_buffer_bytes); // before any thread starts
 // Returns the share of the memory that requests may use. Long heads and TLS may use a second share
@@ -29,6 +28,6 @@ unsigned command_memory_inflight_max(unsigned wanted, uint64_t max_buffer_bytes)
 // Returns freed memory to the kernel after a burst. Call it once a second. *high_bytes is its state
 // between calls, 0 initially.
 void command_memory_trim(uint64_t *high_bytes);
-void command_memory_metrics(struct buf *out);
+void command_memory_metrics(struct buf *out); // any thread
 
 #endif
