@@ -385,7 +385,7 @@ def test_explain_and_trace_say_what_is_known(start, origin, engine):
         for count, (key, word) in enumerate((("a", "sent"), ("none", "none"))):
             client.get(key, first=0, last=9)
             server.durable()
-            assert "not known" in explained(key)
+            assert "unknown" in explained(key)
             client.get(key, headers=MODE)
             learnt(server, count + 1)
             client.get(key, headers=MODE)

@@ -53,7 +53,14 @@ def certificate(tmp_path_factory):
 
 CASES = {
     # The fault: (why, in the text, in the remedy, component, status and words for the client)
-    "down": ("connect", "nobody accepts", "host and port", "origin", 503, "could not be reached"),
+    "down": (
+        "connect",
+        "refuses connections",
+        "host and port",
+        "origin",
+        503,
+        "could not be reached",
+    ),
     "https": ("reset", "closes the connection", "https", "origin", 503, "closed"),
     "self-signed": ("tls", "not trusted", "origin.ca_file", "origin", 503, "TLS to the origin"),
     "key": (

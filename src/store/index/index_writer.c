@@ -21,16 +21,14 @@
 // rebuilds it.
 //
 // A delete in a failed commit is owed, and its key stays hidden. The writer retries owed deletes
-// after a second, then after twice that time, and so on up to 64 s. It also retries them as soon as
-// another commit succeeds. If a client's write waits for the delete, the delete still succeeds if
-// the writer can make sure that the next process does not trust the index. For this it writes the
-// marker, or else removes data.mdb. It removes the marker when no delete is owed any more. A
-// process that does not trust the index rebuilds it, and revalidates all runs that it finds in
-// segments.
+// after a second, then after twice that time, and so on up to 64 s, and as soon as another commit
+// succeeds. If a client's write waits for the delete, the delete still succeeds if the writer can
+// make sure that the next process does not trust the index. For this it writes the marker, or else
+// removes data.mdb. It removes the marker when no delete is owed any more. A process that does not
+// trust the index rebuilds it, and revalidates all runs that it finds in segments.
 //
-// Limits of the queue. MEMORY_PENDING_MAX limits puts when runs begin. The number of client writes
-// that wait limits deletes. The store itself queues at most 4,096 changes. At this limit its
-// threads wait. Workers instead skip changes of this kind, which only save work later.
+// Limits of the queue. MEMORY_PENDING_MAX limits puts. The number of client writes that wait limits
+// deletes. The store queues at most 4,096 changes of its own: then threads wait and workers skip.
 #include "store/index/index_writer.h"
 
 #include <errno.h>

@@ -151,6 +151,7 @@ Test(index_format, senseless_objects_with_right_checksums_are_bad)
     struct index_record none = record_sample(), empty = record_sample();
     none.generation = 0;
     empty.flags |= INDEX_DESCRIBED;
+    empty.described = SPAN("");
     size_t len = index_object_encode(hash, &none, bytes);
     cr_assert_not(index_object_decode(hash, (struct span){bytes, len}, &out));
     len = index_object_encode(hash, &empty, bytes);
