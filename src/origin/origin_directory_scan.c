@@ -307,7 +307,8 @@ static enum err level_push(struct origin_directory_scans *scans, struct scan *sc
     return ERR_OK;
 }
 
-// Reads the next window of names. If the folder was removed since, the window stays empty.
+// Reads the next window of names. If the folder was removed since, the window stays empty. A folder
+// that may no longer be read is an error, because a part of its names was listed already.
 static enum err level_refill(struct origin_directory_scans *scans, const struct scan *scan,
                              struct level *level)
 {
@@ -317,7 +318,7 @@ static enum err level_refill(struct origin_directory_scans *scans, const struct 
     if (err == ERR_OK) {
         err = level_read(scans, scan, level, fd);
     }
-    return origin_directory_left_out(err);
+    return err == ERR_ACCESS_DENIED ? err : origin_directory_left_out(err);
 }
 
 static bool delimiter_is_slash(const struct scan *scan)

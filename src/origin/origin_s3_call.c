@@ -742,6 +742,7 @@ static void call_cancel(struct origin_call *call)
     timer_stop(&c->timer);
     origin_slot_stop_waiting(call);
     credentials_waiter_cancel(&c->waiter);
+    worker_task_cancel(&c->task); // may wait for its turn to pass on collected bytes
     if (c->transfer != NULL) {
         transfer_cancel(c->transfer);
     } else {

@@ -374,6 +374,10 @@ static void on_relay_timer(struct timer *timer)
     if (t->upload_paused) {
         origin_relay_resume_upload(&t->r);
     }
+    if (t->run->cancel_on_resume) {
+        t->is_cancelled = true;
+        origin_relay_cancel(&t->r);
+    }
 }
 
 static void on_relay_end(struct origin_relay *r, enum err err)

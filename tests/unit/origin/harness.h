@@ -69,7 +69,7 @@ struct relay_run {
     const char *upload;
     uint64_t upload_len; // 0: strlen(upload)
     const char *payload_hash;
-    bool pause_every_piece, pause_upload, pause_at_head, cancel_at_head;
+    bool pause_every_piece, pause_upload, pause_at_head, cancel_at_head, cancel_on_resume;
     // answered
     enum err err;
     unsigned status, heads, ends, uploads;

@@ -244,16 +244,23 @@ Test(origin_relay, long_error_obeys_pause_and_cancel)
         }
         body[lens[i]] = '\0';
         char *answer = rig_answer("403 Forbidden", "", body);
-        struct server_row rows[] = {{.answer = answer}, {.answer = answer}, {.answer = answer}};
+        struct server_row rows[4] = {{0}};
+        for (size_t r = 0; r < ARRAY_LEN(rows); r++) {
+            rows[r].answer = answer;
+        }
         struct relay_run runs[] = {
             {.method = "GET", .target = "/bkt?acl", .pause_at_head = true},
             {.method = "GET", .target = "/bkt?acl", .pause_every_piece = true},
             {.method = "GET", .target = "/bkt?acl", .cancel_at_head = true},
+            {.method = "GET",
+             .target = "/bkt?acl",
+             .pause_at_head = true,
+             .cancel_on_resume = true}, // in the same turn
         };
         struct rig rig;
         rig_start(&rig, rows, ARRAY_LEN(rows));
         for (size_t r = 0; r < ARRAY_LEN(runs); r++) {
-            bool is_cancelled = runs[r].cancel_at_head;
+            bool is_cancelled = runs[r].cancel_at_head || runs[r].cancel_on_resume;
             relay_run(&rig.h, 0, &runs[r]);
             cr_assert_eq(runs[r].err, is_cancelled ? ERR_CANCELLED : ERR_OK);
             cr_assert_eq(runs[r].heads, 1);
