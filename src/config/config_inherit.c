@@ -96,7 +96,7 @@ void config_inherit(struct loader *l)
     uint64_t number = 0, count = 0;
     if (pid == NULL || fds == NULL || !span_to_u64(span_from_cstr(pid), &number) ||
         number != (uint64_t)getpid()) {
-        return; // the sockets are for another process
+        return; // no sockets, or they are for another process
     }
     if (!span_to_u64(span_from_cstr(fds), &count) || count > CONFIG_INHERITED_MAX) {
         config_loader_error(l, WHERE, "\"%.40s\" is not a number of at most %d sockets", fds,

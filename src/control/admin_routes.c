@@ -179,7 +179,8 @@ static void start_action(struct admin *admin, struct evhttp_request *req, const 
         admin_reply_refusal(req, HTTP_BADREQUEST, why);
         return;
     }
-    if (id != NULL && evhttp_add_header(&parameters, "id", id) != 0) { // id has a line end
+    if (id != NULL &&
+        evhttp_add_header(&parameters, "id", id) != 0) { // this fails if `id` has a line end
         evhttp_clear_headers(&parameters);
         json_decref(body);
         admin_reply_refusal(req, HTTP_NOTFOUND, "no such page");

@@ -50,8 +50,8 @@ static struct span member(const json_t *line, const char *name)
     return (struct span){json_string_value(value), json_string_length(value)};
 }
 
-// Writes the name that a log line counts for to `name`, for example its bucket for BY_BUCKETS.
-// Returns false if the line has no such name.
+// Writes to `name` the name under which a log line is counted: for BY_BUCKETS its bucket, for
+// example. Returns false if the line has no such name.
 static bool name_of(enum top_by by, const json_t *line, struct buf *name)
 {
     struct span bucket = member(line, "bucket"), key = member(line, "key");

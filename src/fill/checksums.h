@@ -57,9 +57,9 @@ struct span checksums_lines(struct span headers);
 // Returns the checksums of an index record as header lines. Empty: the record has none. `record`
 // may be NULL.
 struct span checksums_render(const struct store_sums *record, char ret_text[S3_SUMS_TEXT_MAX]);
-// Appends the checksum lines of an answer. If the answer has none, appends those of `known`, a
-// description of the same version, or NULL. If the answer had to name checksums and does not,
-// appends the line that says that the object has none.
+// Appends the checksum lines of an answer or, if it has none, those of `known`. `known` describes
+// the same version; NULL: nothing is known. If neither has any, although such an answer of this
+// origin would name checksums, appends the line that says that the object has none.
 void checksums_append(struct buf *out, const struct origin *origin, const struct origin_fetch *f,
                       const struct store_object *known);
 // Returns true if `known` describes the same version and size as `object` and names checksums.

@@ -130,7 +130,8 @@ void fill_assert_home(const struct home_key *h)
     check(h->state != HOME_KNOWN || h->token != 0);
     check(!h->found.has || h->state == HOME_DECIDING);
     check(h->found.has || h->found.object == NULL);
-    // Rule 31: without a first request, readers are held only for deletes or acknowledgements.
+    // Rules 11 and 31: readers are held while the version is being decided. In the state NONE they
+    // are held only while a delete is not durable yet or an acknowledgement is missing.
     check(list_empty(&h->held) || h->state == HOME_DECIDING ||
           (h->state == HOME_NONE && !home_is_settled(h)));
     // Rule 11: a first request is sent only after all acknowledgements.

@@ -28,8 +28,8 @@
 #define FILL_VERDICTS 1024u
 #define FILL_GIVEN 2048u
 #define FILL_REDESCRIBED 1024u
-// Maximum bytes that one reader of a stored run may queue, while memory is ample. The reader drops
-// further bytes and asks for them again (rule 34).
+// Maximum bytes that a reader may queue of a run that is being stored, while memory is ample. The
+// reader drops what is beyond it, and asks for it again once its queue is sent (rule 34).
 #define FILL_QUEUE_MAX STORE_RUN_MAX
 // Bytes that a reader may always queue, even while memory is short. One turn of the loop receives
 // about this much.
@@ -83,8 +83,10 @@ struct fill_room {
         atomic_uint in_flight;
         _Atomic uint64_t versions[FILL_LEARN_VERSIONS], paused[FILL_LEARN_ORIGINS];
     } learning;
-    struct run_sum_slot *run_sums;            // checksums of FILL_RUN_SUMS received runs
-    _Atomic uint64_t verdicts[FILL_VERDICTS]; // checksums_verify.c
+    struct run_sum_slot *run_sums; // checksums of FILL_RUN_SUMS received runs
+    // Counters of judgements that an object's bytes are wrong. Keys share them, by hash; see
+    // checksums_verify.c.
+    _Atomic uint64_t verdicts[FILL_VERDICTS];
     struct {
         pthread_mutex_t lock;
         atomic_uint count; // number of keys; read without the lock

@@ -3,7 +3,7 @@
 // names generations and posts the key's index changes. All of this runs on that worker. An entry
 // exists while something about the key is undecided (home_private.h). Rules 11 to 15 of README.md.
 //
-// This table shows what each state knows of the version and what it does with each message:
+// For each state, the list below says what the home does with each message:
 //
 //   NONE      ROUTE: the first case that fits:
 //             - A record is visible, not below the floor: AGAIN. The reader's own look-up finds it.

@@ -197,9 +197,10 @@ void home_give_named(struct home_key *h, uint64_t version);
 // Notes that a client got an answer which says that this version is not current. From now on, no
 // reader gets bytes of this version that were requested before now.
 void home_deny(struct home_key *h, uint64_t version);
-// Notes that two answers, in flight at the same time, have different headers for this version, or
-// that one of them names another version. It is not known which is newer, so descriptions learnt
-// until now are not used any more.
+// Called if an answer names the version of `object`, and another answer that was in flight at the
+// same time names another version or none, or this one with other headers. It is not known which
+// answer is newer. So headers of this version that were requested until now do not count any more,
+// and the kept answer is outdated.
 void home_doubt_headers(struct home_key *h, const struct store_object *object);
 
 // --- home_kept.c ---------------------------------------------------------------------------------

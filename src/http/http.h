@@ -265,8 +265,8 @@ void http_reply_start(struct http_exchange *x, const struct http_reply *reply);
 void http_reply_ready(struct http_exchange *x); // call it after HTTP_PULL_WAIT; else harmless
 void http_reply_cut(struct http_exchange *x);   // any time: ends the reply, truncated
 bool http_exchange_can_sendfile(const struct http_exchange *x); // false on TLS
-bool http_reply_head_sent(
-    const struct http_exchange *x); // true once a byte of the reply has reached the socket
+// Returns true once a byte of the reply has reached the socket.
+bool http_reply_head_sent(const struct http_exchange *x);
 uint64_t http_reply_body_bytes(const struct http_exchange *x); // body bytes that reached the socket
 // Returns clock_monotonic_us() at the first byte of the reply that was sent; 0: none was sent yet.
 uint64_t http_reply_first_byte_us(const struct http_exchange *x);

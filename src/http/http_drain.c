@@ -2,13 +2,13 @@
 // Connections while a server drains: idle ones are closed, or passed on to the process that
 // replaces this one.
 //
-// Between two requests a plain connection is only a descriptor. So it can be sent through a unix
-// socket and accepted on the other side as if it were new: bytes that its client has sent and
-// nobody has read wait in the kernel. The messages also wait there until the process that follows
-// serves (http_taking.c). The kernel bounds that queue, to 555 messages unless net.core.wmem_max
-// was raised. A message holds the connections that are idle at that time, as many as the other side
-// accepts. A connection that does not fit stays, and its next reply says close. So does one with
-// TLS, because its keys are in this process.
+// Between two requests a plain connection is only a descriptor. So it can be sent in a message of a
+// unix socket, and the other process serves it as if it were new. Bytes that its client has sent
+// and nobody has read wait in the kernel. The messages wait there too, until the other process
+// reads them (http_taking.c). The kernel limits this queue, to 555 messages unless
+// net.core.wmem_max was raised. One message holds several idle connections, at most as many as the
+// other process has said that it takes (`at_once`). If the queue is full, a connection stays here,
+// and its next reply says close. So does one with TLS, because its keys are in this process.
 //
 // No request on a connection that is passed on gets lost, even if a worker or the other process
 // stalls. If nobody has begun to read a connection's next request, the connection is passed on, at

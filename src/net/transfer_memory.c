@@ -4,8 +4,9 @@
 // transfer. So a worker keeps each piece that it frees, for its next allocation of the same size
 // class.
 //
-// Other sizes use malloc, and so do other threads, such as curl's threads for name look-ups. Under
-// a sanitizer all allocations use malloc, so that the sanitizer sees each one.
+// Pieces larger than the largest class (128 KiB) come from malloc. So do all pieces of other
+// threads, such as curl's threads for name look-ups. Under a sanitizer all pieces come from malloc,
+// so that the sanitizer sees each one.
 //
 // A header before each piece records its class, so that any thread can free the piece.
 #include <curl/curl.h>

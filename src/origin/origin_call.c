@@ -2,9 +2,9 @@
 // The start and the end of a call, which are the same for every driver, and the retry budget. Runs
 // on the worker of the call. All workers share the budget, which is atomic.
 //
-// The retry budget is a token bucket, in thousandths of a retry. Each request adds its percentage,
-// and each retry takes 1000. One retry per second is allowed even if the bucket is empty, so that
-// an origin with few requests gets retries too.
+// The retry budget is a token bucket, in thousandths of a retry. Each request adds as much of a
+// retry as origin.retry_budget says (10%: 100), and each retry takes 1000. One retry per second is
+// allowed even if the bucket is empty, so that an origin with few requests gets retries too.
 #include "base/clock.h"
 #include "base/random.h"
 #include "origin/origin_private.h"

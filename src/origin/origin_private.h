@@ -152,10 +152,11 @@ struct origin {
         const char *ca_file; // `lock` guards it.
     } live;
 
-    // The retry budget, in thousandths of a retry. Each request adds its share, and each retry
-    // takes 1000.
+    // The retry budget, in thousandths of a retry. Each request adds 10 * retry_budget_percent, and
+    // each retry takes 1000.
     atomic_long retry_tokens;
-    atomic_ulong retry_floor_at_us; // When a retry was last granted above the budget.
+    // When a retry was last granted although the budget was used up. One a second is.
+    atomic_ulong retry_floor_at_us;
 
     atomic_bool rests;
     atomic_bool has_answered;    // The result of origin_has_answered(); see hops.c.
@@ -198,7 +199,7 @@ void origin_call_init(struct origin_call *call, const struct origin_call_ops *op
                       struct origin_worker *ow, struct origin_fetch *f, struct origin_relay *r);
 // Ends a call: gives its slot back, calls on_end, and frees the call at the end of the turn.
 void origin_call_end(struct origin_call *call, enum err err);
-// Adds the share of one request to the retry budget.
+// Adds what one request adds to the retry budget; see retry_tokens.
 void origin_budget_request(struct origin *origin);
 // Returns true if the origin has answered any call since `since_us`, and within ORIGIN_ANSWERS_US.
 bool origin_answers_others(const struct origin *origin, uint64_t since_us);
@@ -243,7 +244,8 @@ void origin_slot_hasten(struct origin_call *call, uint64_t client);
 // Called before a retry. If fewer slots are left than calls hold, takes the call's slot away and
 // returns true. Then ops->ready() or ops->refused() will run later.
 bool origin_slot_yield(struct origin_call *call) MUST_USE;
-// Adapts the number of slots after a SlowDown or a timeout.
+// Called after a SlowDown or a timeout. Lowers the number of slots: the first time by half, later
+// by one after every second such answer.
 void origin_slot_slow_down(struct origin_worker *ow);
 // Adapts the number of slots after any other answer. first_byte_us: time to its first byte; 0:
 // unknown.

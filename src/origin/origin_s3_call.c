@@ -300,7 +300,7 @@ static enum err relay_head(struct origin_s3_call *c)
         return err;
     }
     if (c->response_head.status < 500) {
-        // An upload's duration depends on its client, so it tells nothing about the origin.
+        // 0: the time is not counted. With an upload it depends on the client, not on the origin.
         origin_slot_success(c->call.ow, 0);
     }
     origin_s3_call_enter(c, S3_PHASE_BODY);

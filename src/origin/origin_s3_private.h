@@ -121,7 +121,7 @@ struct origin_s3_state {
     struct credentials_renewer *renewer;
     // The origin's clock minus ours; 0 until it refuses a request for its time.
     atomic_long clock_skew_s;
-    atomic_bool unpacks; // The store may decompress objects; see origin_s3_unpacks().
+    atomic_bool unpacks; // The origin may decompress gzip objects; origin_s3_unpacks().
     // Only origin_s3_odd.c uses these fields.
     atomic_ulong head_answered_until_us, if_match_answered_until_us; // Monotonic.
     // Keys whose HEAD was refused: each entry has the key's hash and a time. 0: a free entry.
@@ -171,13 +171,13 @@ void origin_s3_pool_leave(struct origin_worker *ow, struct origin_s3_pool *pool)
 void origin_s3_rest(struct origin_worker *ow); // Frees the worker's unused pools.
 void origin_s3_stop(struct origin *origin);    // Ends all transfers, but not their calls.
 
-// Returns true if the store may decompress objects. Google's store and Cloudflare's R2 decompress
+// Returns true if the origin may decompress objects. Google's store and Cloudflare's R2 decompress
 // an object stored with Content-Encoding: gzip, unless the request has Accept-Encoding: gzip. The
 // decompressed answer has no length and no ranges, but the ETag of the compressed bytes.
 //
-// So fetches ask such a store for gzip. The cache then has the bytes that the store has, to which
-// ETag and size belong. Fetches ask every other origin for identity, because a proxy in front of it
-// might compress the answer. A proxied read keeps its client's own Accept-Encoding.
+// So fetches ask such an origin for gzip. The cache then has the bytes that the origin has, to
+// which ETag and size belong. Fetches ask every other origin for identity, because a proxy in front
+// of it might compress the answer. A proxied read keeps its client's own Accept-Encoding.
 static inline bool origin_s3_unpacks(const struct origin_worker *ow)
 {
     return atomic_load_explicit(&origin_s3_state_of(ow)->unpacks, memory_order_relaxed);

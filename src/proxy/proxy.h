@@ -104,8 +104,8 @@ void proxy_set_access_keys(struct proxy *proxy, struct access_keys *access_keys)
 struct proxy_access_log_file;
 enum err proxy_access_log_open(const char *path, struct proxy_access_log_file **ret_file,
                                struct buf *ret_why) MUST_USE;
-void proxy_access_log_close(
-    struct proxy_access_log_file *file); // if proxy_set() did not take it; NULL is fine
+// Call it if proxy_set() has not taken the file. `file` may be NULL.
+void proxy_access_log_close(struct proxy_access_log_file *file);
 // Changes the settings. A request uses the settings that its worker has when the request begins.
 // Takes ownership of `log_file`; NULL keeps the current one. Posts `told` when every worker has the
 // settings; `told` must live until loop_stop(). Called by one thread, which is not a worker.

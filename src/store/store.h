@@ -63,7 +63,8 @@ enum store_policy {
 #define STORE_GROUP_PINS (STORE_PRIORITIES + STORE_GROUPS_MAX)
 struct store_group {
     unsigned priority;
-    bool pin; // runs that were read are not evicted while there is room for pins
+    // The group's runs are not evicted, as long as all pinned runs together stay within one limit.
+    bool pin;
     // Largest share of a full cache that the group may use; 0: no limit. Not combined with a pin.
     unsigned share_percent;
     // By this number a later process recognises the rule. 0: the group has no rule.

@@ -7,10 +7,11 @@
 //   longer                  writes the intent at begin, chunks in groups as they come, and the
 //                           header at finish
 //
-// An error is kept and reported at finish. Chunks that still arrive are released at once. A
-// cancelled run leaves a hole in its segment. If the run had an intent, the whole reservation stays
-// a hole, even after a crash. A run that ends early returns the rest of its reservation when its
-// header is written, because the header says where the run ends.
+// An error is kept and reported at finish. Chunks that still arrive are released at once. If
+// something of a cancelled run was written, its reservation stays in the segment unused: a hole. An
+// intent is a sector before a long run that says where the run will end. If there is one, the hole
+// is the whole reservation, even after a crash. A run that turns out shorter returns the rest of
+// its reservation when its header is written, because the header says where the run ends.
 //
 // The backlog (write_backlog.c) helps to decide whether a run begins. It counts each byte of the
 // run: promised at begin, queued with its chunk, and then written. After that the pages are pushed

@@ -89,7 +89,8 @@ static const char *meaning_of(const char *component)
     return "see the server log";
 }
 
-// Prints what is not stored now, and what was not stored since the start.
+// Prints why nothing is stored now, if that is so, and how many runs were not stored since the
+// start, by reason.
 static void print_refusals(const json_t *f)
 {
     const char *now = command_client_text(f, "refusal");

@@ -95,7 +95,7 @@ static enum err authorize_signed(struct request *r, struct principal *principal,
 enum err gate_authorize(struct request *r, struct principal *ret_principal,
                         struct s3_error_detail *ret_detail)
 {
-    // Called once per request, by the step AUTHORIZE.
+    // Called once per request, by the step AUTHORIZE. A unit test has no steps.
     check(r->step == REQUEST_AUTHORIZE || r->steps == NULL);
     check(r->principal.table == NULL && !r->principal.verified);
     struct principal principal = {.name = SPAN("open")};

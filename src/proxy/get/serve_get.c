@@ -2,20 +2,21 @@
 // GET and HEAD of an object that may be answered from the cache: hit, partial hit, miss, range.
 //
 // Before the reply, the request takes these steps (steps.def):
-//   LOOKUP       looks up the first window in the index; reads a small object and its header in one
-//                read
+//   LOOKUP       looks up the first wanted bytes in the index, at most a window of
+//                STORE_WINDOW_MAX; reads a small object and its header in one read
 //   DESCRIBE     loads the version's headers from the header of a run
 //   FRESHNESS    continues if the version is fresh; asks the home if it is stale, or if If-Match
 //                names another version
 //   REVALIDATED  continues with the cached version if it is unchanged, or with the new version,
 //                whose body comes from a run; may use the stale version if the origin is down
-//   FIRST        if the first byte is not cached: asks the home (if no version is known) or the
-//                stripe's owner (if one is) for a run, and waits for its head
+//   FIRST        if the first byte is not cached: asks for a run and waits for its head. Asks the
+//                home if no version is known, else the owner of the stripe
 //   REPLY        evaluates conditions and range, writes the reply head (get_reply.c)
 // After that, http pulls slices of the body (get_body.c). They come from pieces of a run, or from a
 // place (sendfile, or a verified read). If neither has the next byte, the request looks up the next
 // window or fetches the missing run. With its first byte the reply is bound to its version: bytes
-// under another ETag are not used, and a 412 cuts the reply.
+// under another ETag are not used. If the origin answers 412 to a later fetch, because the version
+// is not current any more, the reply is cut.
 //
 // A place is read in one of three ways: small (header and body in one NOWAIT read), fast (verified
 // and resident: sendfile), or by an asynchronous read whose checksum is verified before a byte is

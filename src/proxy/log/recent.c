@@ -122,7 +122,7 @@ void proxy_recent(struct proxy *proxy, proxy_recent_fn *done, void *ctx)
     gather->ctx = ctx;
     gather->worker_count = count;
     atomic_init(&gather->left, count);
-    for (unsigned i = 0; i < count; i++) { // first, because the last answer frees `gather`
+    for (unsigned i = 0; i < count; i++) { // all parts are ready before the first message is sent
         gather->parts[i].gather = gather;
         gather->parts[i].message.deliver = on_gather;
     }

@@ -93,8 +93,9 @@ static void name_start(struct proxy_worker *pw, struct eviction *e)
     invalidate_begin(pw->fill, &name->kw);
 }
 
-// Charges the memory of one name. Returns false if there is none, except for the first few names in
-// flight, so that an eviction makes progress while memory is short.
+// Charges the memory of one name. Returns false if memory is short or PROXY_KEYS_WINDOW names are
+// in flight. The first PROXY_KEYS_AT_ONCE names in flight are always charged, so that an eviction
+// makes progress while memory is short.
 static bool name_charge(const struct proxy_worker *pw)
 {
     if (pw->evicting < PROXY_KEYS_AT_ONCE) {

@@ -18,11 +18,12 @@
 // admin port needs while it waits for the disk. It copies the settings (limits, groups) first. If
 // one of them changes during the attempt, the attempt fails, and the next one follows at once.
 //
-// `attached` is set once everything works, under two locks. Under the lock of `format`, because all
-// changes of the state until then must be in the `format` that was just written, and later ones are
-// written to it. And under the lock of the settings: a call that changes one finds the store either
-// attached or not. A thread that has read `attached` as false works without a store. A thread that
-// waits for disk->opening_lock to disown the index (store_unattached.c) finds the store attached.
+// The late thread sets `attached` once everything works. It then holds two locks. It holds
+// format_lock, because all changes of the state until then must be in the `format` that was just
+// written, and later ones are written to it. And it holds the lock of the settings, so that a call
+// that changes one finds the store either attached or not. A thread that has read `attached` as
+// false works without a store. A thread that waits for disk->opening_lock to disown the index
+// (store_unattached.c) finds the store attached.
 #include "store/care/store_late.h"
 
 #include <stdlib.h>

@@ -9,8 +9,8 @@
 #include "store/disk/disk_thread.h"
 #include "store/store.h"
 
-// Callbacks that repeat the opening. On the late thread. mark_open() runs under the lock of
-// `format`.
+// Callbacks that repeat the opening. On the late thread, which holds store_dir.format_lock while it
+// calls mark_open().
 struct store_late_host {
     enum err (*begin)(struct store *store, const struct store_options *options, uint64_t ours,
                       struct buf *ret_why);

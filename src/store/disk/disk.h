@@ -86,8 +86,8 @@ void disk_set_segment_size(struct store_disk *disk, uint32_t bytes);
 // disk_space_begin() starts counting space, with `other_bytes` in use. disk_space_end() stops it.
 void disk_space_begin(struct store_disk *disk, uint64_t other_bytes);
 void disk_space_end(struct store_disk *disk);
-// Writes the state table to `format` durably, if the directory is usable. Under the lock of
-// `format`. Blocks.
+// Writes the state table to `format` durably. If the directory is not usable, writes nothing and
+// returns ERR_OK. The caller holds store_dir.format_lock. Blocks.
 enum err disk_commit_state(struct store_disk *disk) MUST_USE;
 // Marks the directory as usable. Called once all parts of the store work.
 void disk_set_attached(struct store_disk *disk);

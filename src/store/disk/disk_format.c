@@ -12,7 +12,8 @@
 #ifdef FOREBAY_FAULTS
 #define TEST_SIZE_MIN (128u << 10)
 
-// Returns FOREBAY_SEGMENT_SIZE, a power of two, because tests with many segments need small ones.
+// Returns the environment variable FOREBAY_SEGMENT_SIZE, a power of two, because tests with many
+// segments need small ones. 0: it is not set, or is not valid.
 uint32_t disk_segment_size_fixed(void)
 {
     const char *text = getenv("FOREBAY_SEGMENT_SIZE");

@@ -18,7 +18,7 @@
 struct disk_spare {
     struct disk_spares *all;
     pthread_t id;
-    // Written under the lock of `all`. NULL: no work yet.
+    // NULL: no work yet. The thread that gives it work holds all->lock.
     void *(*main)(void *ctx);
     void *ctx;
 };

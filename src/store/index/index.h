@@ -40,8 +40,8 @@ struct index_reader {
     unsigned number;    // the worker's number
 };
 
-// The origin has confirmed this version, but its record on disk does not say so yet. A renewal is
-// written under the lock `renewing` and read without it.
+// The origin has confirmed this version, but its record on disk does not say so yet. A thread that
+// writes a renewal holds renewing.lock. Readers take no lock.
 struct renewal {
     atomic_uint sequence; // odd during a change; a reader discards what it read if this has changed
     _Atomic uint64_t hi, lo, generation, validated_mono_ms; // generation 0: the entry is empty

@@ -56,8 +56,8 @@ struct memory_entry {
     struct hash128 hash;
     uint64_t floor;   // LMDB's records below this generation do not count
     uint64_t deleted; // the highest floor that a delete, not a put, has set
-    // LMDB durably holds nothing below the floor. The floor stays only because recovery may add old
-    // runs.
+    // True: the delete of the records below the floor is durable in LMDB. The floor is kept only
+    // because recovery, which is still running, may add runs from before it.
     bool floor_durable;
     bool owed; // the disk refused to make the floor durable, and the index writer tries again
     // Its generation is `floor` or higher; NULL: there is no version.

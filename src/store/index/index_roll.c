@@ -3,13 +3,13 @@
 // begins at the start, unless the child process has verified all of it. Later rounds begin a day
 // after the previous one, or when a segment was freed whose runs could not be listed.
 //
-// A round is a sequence of slices. A slice opens a view and continues after the last key of the
-// previous slice. It reads each page from the file first, because an unreadable page causes an
-// error there but SIGBUS in the map. It verifies the page, and the checksums of its records. It
-// queues the removal of each place whose segment is gone. Then it closes the view, because an open
-// view keeps LMDB from reusing pages. If a page is bad, or more than a hundredth of the records
-// are, the index is dropped and rebuilt from segments. index_verify.c uses the same limit at the
-// start.
+// A round is a sequence of slices. A slice begins a read transaction of LMDB and continues after
+// the last key of the previous slice. It reads each page from the file first, because an unreadable
+// page causes an error there but SIGBUS in the map. It verifies the page, and the checksums of its
+// records. It queues the removal of each place whose segment is gone. Then it ends the transaction,
+// because an open one keeps LMDB from reusing pages. If a page is bad, or more than a hundredth of
+// the records are, the index is dropped and rebuilt from segments. index_verify.c uses the same
+// limit at the start.
 //
 // A round that was completed in one environment has verified all pages that this process did not
 // write. Between two slices the trees change only in pages that this process writes.

@@ -5,8 +5,8 @@
 
 #include "store/index/index.h"
 
-// Limits of one slice, which is verified in one view. With the pause between slices, they limit the
-// rate to 10 MiB/s.
+// Limits of one slice. A slice is verified in one read transaction of LMDB. With the pause between
+// slices, the limits keep the rate at 10 MiB/s or less.
 #define INDEX_ROLL_PAGES 256u
 #define INDEX_ROLL_US 5000u
 #define INDEX_ROLL_PAUSE_MS 100u

@@ -136,7 +136,7 @@ void index_writer_remove_later(struct index_writer *writer, struct hash128 hash,
 // Queues the marks of a condemned key's runs. The caller has called state_condemned_add().
 void index_writer_condemn(struct index_writer *writer, struct hash128 hash,
                           const struct store_place *place);
-// Wakes the writer, because many renewals wait.
+// Wakes the writer, so that it looks again whether a batch is due. Any thread.
 void index_writer_renewals_wait(struct index_writer *writer);
 
 // Has the index forget these places when the writer has time. Takes ownership of `removals`. Waits

@@ -69,7 +69,7 @@ uint64_t store_replay_segments(const struct store_replay_options *options);
 struct store_replay;
 struct store_replay *store_replay_new(const struct store_replay_options *options);
 void store_replay_free(struct store_replay *replay);
-#define STORE_REPLAY_PARTS 8u // a partial read of a block counts as this fraction of it
+#define STORE_REPLAY_PARTS 8u // a partial read counts as this part of the block: one eighth
 // Reads a block. Returns true if the block is stored (a hit). Otherwise stores it if the policy
 // admits it, and returns false. `is_part`: only a part of the block is read.
 bool store_replay_access(struct store_replay *replay, uint32_t block, bool is_part);

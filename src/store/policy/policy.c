@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The functions that callers use. Events of reads, misses and stored runs arrive in the order of
-// each worker's ring. A period ends when clients have requested about a sixteenth of the capacity.
-// The policy then computes new ranks from the evidence.
+// Implements the functions of policy.h for the life of the policy and of segments, and takes the
+// events. Events of reads, misses and stored runs come from the workers' rings. Those of one worker
+// arrive in order, those of different workers in any order. A period ends when clients have
+// requested as many bytes as about a sixteenth of the capacity. The policy then computes again what
+// a run is worth (policy_rank.c), from how soon runs were read again (policy_monitor.c).
 #include "store/policy/policy_private.h"
 
 #include <stdlib.h>

@@ -92,10 +92,10 @@ struct policy_clock {
 void policy_clock_init(struct policy_clock *clock, uint64_t capacity_bytes);
 void policy_clock_resize(struct policy_clock *clock, uint64_t capacity_bytes);
 void policy_clock_advance(struct policy_clock *clock, uint32_t request_bytes);
-// Updates known_share after a request for a run that the monitor follows.
+// Updates known_share after a request for a run of the monitor's sample.
 void policy_clock_learn(struct policy_clock *clock, bool is_known);
-// Updates newcomer_share after a run that the monitor follows was read again. is_newcomer: the run
-// was first seen in silence.
+// Updates newcomer_share when a run of the monitor's sample is read again. is_newcomer: the run was
+// first seen in silence (see is_silent), and this is its first reuse.
 void policy_clock_learn_newcomer(struct policy_clock *clock, bool is_newcomer);
 // Called when a stored run is read again. age_ticks: the time since its previous use.
 void policy_clock_hit(struct policy_clock *clock, uint32_t age_ticks);
@@ -284,8 +284,9 @@ struct policy_segments {
     struct policy_segment *table; // indexed by the number modulo table_size
     struct policy_sealed *sealed; // in no order
     union policy_page *pages;
-    // page_count: pages mapped. page_used: pages that have ever been taken, page 0 included.
-    // page_free: first page of the free list; 0: the list is empty.
+    // page_count: pages mapped. page_used: pages that have ever been taken. It includes page 0,
+    // which is never taken, because 0 means "none". page_free: first page of the free list; 0: the
+    // list is empty.
     uint32_t table_size, sealed_count, page_count, page_used, page_free;
     uint32_t page_max;                     // limit of page_count
     bool (*grow)(void *ctx, size_t bytes); // NULL: all pages are mapped

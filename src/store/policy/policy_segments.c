@@ -272,7 +272,8 @@ static void segment_discount(struct policy_segments *segments, struct policy_seg
     }
 }
 
-// Corrects the bytes of a group after a run's length changed, because another run was put after it.
+// Corrects the bytes of a group when the length of one of its runs has changed. A run reaches to
+// the start of the next run, so its length changes when a run is inserted behind it.
 static void segment_count_again(struct policy_segments *segments, uint32_t stamp, uint32_t len,
                                 uint32_t len_before)
 {

@@ -361,7 +361,9 @@ enum err segment_list_load(struct segment *segment, uint64_t salt, uint32_t row_
 
 // --- marks
 
-// Erases the seal, so that no reader accepts a table that lacks a mark.
+// Erases the seal of a table that is corrupt, so that the bad run cannot be marked in it. Without a
+// seal nobody uses the table: the segment is scanned, and the scan finds the mark in the run's
+// header.
 static enum err seal_erase(int fd)
 {
     static const char nothing[SECTOR_SIZE];

@@ -27,7 +27,8 @@
 #include "store/segment/segment_log.h"
 
 #define TICK_MS 1000u // interval at which the thread checks the free space
-#define GOING_MAX 4u  // segments evicted at once when cache.size or the file system demands it
+// Segments being evicted at the same time, at most, when cache.size or the file system demands it.
+#define GOING_MAX 4u
 // Least number of spare segments while the cache is far from full. Small segments need more.
 #define SPARE_AMPLE 4u
 #define SPARE_SEGMENTS_MIN 32u // a cache with fewer segments keeps only one or two spare segments

@@ -11,7 +11,8 @@ struct store_condemned {
     struct store_disk *disk;
     atomic_bool any;        // false: no key is condemned
     _Atomic uint64_t added; // how often this process has condemned a key
-    _Atomic uint64_t saved; // how many of these are surely durable; set under the lock of `format`
+    // How many of these are surely durable. The thread that sets it holds store_dir.format_lock.
+    _Atomic uint64_t saved;
 };
 
 void state_condemned_init(struct store_condemned *condemned, struct store_disk *disk);

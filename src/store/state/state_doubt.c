@@ -23,8 +23,8 @@
 //
 // Threads:
 // - Look-ups: any thread, without a lock.
-// - Doubts: any thread, under a lock that is held for a moment.
-// - Notes: a thread of the blocking pool, under the lock of `format`.
+// - Doubts: any thread, which holds a lock for a moment.
+// - Notes: a thread of the blocking pool, which holds store_dir.format_lock.
 #include "store/state/state_doubt.h"
 #include "base/clock.h"
 #include "base/log.h"

@@ -5,8 +5,8 @@
 // name. Eviction frees their space.
 //
 // Threads: look-ups run on any thread, without a lock. A change of a bucket begins on a thread of
-// the blocking pool, under the lock of `format`. A change ends, and a hold begins and ends, on any
-// thread, under the lock of `guarded`, which is held briefly.
+// the blocking pool, which holds store_dir.format_lock. A change ends, and a hold begins and ends,
+// on any thread, which holds guarded.lock briefly.
 //
 // Each bucket has two numbers. This process uses `now`. `start` is in `format`, and the next
 // process begins with it. While a change is open, `start` is above every `now` in use. The reason:

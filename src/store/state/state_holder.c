@@ -15,8 +15,8 @@
 // A directory from a version without numbers may have missed writes already, so only origins keep
 // their copies there.
 //
-// Threads: only the main thread writes rows, so it may read them without a lock. It writes them
-// under the lock of `format`, unless no other thread runs yet.
+// Threads: only the main thread writes rows, so it may read them without a lock. It holds
+// store_dir.format_lock while it writes them, unless no other thread runs yet.
 #include <stdlib.h>
 
 #include "stats/stats.h"
