@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The invariants of a run in flight, a key's home and a subscription, which hold whenever their
-// worker has finished with them. Each function checks one struct and is called where the state
-// changes, in every build. Builds with fault injection also check the lists that belong to the
-// struct.
+// Checks the invariants of a run in flight, a key's home and a subscription. They hold whenever
+// their worker has finished with them. Each function checks one struct and is called where the
+// state changes, in every build. Builds with fault injection also check the lists that belong to
+// the struct.
 #include "fill/home_private.h"
 
 // --- a run in flight -----------------------------------------------------------------------------

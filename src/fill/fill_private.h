@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shared by the files of this room: the context of a worker, the messages between workers, runs in
-// flight and the readers attached to them.
+// Declares what the files of this room share: the context of a worker, the messages between
+// workers, runs in flight and the readers attached to them.
 #ifndef FOREBAY_FILL_FILL_PRIVATE_H
 #define FOREBAY_FILL_FILL_PRIVATE_H
 

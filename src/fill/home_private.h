@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shared by the files of a key's home. home.c decides the version and publishes runs. home_write.c
-// invalidates and holds writes open. home_revalidate.c checks whether a version is current. All of
-// it runs on the home's worker.
+// Declares what the files of a key's home share. home.c decides the version and publishes runs.
+// home_write.c invalidates and holds writes open. home_revalidate.c checks whether a version is
+// current. All of it runs on the home's worker.
 #ifndef FOREBAY_FILL_HOME_PRIVATE_H
 #define FOREBAY_FILL_HOME_PRIVATE_H
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Connections while a server drains: idle ones are closed, or passed on to the process that
+// Closes the idle connections of a server that drains, or passes them on to the process that
 // replaces this one.
 //
 // Between two requests a plain connection is only a descriptor. So it can be sent in a message of a

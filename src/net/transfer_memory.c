@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// curl's allocator on workers. A transfer allocates and frees a few dozen pieces of memory, among
-// them a receive buffer. With many transfers at once, malloc took a third of the cost of a small
-// transfer. So a worker keeps each piece that it frees, for its next allocation of the same size
-// class.
+// Allocates memory for curl on workers. A transfer allocates and frees a few dozen pieces of
+// memory, among them a receive buffer. With many transfers at once, malloc took a third of the cost
+// of a small transfer. So a worker keeps each piece that it frees, for its next allocation of the
+// same size class.
 //
 // Pieces larger than the largest class (128 KiB) come from malloc. So do all pieces of other
 // threads, such as curl's threads for name look-ups. Under a sanitizer all pieces come from malloc,

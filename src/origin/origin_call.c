@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The start and the end of a call, which are the same for every driver, and the retry budget. Runs
-// on the worker of the call. All workers share the budget, which is atomic.
+// Starts and ends a call, in the same way for every driver, and keeps the retry budget. Runs on the
+// worker of the call. All workers share the budget, which is atomic.
 //
 // The retry budget is a token bucket, in thousandths of a retry. Each request adds as much of a
 // retry as origin.retry_budget says (10%: 100), and each retry takes 1000. One retry per second is

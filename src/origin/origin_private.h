@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The types that the files of this room share: the origin, its part on each worker, the common head
-// of all calls, and the interface of a driver.
+// Declares the types that the files of this room share: the origin, its part on each worker, the
+// common head of all calls, and the interface of a driver.
 //
 // Threads: struct origin is immutable after origin_new(), except for its atomics. struct
 // origin_worker and every call belong to one worker. After loop_stop(), all of them belong to the

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The declarations that the files of the S3 driver share: endpoints, building and signing requests,
+// Declares what the files of the S3 driver share: endpoints, building and signing requests,
 // regions, credentials.
 #ifndef FOREBAY_ORIGIN_S3_PRIVATE_H
 #define FOREBAY_ORIGIN_S3_PRIVATE_H

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// GET and HEAD of an object that may be answered from the cache: hit, partial hit, miss, range.
+// Answers GET and HEAD of an object that may be cached: hit, partial hit, miss, range.
 //
 // Before the reply, the request takes these steps (steps.def):
 //   LOOKUP       looks up the first wanted bytes in the index, at most a window of

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The last requests of each worker, in a ring that only this worker uses. A caller reads them by a
-// message to every worker. Keys are kept as log.keys shows them, and cut. A bucket, key or address
-// may be invalid UTF-8, which the caller must handle.
+// Keeps the last requests of each worker in a ring that only this worker uses. A caller reads them
+// by a message to every worker. Keys are kept as log.keys shows them, and cut. A bucket, key or
+// address may be invalid UTF-8, which the caller must handle.
 #include <stdlib.h>
 #include <string.h>
 

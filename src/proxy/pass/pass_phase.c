@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The phases of a request that passes through. The table PASS_ROWS, at the end, has the functions
-// of each phase: one begins it, one runs at each later step, and one returns the phase that
-// follows, or the same phase if the request must wait. pass_go() calls them. pass_phases.def lists
-// which phases may follow which. All of this runs on the request's worker.
+// Implements the phases of a request that passes through. The table PASS_ROWS, at the end, has the
+// functions of each phase: one begins it, one runs at each later step, and one returns the phase
+// that follows, or the same phase if the request must wait. pass_go() calls them. pass_phases.def
+// lists which phases may follow which. All of this runs on the request's worker.
 //
 // The order of the phases keeps the promise to clients. The origin is asked only after every cached
 // copy of the changed keys has been invalidated. The client is answered only after every copy has

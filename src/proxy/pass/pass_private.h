@@ -266,9 +266,12 @@ struct pass_writes {
 
 // The functions of a phase. The table is in pass_phase.c.
 struct pass_row {
-    void (*begin)(struct pass_state *p); // when it is entered; NULL: does nothing
-    void (*again)(struct pass_state *p); // whenever something has changed; NULL: likewise
-    enum pass_phase (*next)(const struct pass_state *p); // the same phase: it waits
+    // Called when the phase is entered. NULL: nothing to do.
+    void (*begin)(struct pass_state *p);
+    // Called whenever something has changed. NULL: nothing to do.
+    void (*again)(struct pass_state *p);
+    // Returns the phase that follows, or the same phase if the request must wait.
+    enum pass_phase (*next)(const struct pass_state *p);
 };
 
 struct pass_state {
@@ -356,7 +359,7 @@ static inline bool pass_is_answered(const struct pass_state *p)
 
 // --- pass_state.c --------------------------------------------------------------------------------
 
-// In the phase READ. `rows`: what each phase does.
+// Returns a state in the phase READ. `rows`: the functions of each phase, by phase.
 struct pass_state *pass_state_new(struct request *r, const struct pass_row *rows);
 void pass_state_free(void *ptr);
 // Copies into `arena`. Returns false if it is full.

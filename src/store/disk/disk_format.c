@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Code that all files of the cache directory share; see disk_format.h.
+// All files of the cache directory share this code; see disk_format.h.
 #include "store/disk/disk_format.h"
 
 #include <assert.h>

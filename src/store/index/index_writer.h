@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The only thread that writes the index.
+// Declares the only thread that writes the index; see index_writer.c.
 #ifndef FOREBAY_STORE_INDEX_WRITER_H
 #define FOREBAY_STORE_INDEX_WRITER_H
 

@@ -436,7 +436,7 @@ float policy_worth(const struct policy *policy, unsigned reuse_class, unsigned g
 // Returns whether the runs that would be evicted for a new run are worth nothing, because they were
 // never read again. Any thread.
 bool policy_replaces_nothing(const struct policy *policy);
-// Computes new ranks from the evidence, and publishes them.
+// Computes again what runs are worth, from what the monitor has seen, and publishes that.
 void policy_renew(struct policy *policy);
 
 #endif

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The starts and stamps of each segment's runs, in ascending order of start, so that a binary
+// Keeps the starts and stamps of each segment's runs, in ascending order of start, so that a binary
 // search finds a run. A segment stores them in pages of 16 runs. Up to 64 runs are in its four root
 // pages. With more runs, each root is a tree of pages that have 32 children each. So memory is
 // proportional to the number of runs, whether a segment has three runs or fifty thousand.

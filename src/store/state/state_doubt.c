@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Doubts. A bucket is in doubt while a write with an unknown outcome may still change it: the write
-// was sent to the origin, and the origin may apply it later. Even if the origin has just confirmed
-// a cached object, the write may change that object afterwards.
+// Keeps doubts. A bucket is in doubt while a write with an unknown outcome may still change it: the
+// write was sent to the origin, and the origin may apply it later. Even if the origin has just
+// confirmed a cached object, the write may change that object afterwards.
 //
 // Each doubt has a time at which it ends. Until then, each use of a record of the bucket
 // revalidates it. After that, a record that was last confirmed before the end is revalidated once.

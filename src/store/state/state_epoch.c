@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Epochs. A bucket's epoch is part of the name under which its objects are stored. So raising the
-// epoch makes all of them unreachable permanently: on every worker, in every realm, for fills in
-// flight, after SIGKILL, and after a rebuild from segments, because the run headers have the old
+// Keeps epochs. A bucket's epoch is part of the name under which its objects are stored. So raising
+// the epoch makes all of them unreachable permanently: on every worker, in every realm, for fills
+// in flight, after SIGKILL, and after a rebuild from segments, because the run headers have the old
 // name. Eviction frees their space.
 //
 // Threads: look-ups run on any thread, without a lock. A change of a bucket begins on a thread of
