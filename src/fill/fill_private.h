@@ -202,14 +202,14 @@ enum fill_pause {
     FILL_PAUSE_DISK    // a stored run that leads: too many of its bytes are not written yet
 };
 
-// Whether the first request of a run names a range.
+// Says whether the first request of a run names a range.
 enum fill_range {
     FILL_RANGE_OF_RUN,      // the request names the run's range
     FILL_RANGE_FOR_SUMS,    // no range, because answers to a range have no checksums
     FILL_RANGE_FOR_NO_BYTES // no range, because the origin answered 416 for the first byte
 };
 
-// Whether the run's bytes match the origin's checksum of the whole object.
+// Says whether the run's bytes match the origin's checksum of the whole object.
 enum fill_verdict {
     FILL_VERDICT_OPEN,   // bytes are missing, or the run has no checksum to compare
     FILL_VERDICT_PASSED, // they match, or the run is only a part of the object

@@ -116,7 +116,7 @@ struct origin_worker {
     bool is_closed; // origin_close() was called, so new calls are cancelled at once.
     bool rests;     // The configuration no longer names the origin.
 
-    // Used by origin_slots.c. `limit` is the number of calls that may run at once.
+    // Used by origin_slots.c. `limit` is the maximum number of calls that run at the same time.
     struct origin_lines waiters[ORIGIN_CALL_KINDS];
     enum origin_call_kind turn; // The kind whose turn is next; never ORIGIN_CALL_AHEAD.
     unsigned waiting_count, running_count, relay_count;
@@ -233,7 +233,7 @@ unsigned origin_slots_spared(const struct origin_worker *ow); // Slots that read
 void origin_slot_init(struct origin_call *call);
 // Gives the call's slot back, or ends its wait for one.
 void origin_slot_leave(struct origin_call *call);
-// After this, ready() and refused() do not run.
+// Ends the call's wait for a slot, so that ready() and refused() do not run.
 void origin_slot_stop_waiting(struct origin_call *call);
 // Asks for a slot. Sets *ret_now to true if the call has one now. Otherwise ops->ready() or
 // ops->refused() will run later. Returns ERR_ORIGIN_FULL if too many calls wait.

@@ -614,9 +614,9 @@ struct store_explain {
     unsigned group;       // the group of the object's rule
     enum refusal refusal; // the reason why nothing is stored now, whatever its worth
     bool keeps_up;        // false: the disk lags behind with its writes
-    // From the policy.
-    // False for cache.policy lru: everything is stored and the oldest is evicted. Runs then have
-    // no data from the policy.
+    // From here to group_max_bytes, the values come from the policy. `learns` is false for
+    // cache.policy lru: everything is stored and the oldest is evicted. Runs then have no data from
+    // the policy.
     bool learns;
     bool is_full;   // nothing can be stored without an eviction
     bool is_silent; // only runs without a history are requested now: a scan, or new data

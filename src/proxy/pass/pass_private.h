@@ -50,7 +50,7 @@ struct pass_body {
 struct pass_body_input {
     const struct http_request *http;
     const struct s3_request *s3;
-    // Of a verified signature; NULL: chunk signatures are not checked.
+    // The claim of a verified signature. NULL: chunk signatures are not checked.
     const struct sigv4_claim *claim;
     const uint8_t *signing_key;
     bool want_whole; // the caller needs the whole body

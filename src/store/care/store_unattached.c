@@ -9,8 +9,8 @@
 // There is also nothing to do if the directory has been attached since (store_late.c), because it
 // then began empty.
 //
-// Runs on a thread of the blocking pool, under the lock that store_late.c holds while it opens the
-// directory.
+// Runs on a thread of the blocking pool. That thread holds disk->opening_lock, which store_late.c
+// holds while it opens the directory.
 #include "store/care/store_unattached.h"
 
 #include <errno.h>

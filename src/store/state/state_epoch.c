@@ -88,7 +88,7 @@ void state_epoch_release(struct store_epochs *epochs, struct span origin, struct
     pthread_mutex_unlock(&epochs->guarded.lock);
 }
 
-// --- the table, under the lock -------------------------------------------------------------------
+// --- the table; callers hold format_lock, unless no other thread runs yet ------------------------
 
 static struct store_epoch_slot *epoch_add(struct store_epochs *epochs, const struct state_row *row,
                                           unsigned line)
