@@ -20,7 +20,7 @@
 //
 // All workers share the table. A slot holds a name of 36 bits, the number of doublings, the reason
 // and the time. Two keys that share a slot replace each other. Two keys that also share a name are
-// both taken for uncacheable, which costs hits or requests but never a wrong byte. Any worker may
+// both treated as uncacheable. That costs hits or requests, but never a wrong byte. Any worker may
 // call these functions.
 #include "fill/fill_private.h"
 

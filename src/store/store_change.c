@@ -258,6 +258,6 @@ void store_renew(struct worker *w, struct store *store, const struct store_renew
     }
     unsigned taken = index_renew(&store->index, renewals, count, began_us / 1000, wall_ms);
     if (taken > 0 && first) {
-        index_writer_renewals_wait(&store->writer);
+        index_writer_wake(&store->writer);
     }
 }

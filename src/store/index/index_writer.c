@@ -130,7 +130,7 @@ void index_writer_put(struct index_writer *writer, const struct memory_put *put)
     chunk_budget_charge(BUDGET_RUNS, MEMORY_PENDING_BYTES);
     writer_push(writer, change);
     if (!was_heavy && index_memory_is_heavy(memory)) {
-        index_writer_renewals_wait(writer); // wakes the writer
+        index_writer_wake(writer);
     }
 }
 
@@ -184,7 +184,7 @@ void index_writer_condemn(struct index_writer *writer, struct hash128 hash,
     writer_push(writer, change);
 }
 
-void index_writer_renewals_wait(struct index_writer *writer)
+void index_writer_wake(struct index_writer *writer)
 {
     pthread_mutex_lock(&writer->guarded.lock);
     pthread_cond_signal(&writer->guarded.wake);
@@ -207,7 +207,7 @@ void index_writer_forget(struct index_writer *writer, struct segment_removal *re
                          unsigned count)
 {
     index_forget_add(&writer->forget, removals, count);
-    index_writer_renewals_wait(writer); // wakes the writer
+    index_writer_wake(writer);
 }
 
 void index_writer_drop_injured(struct index_writer *writer)

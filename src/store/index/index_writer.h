@@ -137,7 +137,7 @@ void index_writer_remove_later(struct index_writer *writer, struct hash128 hash,
 void index_writer_condemn(struct index_writer *writer, struct hash128 hash,
                           const struct store_place *place);
 // Wakes the writer, so that it looks again whether a batch is due. Any thread.
-void index_writer_renewals_wait(struct index_writer *writer);
+void index_writer_wake(struct index_writer *writer);
 
 // Has the index forget these places when the writer has time. Takes ownership of `removals`. Waits
 // while the list of such places is full, so it must not be called on a worker.

@@ -205,7 +205,7 @@ Test(index_writer, many_renewals_wait_before_they_retry_a_failed_commit)
     store_fault_set(STORE_FAULT_COMMIT, 1, true, EIO);
     uint64_t began_us = disk_real_us();
     cr_assert_geq(index_renew(index, renewals, ARRAY_LEN(renewals), 1, 1), RENEWALS_MAX / 4);
-    index_writer_renewals_wait(&box.store->writer);
+    index_writer_wake(&box.store->writer);
     wait_for(stats_sum(COUNTER_index_commit_failures) >= failures + 3);
     cr_assert_geq(disk_real_us() - began_us, 2 * INDEX_RENEW_LINGER_MS * 1000);
     store_fault_set(STORE_FAULT_COMMIT, 0, false, 0);
