@@ -138,17 +138,17 @@ static json_t *job_json(const struct job *job)
     uint64_t left = p.bytes - min_u64(p.bytes, p.bytes_done);
     const struct refusal_text *waits = p.waits != REFUSAL_none ? refusal_text(p.waits) : NULL;
     json_t *json = json_pack(
-        "{s:i, s:s, s:o, s:s, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:s?, s:s?, s:f, "
-        "s:f, "
-        "s:o, s:o}",
+        "{s:i, s:s, s:o, s:s, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:s?, s:s?, "
+        "s:f, s:f, s:o, s:o}",
         "id", (int)job->id, "kind", "warm", "what", control_text(span_from_cstr(job->what)),
         "state", states[p.state], "counted", p.is_counted, "objects", (json_int_t)p.objects,
         "objects_done", (json_int_t)p.objects_done, "objects_cached", (json_int_t)p.objects_cached,
         "objects_failed", (json_int_t)p.objects_failed, "objects_refused",
-        (json_int_t)p.objects_refused, "bytes", (json_int_t)p.bytes, "bytes_done",
-        (json_int_t)p.bytes_done, "bytes_fetched", (json_int_t)p.bytes_fetched, "inflight",
-        (int)p.inflight, "waits", waits != NULL ? waits->word : NULL, "waits_text",
-        waits != NULL ? waits->text : NULL, "elapsed_s", elapsed_s, "rate", rate, "eta_s",
+        (json_int_t)p.objects_refused, "prefixes_failed", (json_int_t)p.prefixes_failed, "bytes",
+        (json_int_t)p.bytes, "bytes_done", (json_int_t)p.bytes_done, "bytes_fetched",
+        (json_int_t)p.bytes_fetched, "inflight", (int)p.inflight, "waits",
+        waits != NULL ? waits->word : NULL, "waits_text", waits != NULL ? waits->text : NULL,
+        "elapsed_s", elapsed_s, "rate", rate, "eta_s",
         p.state == PROXY_WARM_RUNS && rate > 0 ? json_real((double)left / rate) : json_null(),
         "failures", failures_json(&p));
     check(json != NULL);
@@ -275,6 +275,19 @@ static bool number_take(struct admin_call **call, const char *name, json_int_t l
     return true;
 }
 
+static bool flag_take(struct admin_call **call, const char *name, bool *ret_is)
+{
+    const json_t *member = admin_call_member(*call, name);
+    if (member != NULL && !json_is_boolean(member)) {
+        char why[64];
+        (void)snprintf(why, sizeof(why), "%s is true or false", name);
+        admin_call_refuse(call, 400, why);
+        return false;
+    }
+    *ret_is = json_is_true(member);
+    return true;
+}
+
 // Returns the job with this number, or a new one if `id` is 0. Returns NULL, and the reason in
 // *ret_why, on failure.
 static struct job *job_get_locked(struct command_jobs *jobs, const struct admin_call *call,
@@ -321,14 +334,11 @@ void control_warm(void *ctx, struct admin_call *call)
     struct store_summary summary;
     const json_t *uris = admin_call_member(call, "uris");
     json_int_t id = 0, concurrency = CONCURRENCY_DEFAULT, rate = 0;
+    bool has_more = false, allows_empty = false;
     if (!number_take(&call, "job", 1, UINT32_MAX, &id) ||
         !number_take(&call, "concurrency", 1, CONCURRENCY_MAX, &concurrency) ||
-        !number_take(&call, "rate", 0, INT64_MAX / 1000000, &rate)) {
-        return;
-    }
-    const json_t *more = admin_call_member(call, "more");
-    if (more != NULL && !json_is_boolean(more)) {
-        admin_call_refuse(&call, 400, "more is true or false");
+        !number_take(&call, "rate", 0, INT64_MAX / 1000000, &rate) ||
+        !flag_take(&call, "more", &has_more) || !flag_take(&call, "allow_empty", &allows_empty)) {
         return;
     }
     store_summarize(control->store, &summary);
@@ -345,7 +355,8 @@ void control_warm(void *ctx, struct admin_call *call)
         return;
     }
     struct proxy_warm_options options = {.concurrency = (unsigned)concurrency,
-                                         .bytes_per_s = (uint64_t)rate};
+                                         .bytes_per_s = (uint64_t)rate,
+                                         .allows_empty = allows_empty};
     const char *why = NULL;
     char room[256];
     unsigned count = (unsigned)json_array_size(uris);
@@ -368,7 +379,7 @@ void control_warm(void *ctx, struct admin_call *call)
             job_drop_locked(job);
         }
     } else if (job != NULL) {
-        if (!json_is_true(more)) {
+        if (!has_more) {
             job->is_closed = true;
             proxy_warm_close(job->warm);
         }

@@ -280,6 +280,7 @@ struct proxy_warm;
 struct proxy_warm_options {
     unsigned concurrency; // maximum number of concurrent requests to the origin
     uint64_t bytes_per_s; // 0: no limit
+    bool allows_empty;    // a prefix without objects is no failure
 };
 struct proxy_warm_item {
     struct span bucket, key;
@@ -296,7 +297,8 @@ struct proxy_warm_progress {
     uint64_t objects, bytes;
     uint64_t objects_done, bytes_done; // already cached
     uint64_t objects_cached;  // of objects_done: those that were cached before the job reached them
-    uint64_t objects_failed;  // objects that could not be fetched
+    uint64_t objects_failed;  // objects that could not be fetched, and prefixes_failed
+    uint64_t prefixes_failed; // prefixes that could not be listed, or have no objects
     uint64_t objects_refused; // objects that the cache could not keep
     uint64_t bytes_fetched;   // bytes that this job fetched from the origin
     unsigned inflight;        // requests in flight

@@ -49,6 +49,7 @@ JOB = {
     "objects_cached": int,
     "objects_failed": int,
     "objects_refused": int,
+    "prefixes_failed": int,
     "bytes": int,
     "bytes_done": int,
     "bytes_fetched": int,

@@ -150,7 +150,11 @@ def test_a_prefix_without_objects_is_not_labelled(start, origin, file):
     server = start(origin, settings={"access_log.path": "off"})
     ask(server, "warm", "s3://bkt/a/", "--wait", "-q")
     _, said = once(server, file, "a=s3://bkt/a/", "empty=s3://bkt/A/", code=5)
-    assert labels(file) == {"forebay.io/warm-a": "true"} and "empty: nothing lies there" in said
+    assert labels(file) == {"forebay.io/warm-a": "true"} and "empty: nothing lies below" in said
+    once(server, file, "a=s3://bkt/a/", "a=s3://bkt/A/", code=5)
+    assert labels(file) == {}, "one of its prefixes is empty"
+    once(server, file, "a=s3://bkt/a/", "a=s3://bkt/A/", "--allow-empty")
+    assert labels(file) == {"forebay.io/warm-a": "true"}
     once(server, file, "a=s3://bkt/a/1", "a=s3://bkt/a/none", code=5)
     assert labels(file) == {}, "an object of which not even the size is known"
     assert (

@@ -13,7 +13,7 @@ import pytest
 
 from client import Client, Connection
 from forebay import PATIENT, scaled
-from test_control import ask
+from test_control import ask, said
 from waiting import wait_for
 
 MIB = 1 << 20
@@ -296,6 +296,96 @@ def test_objects_of_all_jobs_together_are_bounded(start, origin, engine):
     assert not short, (why[:3], server.troubles())
     for kind in ("names", "objects"):
         server.wait_metric("forebay_warm_memory_bytes", lambda v: v == 0, kind=kind)
+
+
+# --- prefixes without objects ---------------------------------------------------------------------
+
+
+def warmed(server, *words, code=0):
+    """Runs `warm -q --wait`. Returns its result and its warnings."""
+    lines = ask(server, "warm", "-q", "--wait", *words, code=code)
+    return lines[-1], [line["reason"] for line in lines if line["type"] == "warning"]
+
+
+def test_a_prefix_without_objects_fails_the_warm_job(start, origin):
+    """`warm --wait` ends with 4 if nothing lies below the prefix, and with 5 if it has warmed
+    others. --min makes no difference. --allow-empty accepts it."""
+    server = start(origin, settings={"access_log.path": "off"})
+    origin.put("k/1", 10_000)
+    typo = "nothing lies below s3://bkt/typo/"
+    for words in ((), ("--min", "90%"), ("--min", "0%")):
+        done, warnings = warmed(server, "s3://bkt/typo/", *words, code=4)
+        assert done["prefixes_failed"] == 1 and len(warnings) == 1
+        assert warnings[0].startswith(typo) and "--allow-empty" in warnings[0]
+    done, warnings = warmed(server, "s3://bkt/k/", "s3://bkt/typo/", "--min", "50%", code=5)
+    assert warnings[0].startswith(typo) and done["objects_done"] == 1
+    done, warnings = warmed(server, "s3://bkt/k/", "s3://bkt/typo/", "--allow-empty")
+    assert warnings == [] and done["objects"] == done["objects_done"] == 1
+    warmed(server, "s3://bkt/typo/", "--allow-empty")
+    begun = ask(server, "warm", "s3://bkt/typo/")[-1]["job"]
+    wait_for(
+        lambda: any(
+            j["id"] == begun and j["failures"] and j["failures"][0].startswith(typo)
+            for j in ask(server, "jobs")[:-1]
+        ),
+        "the job that nobody follows to name the prefix",
+    )
+    assert f"   {typo}" in said(server, "jobs")
+
+
+def test_a_prefix_that_cannot_be_listed_fails_whatever_share_is_enough(start, origin):
+    """How much lies below a prefix that was not listed is unknown, so --min cannot be met."""
+    server = start(origin, settings={"access_log.path": "off"})
+    origin.put("k/1", 10_000)
+    done, _ = warmed(server, "s3://bkt/k/", "s3://nobody/", "--min", "10%", code=5)
+    assert done["objects_done"] == 1 and done["prefixes_failed"] == 1
+
+
+def test_warm_check_and_dry_run_fail_for_a_prefix_without_objects(start, origin):
+    """--check and --dry-run fail for the prefix that would fail the job."""
+    server = start(origin, settings={"access_log.path": "off"})
+    origin.put("k/1", 10_000)
+    warmed(server, "s3://bkt/k/")
+    for mode in ("--check", "--dry-run"):
+        lines = ask(server, "warm", mode, "s3://bkt/typo/", code=4)
+        assert "100.0 %" not in said(server, "warm", mode, "s3://bkt/typo/", code=4)
+        assert lines[0]["reason"].startswith("nothing lies below s3://bkt/typo/")
+        ask(server, "warm", mode, "s3://bkt/k/", "s3://bkt/typo/", "--min", "50%", code=5)
+        ask(server, "warm", mode, "s3://bkt/k/", "s3://bkt/typo/", "--allow-empty")
+
+
+def test_a_list_without_names_fails_the_warm_job(start, origin, tmp_path):
+    """A list that names nothing is as suspect as a prefix without objects. A prefix in a list
+    counts as one on the command line."""
+    server = start(origin, settings={"access_log.path": "off"})
+    names = tmp_path / "names"
+    names.write_text("# nothing yet\n\n")
+    lines = ask(server, "warm", "--wait", "-f", str(names), code=4)
+    assert lines[0]["reason"] == f"{names} names nothing to fetch; --allow-empty accepts that"
+    assert ask(server, "jobs")[-1]["jobs"] == 0, "no job has begun"
+    warmed(server, "-f", str(names), "--allow-empty")
+    names.write_text("s3://bkt/typo/\n")
+    assert "nothing lies below" in warmed(server, "-f", str(names), code=4)[1][0]
+    warmed(server, "-f", str(names), "--allow-empty")
+
+
+def test_a_listing_whose_first_or_last_page_is_empty_is_not_empty(start, origin):
+    """S3 may send a page without keys although more pages follow."""
+
+    class Sparse(origin.connection_class):
+        def _xml(self, entry, xml, status=200):
+            if "prefix=sparse" in entry.query and "continuation-token" not in entry.query:
+                xml = (
+                    "<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>"
+                    "AA==</NextContinuationToken></ListBucketResult>"
+                )
+            super()._xml(entry, xml, status)
+
+    origin.connection_class = Sparse
+    server = start(origin, settings={"access_log.path": "off"})
+    origin.put("sparse/1", 10_000)
+    assert warmed(server, "s3://bkt/sparse/")[0]["objects_done"] == 1
+    assert "nothing lies below" in warmed(server, "s3://bkt/sparser/", code=4)[1][0]
 
 
 # --- Fluid ----------------------------------------------------------------------------------------

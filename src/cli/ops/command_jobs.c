@@ -18,6 +18,11 @@ static int list_jobs(struct command_client *client)
             printf("%llu  %-9s %s  %s %s\n", (unsigned long long)command_client_u64(job, "id"),
                    command_client_text(job, "state"), line, command_client_text(job, "kind"),
                    command_client_visible(command_client_text(job, "what")));
+            const char *first =
+                json_string_value(json_array_get(json_object_get(job, "failures"), 0));
+            if (first != NULL) {
+                printf("   %s\n", command_client_visible(first));
+            }
         }
         commands_line("item", json_incref(job));
     }

@@ -22,6 +22,7 @@
 #define PATH_MAX_BYTES 16384u
 #define BATCH_MAX 2000u
 #define BATCH_BYTES (128u << 10) // bytes of the URIs in a batch, which may be longer in JSON
+#define CHECK_SPELLING "check its spelling; --allow-empty accepts an empty prefix"
 #define EVERY_MIN_MS 1000u
 #define EVERY_MAX_MS 86400000u
 #define STANDS_MAX_MS (30ull * EVERY_MAX_MS)
@@ -29,7 +30,8 @@
 struct warm {
     struct command_client client;
     bool is_check, is_dry_run; // is_dry_run implies is_check
-    bool pins, is_fluid;
+    bool pins, is_fluid, allows_empty;
+    bool makes_labels;   // command_warm_features() reports what is empty
     uint64_t pin_ttl_ms; // 0: the pins do not expire
     double least;        // share that must be cached for success
     uint64_t concurrency, rate;
@@ -37,6 +39,7 @@ struct warm {
     size_t batch_bytes;
     const char *uri; // the URI being added
     struct buf path; // URI of an object below `uri`
+    bool has_uri;    // at least one URI has been added
     uint64_t job;    // number of the job; 0: it has not started
     struct command_warm_count count;
 };
@@ -55,6 +58,9 @@ static int send_batch(struct warm *w, bool more)
         json_int_t concurrency = (json_int_t)w->concurrency, rate = (json_int_t)w->rate;
         check(json_object_set_new(body, "concurrency", json_integer(concurrency)) == 0);
         check(json_object_set_new(body, "rate", json_integer(rate)) == 0);
+        if (w->allows_empty) { // a server of an older version does not know the member
+            check(json_object_set_new(body, "allow_empty", json_true()) == 0);
+        }
     }
     w->batch = json_array();
     w->batch_bytes = 0;
@@ -132,6 +138,19 @@ static int count_range(struct warm *w, const char *uri, const char *range)
     return code;
 }
 
+static int count_prefix(struct warm *w, const char *uri)
+{
+    uint64_t before = w->count.objects;
+    int code = command_pages_walk(&w->client, uri, count_object, w);
+    if (code == EXIT_CODE_OK && w->count.objects == before && !w->allows_empty) {
+        w->count.empty++;
+        if (!w->makes_labels) {
+            command_client_warn(&w->client, "nothing lies below %s: " CHECK_SPELLING, uri);
+        }
+    }
+    return code;
+}
+
 static int add(struct warm *w, const char *uri, const char *range)
 {
     struct s3_uri parsed = {0};
@@ -140,9 +159,9 @@ static int add(struct warm *w, const char *uri, const char *range)
     }
     command_client_warn_of_star(&w->client, uri, &parsed);
     w->uri = uri;
+    w->has_uri = true;
     if (w->is_check) {
-        return parsed.is_prefix ? command_pages_walk(&w->client, uri, count_object, w)
-                                : count_range(w, uri, range);
+        return parsed.is_prefix ? count_prefix(w, uri) : count_range(w, uri, range);
     }
     json_t *item =
         range != NULL ? json_pack("{s:s, s:s}", "uri", uri, "range", range) : json_string(uri);
@@ -273,7 +292,10 @@ static int end_check(struct warm *w)
                100 * part, (unsigned long long)count->objects_done,
                (unsigned long long)count->objects);
     }
-    int code = !w->is_dry_run && part + 1e-9 < w->least ? EXIT_CODE_PARTLY : EXIT_CODE_OK;
+    bool is_short = count->empty > 0 || (!w->is_dry_run && part + 1e-9 < w->least);
+    int code = !is_short                                 ? EXIT_CODE_OK
+               : count->empty > 0 && count->objects == 0 ? EXIT_CODE_ORIGIN
+                                                         : EXIT_CODE_PARTLY;
     return commands_result(
         code, json_pack("{s:I, s:I, s:I, s:I}", "objects", (json_int_t)count->objects,
                         "objects_done", (json_int_t)count->objects_done, "bytes",
@@ -316,6 +338,11 @@ static int run(struct warm *w, int argc, char **argv, const char *list, bool wai
     if (code == EXIT_CODE_OK && list != NULL) {
         code = add_file(w, list);
     }
+    if (code == EXIT_CODE_OK && list != NULL && !w->has_uri && !w->allows_empty) {
+        command_client_error(&w->client, "%s names nothing to fetch; --allow-empty accepts that",
+                             strcmp(list, "-") == 0 ? "standard input" : list);
+        code = EXIT_CODE_ORIGIN;
+    }
     if (code == EXIT_CODE_OK && w->is_fluid) {
         code = command_warm_fluid(&w->client, add_of_fluid, w);
     }
@@ -354,6 +381,7 @@ static int run_features(struct warm *w, struct command_warm_features *features, 
     features->least = w->least;
     features->count = count_for_label;
     features->ctx = w;
+    w->makes_labels = true;
     buf_init(&w->path, PATH_MAX_BYTES);
     int code = command_warm_features(features, argc, argv);
     buf_done(&w->path);
@@ -392,6 +420,7 @@ int command_warm(int argc, char **argv)
     w.is_dry_run = commands_argument_take(&argc, argv, "--dry-run");
     w.is_check = commands_argument_take(&argc, argv, "--check") || w.is_dry_run;
     w.pins = commands_argument_take(&argc, argv, "--pin");
+    w.allows_empty = commands_argument_take(&argc, argv, "--allow-empty");
     w.is_fluid = commands_argument_take(&argc, argv, "--fluid");
     const char *list = commands_argument_take_value(&argc, argv, "-f");
     const char *least = commands_argument_take_value(&argc, argv, "--min");

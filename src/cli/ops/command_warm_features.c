@@ -295,11 +295,13 @@ static int count_set(struct features *f, struct data_set *set)
     }
     bool was_known = set->is_known, was_warm = set->is_warm;
     set->is_known = true;
-    set->is_warm = count.objects > 0 && command_warm_share(&count) + 1e-9 >= options->least;
+    set->is_warm = count.empty == 0 && command_warm_share(&count) + 1e-9 >= options->least;
     set->ends_s = set->is_warm ? clock_wall_s() + (int64_t)(options->stands_ms / 1000) : 0;
     if (!was_known || was_warm != set->is_warm) {
-        if (count.objects == 0) {
-            command_client_warn(options->client, "%.*s: nothing lies there, so it is not cached",
+        if (count.empty > 0) {
+            command_client_warn(options->client,
+                                "%.*s: nothing lies below a prefix of it, so it is not labelled; "
+                                "--allow-empty accepts that",
                                 (int)set->name.len, set->name.ptr);
         }
         tell_set(f, set, &count);

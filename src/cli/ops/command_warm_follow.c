@@ -13,18 +13,18 @@ static double share_of(const json_t *job)
     double objects = command_client_double(job, "objects");
     return bytes > 0     ? command_client_double(job, "bytes_done") / bytes
            : objects > 0 ? command_client_double(job, "objects_done") / objects
-                         : 1;
-}
-
-static double share(uint64_t done, uint64_t all)
-{
-    return all > 0 ? (double)done / (double)all : 1;
+           : command_client_bool(job, "counted") ? 1
+                                                 : 0;
 }
 
 double command_warm_share(const struct command_warm_count *count)
 {
-    double of_objects = share(count->objects_done, count->objects);
-    double of_bytes = count->bytes > 0 ? share(count->bytes_done, count->bytes) : of_objects;
+    if (count->objects == 0) {
+        return count->empty > 0 ? 0 : 1;
+    }
+    double of_objects = (double)count->objects_done / (double)count->objects;
+    double of_bytes =
+        count->bytes > 0 ? (double)count->bytes_done / (double)count->bytes : of_objects;
     return count->unsized > 0 && of_objects < of_bytes ? of_objects : of_bytes;
 }
 
@@ -72,7 +72,10 @@ static int judge(const struct command_client *client, const json_t *job, double 
     }
     bool is_cancelled = strcmp(command_client_text(job, "state"), "cancelled") == 0;
     bool has_all = lost == 0 && !is_cancelled;
-    if (has_all || (least < 1 && !is_cancelled && share_of(job) >= least)) {
+    // Nobody knows how much lies below a prefix that was not listed, so no share is enough then.
+    bool is_enough = least < 1 && !is_cancelled && share_of(job) >= least &&
+                     command_client_u64(job, "prefixes_failed") == 0;
+    if (has_all || is_enough) {
         return EXIT_CODE_OK;
     }
     bool has_none = command_client_u64(job, "objects_done") == 0 &&

@@ -78,8 +78,9 @@ struct proxy_warm *proxy_warm_new(struct proxy *proxy, const struct proxy_warm_o
     return job;
 }
 
-static void note_failure(struct proxy_warm *job, struct span bucket, struct span key,
-                         const char *why)
+// Keeps the text "BEFOREs3://BUCKET/KEY: WHY", unless there are enough texts.
+static void note_failure(struct proxy_warm *job, const char *before, struct span bucket,
+                         struct span key, const char *why)
 {
     struct warm_published *p = &job->published;
     unsigned count = atomic_load(&p->failure_count);
@@ -89,8 +90,8 @@ static void note_failure(struct proxy_warm *job, struct span bucket, struct span
     }
     char *text = malloc(FAILURE_MAX_BYTES);
     check(text != NULL);
-    (void)snprintf(text, FAILURE_MAX_BYTES, "s3://%.*s/%.*s: %s", (int)bucket.len, bucket.ptr,
-                   (int)key.len, key.len > 0 ? key.ptr : "", why);
+    (void)snprintf(text, FAILURE_MAX_BYTES, "%ss3://%.*s/%.*s: %s", before, (int)bucket.len,
+                   bucket.ptr, (int)key.len, key.len > 0 ? key.ptr : "", why);
     p->failures[count] = text;
     atomic_store(&p->failure_count, count + 1);
 }
@@ -126,12 +127,12 @@ static void object_end(struct warm_object *o)
     if (o->phase == WARM_PHASE_FAILED) {
         stats_add(COUNTER_warm_objects_failed, 1);
         atomic_fetch_add(&p->objects_failed, 1);
-        note_failure(job, o->item->bucket, o->key->key,
+        note_failure(job, "", o->item->bucket, o->key->key,
                      o->why != NULL ? o->why : error_row(o->err)->text);
     } else if (o->phase == WARM_PHASE_REFUSED) {
         stats_add(COUNTER_warm_objects_refused, 1);
         atomic_fetch_add(&p->objects_refused, 1);
-        note_failure(job, o->item->bucket, o->key->key, o->why);
+        note_failure(job, "", o->item->bucket, o->key->key, o->why);
     } else {
         check(o->phase == WARM_PHASE_DONE);
         stats_add(COUNTER_warm_objects_done, 1);
@@ -204,6 +205,15 @@ static bool page_put_off(struct warm_page *page)
     return true;
 }
 
+// The prefix counts as one object that failed, because nobody knows how many it should have.
+static void prefix_failed(struct proxy_warm *job, const char *before, const char *why)
+{
+    atomic_fetch_add(&job->published.prefixes_failed, 1);
+    atomic_fetch_add(&job->published.objects_failed, 1);
+    atomic_fetch_add(&job->published.objects, 1);
+    note_failure(job, before, job->listed->bucket, job->listed->key, why);
+}
+
 static void on_page(struct list_call *call)
 {
     struct warm_page *page = container_of(call, struct warm_page, call);
@@ -222,13 +232,16 @@ static void on_page(struct list_call *call)
     if (is_circle) {
         call->next = (struct span){NULL, 0}; // the listing ends here
     }
+    job->has_listed |= call->count > 0;
     if ((call->err != ERR_OK || is_circle) && !job->is_cancelled) {
         char why[256];
         (void)snprintf(why, sizeof(why), "the origin cannot list it: %s",
                        is_circle ? "its pages lead in a circle" : error_row(call->err)->text);
-        atomic_fetch_add(&job->published.objects_failed, 1);
-        atomic_fetch_add(&job->published.objects, 1);
-        note_failure(job, job->listed->bucket, job->listed->key, why);
+        prefix_failed(job, "", why);
+    } else if (call->next.len == 0 && !job->has_listed && !job->is_cancelled &&
+               !job->options.allows_empty) {
+        prefix_failed(job, "nothing lies below ",
+                      "check its spelling; --allow-empty accepts an empty prefix");
     }
     uint64_t bytes = 0;
     for (unsigned i = 0; i < call->count; i++) {
@@ -317,6 +330,7 @@ static struct warm_object *next_object(struct proxy_warm *job)
     if (item->is_prefix) {
         job->listed = item;
         job->circle = (struct circle){0};
+        job->has_listed = false;
         page_list(job, page_at(job, 0), (struct span){NULL, 0});
         return NULL;
     }
@@ -531,6 +545,7 @@ void proxy_warm_read(const struct proxy_warm *job, struct proxy_warm_progress *r
         .objects_cached = atomic_load(&p->objects_cached),
         .objects_failed = atomic_load(&p->objects_failed),
         .objects_refused = atomic_load(&p->objects_refused),
+        .prefixes_failed = atomic_load(&p->prefixes_failed),
         .bytes_fetched = atomic_load(&p->bytes_fetched),
         .inflight = atomic_load(&p->inflight),
         .waits = (enum refusal)atomic_load(&p->waits),

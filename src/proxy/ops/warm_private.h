@@ -45,7 +45,7 @@ struct warm_published {
     atomic_int state;
     atomic_bool is_counted, is_idle;
     _Atomic uint64_t objects, bytes, objects_done, bytes_done, objects_cached, objects_failed,
-        objects_refused, bytes_fetched, began_us, ended_us;
+        objects_refused, prefixes_failed, bytes_fetched, began_us, ended_us;
     atomic_uint inflight, failure_count;
     atomic_int waits;                        // enum refusal: why the job requests nothing now
     char *failures[PROXY_WARM_FAILURES_MAX]; // texts; those below failure_count never change
@@ -81,6 +81,7 @@ struct proxy_warm {
     struct warm_page pages[2]; // of the listing of `listed`: the current page and the next one
     unsigned page;             // index of the current one
     struct circle circle;      // detects a listing whose pages lead in a circle
+    bool has_listed;           // a page of this listing had objects
     // struct warm_object: those that can take a step, and those that wait for an event.
     struct list ready, waiting;
     struct list later; // struct warm_object: refused for now, and tried again later
