@@ -7,6 +7,7 @@ policy, and a restart does not lose what the policy learnt.
 """
 
 import itertools
+import os
 import subprocess
 
 import pytest
@@ -491,3 +492,23 @@ def test_a_priority_decides(start, origin):
         start, origin, {"match": "bkt/a/**", "priority": 1}, {"match": "bkt/b/**", "priority": 9}
     )
     assert low < high / 2, (low, high)
+
+
+@pytest.mark.parametrize("kind", ("bytes", "share"))
+def test_a_restart_keeps_what_the_policy_learnt_when_the_size_moves(start, origin, kind, tmp_path):
+    """A share of the file system is another number of bytes at each start, and a size in bytes may
+    be changed by a little."""
+    settings = {"cache.size": "2%" if kind == "share" else "256MiB", "log.level": "debug"}
+    server = start(origin, settings=settings, env={"FOREBAY_SEGMENT_SIZE": str(SEGMENT)})
+    sizes = {server.metric("forebay_cache_capacity_bytes")}
+    for turn in range(1, 3):
+        if kind == "share":
+            with open(tmp_path / f"other{turn}", "wb") as file:
+                os.posix_fallocate(file.fileno(), 0, 16 << 20)
+            server.restart()
+        else:
+            server.restart(**{"cache.size": f"{256 + turn}MiB"})
+        server.wait_stderr("policy_state_(loaded|refused)")
+        assert not [line for line in server.stderr if "policy_state_refused" in line]
+        sizes.add(server.metric("forebay_cache_capacity_bytes"))
+    assert len(sizes) == 3

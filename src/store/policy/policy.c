@@ -27,8 +27,7 @@ static_assert(POLICY_AGE_MAX + STAMP_SWEEP_TICKS < POLICY_TICK_MASK / 2, "swept 
 
 static uint32_t ghost_set_count(const struct policy_options *options)
 {
-    uint32_t former = options->former_max != 0 ? options->former_max : options->run_max;
-    return former / POLICY_GHOST_WAYS + 1;
+    return policy_ghost_sets(options->former_max != 0 ? options->former_max : options->run_max);
 }
 
 // The ghost has the first bytes of the region, because the part for runs, after it, may grow.

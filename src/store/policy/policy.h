@@ -223,6 +223,7 @@ void policy_segment_regroup(struct policy *policy, uint32_t number, uint32_t ind
 // --- across restarts -----------------------------------------------------------------------------
 
 #define POLICY_PIECE_MAX 65536u
+#define POLICY_PIECE_HEAD 40u
 
 // The position up to which policy_save() has saved. The caller zeroes it to begin.
 struct policy_cursor {
@@ -238,6 +239,10 @@ size_t policy_save(const struct policy *policy, struct policy_cursor *cursor, vo
 // cache, ERR_CORRUPT if it is damaged. A refused piece changes nothing, and the policy learns its
 // content again. A loaded segment is not evicted until it is sealed.
 enum err policy_load(struct policy *policy, const void *piece, size_t len) MUST_USE;
+// Returns the `former_max` of the policy that saved this piece, of which the first
+// POLICY_PIECE_HEAD bytes are enough; 0: unknown. policy_load() refuses what a policy with another
+// `former_max` remembers of former runs.
+uint32_t policy_saved_former(const void *piece, size_t len);
 // Removes the loaded segments that the store has neither begun nor sealed, because they no longer
 // exist.
 void policy_load_done(struct policy *policy);

@@ -231,6 +231,15 @@ struct policy_ghost {
     uint32_t set_count;
 };
 
+// Returns the number of sets that remember this many former runs, and the reverse.
+static inline uint32_t policy_ghost_sets(uint32_t former)
+{
+    return former / POLICY_GHOST_WAYS + 1;
+}
+static inline uint32_t policy_ghost_former(uint32_t set_count)
+{
+    return set_count > 0 ? (set_count - 1) * POLICY_GHOST_WAYS : 0;
+}
 bool policy_ghost_find(const struct policy_ghost *ghost, uint64_t key, uint32_t *ret_stamp);
 void policy_ghost_put(struct policy_ghost *ghost, uint64_t key, uint32_t stamp, uint32_t now_tick);
 void policy_ghost_forget(struct policy_ghost *ghost, uint64_t key);

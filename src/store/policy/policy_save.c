@@ -2,8 +2,8 @@
 // Saves and loads the policy's knowledge. A piece is a header of 40 bytes and a body, in the byte
 // order of the host. On a host with another byte order the magic differs:
 //
-//     u32 magic | u16 version | u16 kind | u32 body length | u32 0 | u64 identity of the cache |
-//     u64 kind's argument | u64 XXH3 of all but this field
+//     u32 magic | u16 version | u16 kind | u32 body length | u32 number of all ghost sets |
+//     u64 identity of the cache | u64 kind's argument | u64 XXH3 of all but this field
 //
 //     kind      argument                 body
 //     CLOCK     0                        struct saved_clock
@@ -20,7 +20,9 @@
 // begins or seals it.
 //
 // Ages are saved in ticks, and a tick is a part of the capacity. If the new cache has another
-// capacity, an age keeps its number of ticks and becomes the same part of the new capacity.
+// capacity, an age keeps its number of ticks and becomes the same part of the new capacity. A ghost
+// is loaded only into one with as many sets. So every piece says how many sets the saved one has,
+// or 0 if an early release saved it.
 #include "store/policy/policy_private.h"
 
 #include <math.h>
@@ -41,11 +43,11 @@ enum piece_kind {
 struct piece_header {
     uint32_t magic;
     uint16_t version, kind;
-    uint32_t body_len, zero;
+    uint32_t body_len, ghost_sets;
     uint64_t identity, argument, checksum;
 };
 
-static_assert(sizeof(struct piece_header) == 40, "as its description says");
+static_assert(sizeof(struct piece_header) == POLICY_PIECE_HEAD, "as its description says");
 
 struct saved_clock {
     double part, known_share, mean_bytes, newcomer_share;
@@ -86,6 +88,7 @@ static size_t piece_seal(const struct policy *policy, enum piece_kind kind, uint
         .version = PIECE_VERSION,
         .kind = (uint16_t)kind,
         .body_len = (uint32_t)body_len,
+        .ghost_sets = policy->ghost.set_count,
         .identity = policy->options.identity,
         .argument = argument,
     };
@@ -404,6 +407,17 @@ static bool load_groups(struct policy *policy, uint64_t argument, const char *bo
         policy->groups.now[i] = (uint8_t)group_of_saved(policy, saved, i);
     }
     return true;
+}
+
+uint32_t policy_saved_former(const void *piece, size_t len)
+{
+    struct piece_header header;
+    if (len < sizeof(header)) {
+        return 0;
+    }
+    memcpy(&header, piece, sizeof(header));
+    bool says = header.magic == PIECE_MAGIC && header.version == PIECE_VERSION;
+    return says ? policy_ghost_former(header.ghost_sets) : 0;
 }
 
 enum err policy_load(struct policy *policy, const void *piece, size_t len)

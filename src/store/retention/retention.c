@@ -48,6 +48,17 @@
 
 // --- opening and closing
 
+// Returns how many former runs to remember. The number stays as an earlier process saved it while
+// it is about right, because the policy can load former runs only then. A percentage in cache.size
+// gives another capacity at each start.
+static uint32_t former_max(const struct store_disk *disk, uint64_t capacity)
+{
+    uint64_t wanted = max_u64(RUNS_MIN, capacity / BYTES_PER_FORMER);
+    uint64_t saved = retention_state_former(disk);
+    bool is_right = saved >= wanted / 2 && saved <= wanted * 2;
+    return (uint32_t)min_u64(UINT32_MAX, is_right ? saved : wanted);
+}
+
 void retention_open(struct retention *r, const struct retention_options *o)
 {
     const struct segment_log *log = o->log;
@@ -80,7 +91,7 @@ void retention_open(struct retention *r, const struct retention_options *o)
         // entry.
         .segment_max = log->table_mask + 1,
         .run_max = (uint32_t)min_u64(UINT32_MAX, max_u64(RUNS_MIN, capacity / BYTES_PER_RUN)),
-        .former_max = (uint32_t)min_u64(UINT32_MAX, max_u64(RUNS_MIN, capacity / BYTES_PER_FORMER)),
+        .former_max = former_max(o->disk, capacity),
         .grow = retention_region_grow,
         .grow_ctx = &r->region,
     };

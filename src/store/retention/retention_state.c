@@ -44,6 +44,23 @@ static bool piece_read(int fd, char *piece, uint32_t *ret_len)
     return true;
 }
 
+static int file_open(const struct store_disk *disk)
+{
+    return openat(disk->dir.fd, STATE_FILE, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+}
+
+uint32_t retention_state_former(const struct store_disk *disk)
+{
+    char head[POLICY_PIECE_HEAD];
+    int fd = file_open(disk);
+    if (fd < 0) {
+        return 0;
+    }
+    ssize_t len = pread(fd, head, sizeof(head), 4);
+    (void)close(fd); // only read, so an error loses nothing
+    return len > 0 ? policy_saved_former(head, (size_t)len) : 0;
+}
+
 // Loads all pieces. Returns false if retention was stopped before the last one.
 static bool file_load(struct retention *r, int fd)
 {
@@ -51,15 +68,18 @@ static bool file_load(struct retention *r, int fd)
     char *piece = malloc(POLICY_PIECE_MAX);
     check(piece != NULL);
     uint32_t len;
-    unsigned refused = 0;
+    unsigned count = 0, refused = 0;
     bool stops;
     while (!(stops = retention_stopping(r)) && piece_read(fd, piece, &len)) {
+        count++;
         pthread_mutex_lock(&r->lock);
         refused += policy_load(r->policy, piece, len) != ERR_OK;
         pthread_mutex_unlock(&r->lock);
     }
     if (refused > 0) {
-        log_warn("policy_state_refused", "pieces=%u", refused);
+        log_warn("policy_state_refused", "pieces=%u of=%u", refused, count);
+    } else {
+        log_debug("policy_state_loaded", "pieces=%u", count);
     }
     free(piece);
     return !stops;
@@ -92,7 +112,7 @@ void retention_state_load(struct retention *r)
 {
     check(retention_learns(r));
     struct stat st;
-    int fd = openat(r->disk->dir.fd, STATE_FILE, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    int fd = file_open(r->disk);
     bool is_whole = true;
     if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode)) {
         is_whole = file_load(r, fd);

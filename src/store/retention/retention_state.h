@@ -8,6 +8,8 @@
 
 // Returns the disk usage of the saved file. store_dir_other_bytes() includes it.
 uint64_t retention_state_bytes(const struct store_disk *disk);
+// Returns how many former runs the saved file remembers; 0: unknown.
+uint32_t retention_state_former(const struct store_disk *disk);
 // Loads the intact pieces of the saved file. A missing or damaged file is no error, because the
 // policy can learn the rest again.
 void retention_state_load(struct retention *retention);

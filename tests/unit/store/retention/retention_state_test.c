@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: the policy's knowledge outlives a clean stop. After a kill, or if its file is missing,
-// cut or damaged, the runs are known from their segments' tables, and the rest is learnt again.
+// Proves: the policy's knowledge outlives a clean stop, also with another cache.size. After a kill,
+// or if its file is missing, cut or damaged, the runs are known from their segments' tables, and
+// the rest is learnt again.
 #include "store/retention/retention_state.h"
 
 #include <fcntl.h>
@@ -11,6 +12,7 @@
 #include <unistd.h>
 
 #include "stats/stats.h"
+#include "store/policy/policy_private.h"
 #include "store/store_fixture.h"
 #include "test.h"
 #include "waiting.h"
@@ -67,6 +69,49 @@ Test(retention_state, the_policy_outlives_a_clean_stop)
     cr_assert(box_open(&box));
     wait_for(runs_known(&box) == OBJECTS);
     cr_assert_eq(stats_sum(COUNTER_segment_list_table), listed); // nothing had to be read
+    box_close(&box);
+    box_remove(&box);
+}
+
+static void former_put(struct box *box, uint64_t key)
+{
+    struct retention *r = &box->store->retention;
+    pthread_mutex_lock(&r->lock);
+    policy_ghost_put(&r->policy->ghost, key, policy_stamp(0, POLICY_CLASS_NEW, 0), 0);
+    pthread_mutex_unlock(&r->lock);
+}
+
+static bool former_is_known(struct box *box, uint64_t key)
+{
+    struct retention *r = &box->store->retention;
+    uint32_t stamp;
+    wait_for(retention_is_ready(r));
+    pthread_mutex_lock(&r->lock);
+    bool is_known = policy_ghost_find(&r->policy->ghost, key, &stamp);
+    pthread_mutex_unlock(&r->lock);
+    return is_known;
+}
+
+// A percentage in cache.size gives another capacity at each start.
+Test(retention_state, former_runs_are_remembered_when_the_size_moves_by_a_little)
+{
+    static const uint64_t sizes_mib[] = {129, 127, 100, 140};
+    struct box box;
+    uint64_t key = 0x123456789abcdef0;
+    box_init(&box, DISK_ENGINE_THREADS, 128 * MIB);
+    box.options.policy = STORE_POLICY_EPOCH;
+    cr_assert(box_open(&box));
+    former_put(&box, key);
+    for (unsigned i = 0; i < ARRAY_LEN(sizes_mib); i++) {
+        box_close(&box);
+        box.options.size_bytes = sizes_mib[i] * MIB;
+        cr_assert(box_open(&box));
+        cr_assert(former_is_known(&box, key), "%u MiB", (unsigned)sizes_mib[i]);
+    }
+    box_close(&box);
+    box.options.size_bytes = 1024 * MIB; // then too few of the runs would be remembered
+    cr_assert(box_open(&box));
+    cr_assert_not(former_is_known(&box, key));
     box_close(&box);
     box_remove(&box);
 }
