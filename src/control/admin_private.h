@@ -7,6 +7,7 @@
 //   admin_call.c         actions: requests that are answered later
 //   admin_pages.c        answers of the admin thread itself
 //   admin_summary.c      the numbers of counters.def as JSON
+//   admin_history.c      the numbers and events of the last two hours
 //   admin_stream.c       endless answers
 //   admin_events.c       an endless answer with these numbers once a second
 //   admin_log.c          an endless answer with each request that has ended
@@ -31,9 +32,10 @@
 #define ADMIN_TOKEN_MAX 512u
 #define ADMIN_WHY_MAX_BYTES 512u
 
-struct admin_hub;   // admin_call.c
-struct admin_where; // admin_where.c
-struct admin_top;   // admin_top.c
+struct admin_hub;     // admin_call.c
+struct admin_where;   // admin_where.c
+struct admin_top;     // admin_top.c
+struct admin_history; // admin_history.c
 
 enum admin_stream_kind {
     ADMIN_STREAM_EVENTS,
@@ -56,6 +58,7 @@ struct admin {
     unsigned open_count;
     struct event *sweep_event, *resume_event;
     struct admin_hub *hub;
+    struct admin_history *history;
     struct event *answer_event;
     unsigned call_count; // calls that are not freed yet
     struct list calls;   // struct admin_call.node of calls whose caller still waits
@@ -179,6 +182,11 @@ bool admin_where_holds(const struct admin_where *where, struct span line);
 // --- admin_summary.c -----------------------------------------------------------------------------
 
 json_t *admin_summary(const struct admin *admin);
+
+// --- admin_history.c -----------------------------------------------------------------------------
+
+struct admin_history *admin_history_new(struct event_base *base); // starts to sample
+void admin_history_free(struct admin_history *history);
 
 #define PAGE(method, path, class, parameters, name)                                                \
     void admin_page_##name(struct admin *admin, struct evhttp_request *req);

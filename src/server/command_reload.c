@@ -80,6 +80,7 @@ static void reload_failed(struct command_reload *reload, const struct buf *why)
 {
     struct span rest = buf_span(why);
     struct span line;
+    stats_add(COUNTER_config_reloads_refused, 1);
     if (!reload->has_failed) { // count first, because callers wait for the log line
         reload->has_failed = true;
         stats_sub(COUNTER_config_reload_good, 1);
@@ -505,6 +506,7 @@ static void reload_apply(struct command_reload *reload, struct fresh *fresh,
     command_origins_rest(reload->origins, &fresh->origins, reload->store);
     command_origins_now_free(&fresh->origins);
     good_since_now(reload);
+    stats_add(COUNTER_config_reloads, 1);
     if (reload->has_failed) {
         reload->has_failed = false;
         stats_add(COUNTER_config_reload_good, 1);

@@ -65,6 +65,83 @@ def test_the_last_requests(start, origin):
         client.close()
 
 
+def history(server, after=0):
+    return json.loads(bytes(server.admin(f"/api/v1/history?after={after}").body))
+
+
+def values(server, name):
+    return history(server)["series"][name]["values"]
+
+
+def test_the_last_two_hours_are_kept_as_numbers(start, origin):
+    """The history has a row for each five seconds: rates, current values and times. While the
+    machine slept it is unknown. It never holds more than two hours, and /metrics counts its
+    memory."""
+    origin.put("a", 4 * MIB)
+    server = start(origin, ahead_s=0, settings={"cache.ttl": "1h"})
+    began = time.time()
+    with server.client() as client:
+        for _ in range(3):
+            assert client.get("a").status == 200
+        assert client.get("none").status == 404
+    server.settle()
+    got = wait_for(lambda: sum(values(server, "requests")) and history(server), "a first step")
+    assert got["step_s"] == 5 and got["steps"] == 1440
+    assert {len(one["values"]) for one in got["series"].values()} == {
+        (got["last"] - got["first"]) // 5 + 1
+    }
+    assert abs(got["last"] - began) < 120 and got["last"] % 5 == 0
+    sums = {
+        name: sum(v for v in one["values"] if v is not None) for name, one in got["series"].items()
+    }
+    assert sums["memory"] + sums["disk"] + sums["origin"] > MIB / 5, sums
+    assert sums["fetched"] > MIB / 5 and sums["asked"] > 0 and sums["failed"] == 0, sums
+    assert 0 < sums["first_byte_p50"] <= sums["first_byte_p99"] <= 30, sums
+    assert got["events"][0][1:] == ["start", "the server started", False]
+    assert history(server, got["last"])["series"]["memory"]["values"] in ([], [0])
+    assert server.admin("/api/v1/history?after=x").status == 400
+
+    server.advance(3600)
+    later = wait_for(
+        lambda: (h := history(server))["last"] >= got["last"] + 3600 and h, "a step after the jump"
+    )
+    unknown = later["series"]["held"]["values"].count(None)
+    assert 700 < unknown <= 720, unknown
+    server.advance(4 * 3600)
+    wait_for(lambda: len(values(server, "held")) == 1440, "two hours")
+    assert values(server, "held").count(None) >= 1430
+    assert 0 < server.metric("forebay_history_bytes") < 256 << 10
+
+
+def test_events_are_kept_with_their_times(start, origin):
+    """A reload, a refused reload, and the origin that fails and returns are events."""
+    server = start(origin, settings={"origin.probe": "true"}, file={"cache": {"ttl": "1m"}})
+
+    def words():
+        return [event[1] for event in history(server)["events"]]
+
+    def reload_with(text):
+        (server.folder / "forebay.yaml").write_text(text)
+        server.process.send_signal(signal.SIGHUP)
+
+    assert words() == ["start"]
+    reload_with('{"cache": {"ttl": "2m"}}')
+    wait_for(lambda: words() == ["start", "reload"], words)
+    reload_with("cache: [")
+    wait_for(lambda: words()[-1] == "reload-refused", words)
+    origin.put("a", 100)
+    origin.down()
+    with server.client() as client:
+        assert client.get("a").status == 503
+    wait_for(lambda: words()[-1] == "origin-down", words)
+    origin.start()
+    wait_for(lambda: words()[-1] == "origin-up", words)
+    events = history(server)["events"]
+    assert [event[3] for event in events] == [False, False, True, True, False], events
+    times = [event[0] for event in events]
+    assert times == sorted(times) and abs(times[-1] - time.time()) < 120
+
+
 def many_objects(start, tmp_path, count):
     """A server whose cache holds COUNT small objects of a directory, warmed, with settings for the
     page."""
