@@ -12,6 +12,7 @@
 
 #include "cli/client/command_client.h"
 #include "config/config.h"
+#include "stats/stats.h"
 #include "store/offline/offline.h"
 #include "store/store.h"
 
@@ -25,9 +26,6 @@
 #define SPARES 2u
 #define BATCH 16u
 
-// Default prices. commands.def names their source and date.
-#define PRICE_GB 0.09
-#define PRICE_REQUESTS 0.0004
 #define PRICE_MAX 1e6
 #define REQUEST_BYTES_MAX (4u << 20) // maximum bytes that a fill requests at once
 
@@ -210,8 +208,8 @@ int command_plan(int argc, char **argv)
     p->nodes = 1;
     p->epochs = 10;
     p->request_bytes = REQUEST_BYTES_MAX;
-    p->price_gb = PRICE_GB;
-    p->price_requests = PRICE_REQUESTS;
+    p->price_gb = STATS_PRICE_GB;
+    p->price_requests = STATS_PRICE_REQUESTS;
     const char *dataset = commands_argument_take_value(&argc, argv, "--dataset");
     const char *cache = commands_argument_take_value(&argc, argv, "--cache");
     const char *object = commands_argument_take_value(&argc, argv, "--object");

@@ -322,53 +322,40 @@ static json_t *settled_summary(struct run *run)
     return summary;
 }
 
-// Returns the number of requests in a histogram, and the seconds that they took together.
-static double requests_of(const json_t *summary, enum histogram h, double *ret_seconds)
+static void print_summary(const struct run *run, const json_t *summary, struct span log)
 {
-    const json_t *row =
-        json_object_get(json_object_get(summary, "histograms"), stats_histogram_name(h));
-    const json_t *counts = json_object_get(row, "counts");
-    double count = 0;
-    for (size_t i = 0; i < json_array_size(counts); i++) {
-        count += json_number_value(json_array_get(counts, i));
-    }
-    *ret_seconds = command_client_double(row, "sum_us") / 1e6;
-    return count;
-}
-
-static double sum_of(const json_t *summary, const char *table)
-{
-    return (double)command_client_sum(json_object_get(summary, table));
+    const json_t *savings = json_object_get(summary, "savings");
+    struct span last = {NULL, 0};
+    struct buf worth;
+    double hits = VALUE(summary, response_bytes_memory) + VALUE(summary, response_bytes_disk);
+    double all = hits + VALUE(summary, response_bytes_origin);
+    unsigned warnings = count_warnings(log, &last);
+    buf_init(&worth, 256);
+    command_savings_append(&worth, savings);
+    (void)fprintf(stderr,
+                  "forebay: served    %s in %.0f requests\n"
+                  "         from here %.1f %% of the bytes (%s)\n"
+                  "         saved     %s and %llu requests of the origin, which gave %s\n"
+                  "         worth     %s\n"
+                  "         warnings  %u%s%.*s\n",
+                  command_bytes(all),
+                  (double)command_client_sum(json_object_get(summary, "results")), share(hits, all),
+                  run->dir, command_bytes(command_client_double(savings, "bytes")),
+                  (unsigned long long)command_client_u64(savings, "requests"),
+                  command_bytes(VALUE(summary, origin_received_bytes)), buf_cstr(&worth), warnings,
+                  warnings > 0 ? ", the last: " : "", (int)min_u64(last.len, 500),
+                  last.len > 0 ? last.ptr : "");
+    buf_done(&worth);
 }
 
 static void summarize(struct run *run)
 {
     struct buf log;
-    struct span last = {NULL, 0};
     json_t *summary = run->is_quiet ? NULL : settled_summary(run);
     buf_init(&log, TEXT_MAX_BYTES);
     command_server_log(&run->server, &log);
     if (summary != NULL) {
-        double hits = VALUE(summary, response_bytes_memory) + VALUE(summary, response_bytes_disk);
-        double all = hits + VALUE(summary, response_bytes_origin);
-        double from_origin = VALUE(summary, origin_received_bytes);
-        double requests = sum_of(summary, "results"), asked = sum_of(summary, "origin");
-        double hit_s, miss_s;
-        double hit_count = requests_of(summary, HISTOGRAM_request_hit, &hit_s);
-        double miss_count = requests_of(summary, HISTOGRAM_request_miss, &miss_s);
-        double wait_s = miss_count > 0 ? hit_count * miss_s / miss_count - hit_s : 0;
-        unsigned warnings = count_warnings(buf_span(&log), &last);
-        (void)fprintf(stderr,
-                      "forebay: served    %s in %.0f requests\n"
-                      "         from here %.1f %% of the bytes (%s)\n"
-                      "         saved     %s and %.0f requests of the origin, which gave %s\n"
-                      "         waited    %.1f s less than at the speed of misses\n"
-                      "         warnings  %u%s%.*s\n",
-                      command_bytes(all), requests, share(hits, all), run->dir,
-                      command_bytes(all > from_origin ? all - from_origin : 0),
-                      requests > asked ? requests - asked : 0, command_bytes(from_origin),
-                      wait_s > 0 ? wait_s : 0, warnings, warnings > 0 ? ", the last: " : "",
-                      (int)min_u64(last.len, 500), last.len > 0 ? last.ptr : "");
+        print_summary(run, summary, buf_span(&log));
     }
     json_decref(summary);
     buf_done(&log);

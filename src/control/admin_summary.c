@@ -8,6 +8,10 @@
 //   refusal      the word of refusals.def for why nothing is stored now; null: no known reason
 //   refusals     refusals.def: [{word, text, remedy, count}], `count` fills not stored since
 //                the start
+//   savings      compared with clients that ask the origin themselves: {bytes, requests,
+//                cost_bytes, cost_requests, wait_s, miss_s}; costs in US dollars by the prices of
+//                stats.h, cost_bytes is 0 inside the origin's region; wait_s is the time that hits
+//                saved, at miss_s for a miss; both are null before the cache has seen a miss
 //   counters     {row: total}; gauges have their current value
 //   histograms   {row: {bounds_us, counts, sum_us}}; counts are not cumulated, the last one is
 //                above all bounds
@@ -104,6 +108,19 @@ static json_t *refusals_json(void)
     return json;
 }
 
+static json_t *savings_json(void)
+{
+    struct stats_savings s;
+    stats_savings(&s);
+    json_t *json =
+        json_pack("{s:I, s:I, s:f, s:f, s:o, s:o}", "bytes", (json_int_t)s.bytes, "requests",
+                  (json_int_t)s.requests, "cost_bytes", s.cost_bytes, "cost_requests",
+                  s.cost_requests, "wait_s", s.knows_misses ? json_real(s.wait_s) : json_null(),
+                  "miss_s", s.knows_misses ? json_real(s.miss_s) : json_null());
+    check(json != NULL);
+    return json;
+}
+
 json_t *admin_summary(const struct admin *admin)
 {
     struct buf why;
@@ -118,10 +135,10 @@ json_t *admin_summary(const struct admin *admin)
         "io_engine", admin->options.io_engine, "ready", ready, "reason",
         admin_json_text(buf_span(&why)), "degraded", degraded_json(), "refusal",
         refusal != REFUSAL_none ? refusal_text(refusal)->word : NULL, "refusals", refusals_json(),
-        "counters", counters_json(), "histograms", histograms_json(), "requests",
-        table_json(STATS_REQUESTS, on_second), "results", table_json(STATS_RESULTS, on_second),
-        "bypass", table_json(STATS_BYPASS, on_first), "origin",
-        table_json(STATS_ORIGIN, on_second));
+        "savings", savings_json(), "counters", counters_json(), "histograms", histograms_json(),
+        "requests", table_json(STATS_REQUESTS, on_second), "results",
+        table_json(STATS_RESULTS, on_second), "bypass", table_json(STATS_BYPASS, on_first),
+        "origin", table_json(STATS_ORIGIN, on_second));
     check(json != NULL);
     buf_done(&why);
     return json;

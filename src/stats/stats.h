@@ -97,6 +97,30 @@ void refusal_count(enum refusal why);
 // Any thread.
 uint64_t refusal_sum(enum refusal why);
 
+// --- savings.c: what the cache has saved since the start -----------------------------------------
+
+// List prices of AWS us-east-1 in 2025, in US dollars: a GB (10^9 bytes) that leaves the region,
+// and 1000 GET requests. Bytes cost nothing inside the region.
+#define STATS_PRICE_GB 0.09
+#define STATS_PRICE_REQUESTS 0.0004
+
+// Misses, and the time that they took together.
+struct stats_misses {
+    uint64_t count, us;
+};
+// Returns the last misses that the cache has seen, in this process or an earlier one. Any thread.
+struct stats_misses stats_misses(void);
+// Sets the misses of earlier processes. Any thread.
+void stats_misses_restore(struct stats_misses misses);
+
+struct stats_savings {
+    uint64_t bytes, requests;         // not asked of the origin
+    double cost_bytes, cost_requests; // their prices
+    bool knows_misses;                // false: the cache has seen no miss, and both times are 0
+    double wait_s, miss_s;            // saved by clients together; the mean of a miss
+};
+void stats_savings(struct stats_savings *ret_savings); // any thread
+
 // --- The table, for code that shows the numbers in another form; any thread ----------------------
 
 // Returns the name of a row of counters.def. The API and the commands use it.

@@ -61,6 +61,14 @@ JOB = {
     "eta_s": MAYBE,
     "failures": [str],
 }
+SAVINGS = {
+    "bytes": int,
+    "requests": int,
+    "cost_bytes": float,
+    "cost_requests": float,
+    "wait_s": (float, type(None)),
+    "miss_s": (float, type(None)),
+}
 PIN = {"type": str, "uri": str, "prefix": bool, "ends_in_s": (int, type(None))}
 PINS = {
     **RESULT,
@@ -102,6 +110,7 @@ SHAPES = {
             "served_origin_bytes": int,
             "origin_requests": int,
             "origin_received_bytes": int,
+            "savings": SAVINGS,
         }
     },
     "stats": {
@@ -379,11 +388,17 @@ def test_status_and_stats(forebay, origin):
     assert status["served_origin_bytes"] == 3 * MIB and status["byte_hit_ratio"] == 0.5
     assert status["request_hit_ratio"] == 0.5 and status["cache_objects"] == 1
     assert status["cache_held_bytes"] + status["cache_reserved_bytes"] == status["cache_bytes"]
+    savings = status["savings"]
+    assert savings["bytes"] == 3 * MIB and savings["requests"] == 1 and savings["miss_s"] > 0
+    assert savings["cost_bytes"] == pytest.approx(3 * MIB / 1e9 * 0.09)
+    assert savings["cost_requests"] == pytest.approx(0.0004 / 1000)
     lines = ask(forebay, "stats", "-n", "2")
     assert [line["type"] for line in lines] == ["item", "item", "result"] and lines[-1][
         "lines"
     ] == 2
     text = said(forebay, "status")
+    assert "saved    3.0 MiB and 1 requests of the origin\n" in text
+    assert "worth    under $0.01 (under $0.01 inside the region)" in text
     assert "ready" in text and "50.0 % of bytes" in text and "3.0 MiB from the origin" in text
     head, line = said(forebay, "stats", "--count", "1").splitlines()
     assert head.split()[:2] == ["req/s", "hit%"] and line.split()[0] == "0.0"

@@ -105,11 +105,19 @@ def test_the_second_run_reads_what_the_first_has_cached(run, origin, tmp_path):
         "served",
         "from",
         "saved",
-        "waited",
+        "worth",
         "warnings",
     ]
     assert re.search(r"served +1\.0 MiB in 1 requests", second.stderr)
     assert f"from here 100.0 % of the bytes ({tmp_path}/.cache/forebay)" in second.stderr
+    # The check of the origin at the start counts as a request, too.
+    assert re.search(r"saved     102\d\.\d KiB and \d requests of the origin", second.stderr)
+    # All was warm: the second run compares with the miss of the first.
+    assert re.search(
+        r"worth     under \$0\.01 \((under \$0\.01|\$0.00) inside the region\) "
+        r"and \d+\.\d s of waiting, at [1-9\d][\d.]* ms a miss\n",
+        second.stderr,
+    )
     assert run("true", flags=["-q"]).stderr == ""
     assert not list(tmp_path.glob("forebay-*"))
 

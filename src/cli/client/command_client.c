@@ -366,3 +366,33 @@ const char *command_time(double seconds)
     }
     return text;
 }
+
+static void append_money(struct buf *out, double dollars)
+{
+    if (dollars > 0 && dollars < 0.01) {
+        buf_append_cstr(out, "under $0.01");
+    } else {
+        buf_printf(out, "$%.2f", dollars);
+    }
+}
+
+void command_savings_append(struct buf *out, const json_t *savings)
+{
+    double requests = command_client_double(savings, "cost_requests");
+    double wait_s = command_client_double(savings, "wait_s");
+    append_money(out, command_client_double(savings, "cost_bytes") + requests);
+    buf_append_cstr(out, " (");
+    append_money(out, requests);
+    buf_append_cstr(out, " inside the region)");
+    if (!json_is_number(json_object_get(savings, "miss_s"))) {
+        return; // no miss yet, so nothing to compare the hits with
+    }
+    if (wait_s < 60) {
+        buf_printf(out, " and %.1f s", wait_s);
+    } else {
+        buf_printf(out, " and %s", command_time(wait_s));
+    }
+    buf_printf(out, " of waiting, at %.*f ms a miss",
+               command_client_double(savings, "miss_s") < 0.01 ? 1 : 0,
+               1000 * command_client_double(savings, "miss_s"));
+}

@@ -45,7 +45,7 @@ static json_t *figures_of(const json_t *summary)
     json_t *json = json_pack(
         "{s:s, s:f, s:b, s:s, s:O?, s:O?, s:o, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, "
         "s:I, s:I, "
-        "s:I, s:I, s:I, s:I}",
+        "s:I, s:I, s:I, s:I, s:O?}",
         "version", command_client_text(summary, "version"), "uptime_s",
         command_client_double(summary, "uptime_s"), "ready", command_client_bool(summary, "ready"),
         "reason", command_client_text(summary, "reason"), "degraded",
@@ -61,7 +61,8 @@ static json_t *figures_of(const json_t *summary)
         (json_int_t)VALUE(c, fills_inflight), "served_memory_bytes", (json_int_t)memory,
         "served_disk_bytes", (json_int_t)disk, "served_origin_bytes", (json_int_t)origin,
         "origin_requests", (json_int_t)command_client_sum(json_object_get(summary, "origin")),
-        "origin_received_bytes", (json_int_t)VALUE(c, origin_received_bytes));
+        "origin_received_bytes", (json_int_t)VALUE(c, origin_received_bytes), "savings",
+        json_object_get(summary, "savings"));
     check(json != NULL);
     return json;
 }
@@ -112,6 +113,21 @@ static void print_refusals(const json_t *f)
     printf("%s", shown > 0 ? " since the start\n" : "");
 }
 
+static void print_savings(const json_t *savings)
+{
+    struct buf worth;
+    if (savings == NULL) {
+        return; // an older server
+    }
+    buf_init(&worth, 256);
+    command_savings_append(&worth, savings);
+    printf("  saved    %s and %llu requests of the origin\n"
+           "  worth    %s\n",
+           command_bytes(command_client_double(savings, "bytes")),
+           (unsigned long long)command_client_u64(savings, "requests"), buf_cstr(&worth));
+    buf_done(&worth);
+}
+
 static void print_screen(const struct command_client *client, const json_t *f)
 {
     const json_t *degraded = json_object_get(f, "degraded");
@@ -135,6 +151,7 @@ static void print_screen(const struct command_client *client, const json_t *f)
     printf("  origin   %llu requests, %s\n",
            (unsigned long long)command_client_u64(f, "origin_requests"),
            command_bytes(command_client_double(f, "origin_received_bytes")));
+    print_savings(json_object_get(f, "savings"));
     printf("  now      %llu requests, %llu fills\n",
            (unsigned long long)command_client_u64(f, "requests_inflight"),
            (unsigned long long)command_client_u64(f, "fills_inflight"));

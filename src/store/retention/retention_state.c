@@ -2,16 +2,19 @@
 // Keeps the policy's knowledge in the file `policy` of the cache directory. The file is a sequence
 // of pieces (policy_save.c). Before each piece is its length in 4 bytes, little endian. A rename
 // replaces the file. The file is not synced, because the load verifies each piece and skips those
-// that a power cut has damaged. The file counts in cache.size. If there is no room for a new file,
-// the old one stays.
+// that a power cut has damaged. The last piece is not the policy's: it has the last misses of
+// clients (stats.h). The file counts in cache.size. If there is no room for a new file, the old one
+// stays.
 #include "store/retention/retention_state.h"
 
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/hash.h"
 #include "base/log.h"
 #include "stats/stats.h"
 #include "store/segment/segment_log.h"
@@ -25,6 +28,44 @@ uint64_t retention_state_bytes(const struct store_disk *disk)
     struct stat st;
     bool there = fstatat(disk->dir.fd, STATE_FILE, &st, AT_SYMLINK_NOFOLLOW) == 0;
     return there ? (uint64_t)st.st_blocks * 512 : 0;
+}
+
+// --- the piece with the last misses, in the byte order of the host
+
+#define MISSES_MAGIC 0x4d734246u
+
+struct misses_piece {
+    uint32_t magic, zero;
+    uint64_t count, us, checksum;
+};
+
+static uint64_t misses_checksum(const struct misses_piece *piece)
+{
+    return hash64(piece, offsetof(struct misses_piece, checksum), 0);
+}
+
+static size_t misses_save(char *bytes)
+{
+    struct stats_misses misses = stats_misses();
+    struct misses_piece piece = {.magic = MISSES_MAGIC, .count = misses.count, .us = misses.us};
+    piece.checksum = misses_checksum(&piece);
+    memcpy(bytes, &piece, sizeof(piece));
+    return sizeof(piece);
+}
+
+// Returns false if the piece is another one, or damaged.
+static bool misses_load(const char *bytes, size_t len)
+{
+    struct misses_piece piece;
+    if (len != sizeof(piece)) {
+        return false;
+    }
+    memcpy(&piece, bytes, sizeof(piece));
+    if (piece.magic != MISSES_MAGIC || piece.checksum != misses_checksum(&piece)) {
+        return false;
+    }
+    stats_misses_restore((struct stats_misses){piece.count, piece.us});
+    return true;
 }
 
 // --- loading
@@ -72,6 +113,9 @@ static bool file_load(struct retention *r, int fd)
     bool stops;
     while (!(stops = retention_stopping(r)) && piece_read(fd, piece, &len)) {
         count++;
+        if (misses_load(piece, len)) {
+            continue;
+        }
         pthread_mutex_lock(&r->lock);
         refused += policy_load(r->policy, piece, len) != ERR_OK;
         pthread_mutex_unlock(&r->lock);
@@ -164,6 +208,9 @@ static bool file_save(struct retention *r, int fd, uint64_t *reserved)
         well = len == 0 || piece_write(r->disk, fd, bytes, 4 + len, &written, reserved);
         retention_drain(r);
     }
+    len = misses_save(bytes + 4);
+    wire_put_u32(bytes, (uint32_t)len);
+    well = well && piece_write(r->disk, fd, bytes, 4 + len, &written, reserved);
     free(bytes);
     return well;
 }

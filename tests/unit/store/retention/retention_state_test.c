@@ -116,6 +116,21 @@ Test(retention_state, former_runs_are_remembered_when_the_size_moves_by_a_little
     box_remove(&box);
 }
 
+Test(retention_state, the_last_misses_of_clients_outlive_a_clean_stop)
+{
+    struct box box;
+    box_begin(&box);
+    stats_misses_restore((struct stats_misses){.count = 7, .us = 7000});
+    box_close(&box);
+    stats_misses_restore((struct stats_misses){0}); // another process
+    cr_assert(box_open(&box));
+    wait_for(runs_known(&box) == OBJECTS);
+    cr_assert_eq(stats_misses().count, 7u);
+    cr_assert_eq(stats_misses().us, 7000u);
+    box_close(&box);
+    box_remove(&box);
+}
+
 enum injury { MISSING, EMPTY, CUT, FLIPPED, FOREIGN, INJURIES };
 
 static void injure(const char *path, enum injury injury)
