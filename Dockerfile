@@ -14,9 +14,10 @@ COPY conf /src/conf
 COPY deploy /src/deploy
 COPY src /src/src
 ARG FOREBAY_REVISION=unknown
+ARG FOREBAY_TAG=
 ARG SOURCE_DATE_EPOCH=0
 RUN cmake -S /src -B /build -G Ninja -DFOREBAY_BUILD=release -DFOREBAY_TESTS=OFF \
-        -DFOREBAY_REVISION=$FOREBAY_REVISION \
+        -DFOREBAY_REVISION=$FOREBAY_REVISION -DFOREBAY_TAG=$FOREBAY_TAG \
     && cmake --build /build --target forebay \
     && sh /src/deploy/image/rootfs.sh /build/forebay /rootfs
 

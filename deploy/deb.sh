@@ -1,11 +1,11 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Builds the Debian package and the tarball.
+# Builds the Debian package.
 #
 #   sh deploy/deb.sh [FOLDER]
 #
-# FOLDER (build/package) gets forebay_VERSION_ARCH.deb and forebay-VERSION-Linux-ARCH.tar.gz. Two
-# builds of one commit on one Debian give the same bytes.
+# FOLDER (build/package) gets forebay_VERSION_ARCH.deb. Two builds of one commit on one Debian give
+# the same bytes.
 set -eu
 here=$(cd "$(dirname "$0")/.." && pwd)
 out=${1:-$here/build/package}
@@ -23,19 +23,13 @@ cmake -S "$here" -B "$out/build" -G Ninja -DFOREBAY_BUILD=release -DFOREBAY_TEST
     -DCMAKE_INSTALL_PREFIX=/usr >"$out/build.log" 2>&1 &&
     cmake --build "$out/build" >>"$out/build.log" 2>&1 ||
     { tail -20 "$out/build.log" >&2; echo "deb.sh: the build failed" >&2; exit 1; }
-rm -rf "$out"/*.deb "$out"/*.tar.gz "$out/tree"
-version=$(sed -n 's/^project(forebay VERSION \([0-9.]*\).*/\1/p' "$here/CMakeLists.txt")
+rm -rf "$out"/*.deb "$out/tree"
 (cd "$out/build" && cpack -G DEB -B "$out") >>"$out/build.log" 2>&1 ||
     { tail -20 "$out/build.log" >&2; echo "deb.sh: cpack failed" >&2; exit 1; }
 
-# Packed again with the time of the commit, so that two builds give the same bytes; the tarball is
-# the same tree.
+# Packed again with the time of the commit, so that two builds give the same bytes.
 deb=$(ls "$out"/*.deb)
 dpkg-deb --raw-extract "$deb" "$out/tree"
 dpkg-deb --root-owner-group --build "$out/tree" "$deb" >>"$out/build.log"
-rm -rf "$out/tree/DEBIAN" "$out/_CPack_Packages"
-tarball=$out/forebay-$version-$(uname -s)-$(uname -m).tar.gz
-tar --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner -C "$out/tree" \
-    --transform "s,^\\.,forebay-$version," -cf - . | gzip -9n >"$tarball"
-rm -rf "$out/tree"
-ls "$out"/*.deb "$out"/*.tar.gz
+rm -rf "$out/tree" "$out/_CPack_Packages"
+echo "$deb"

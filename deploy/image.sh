@@ -28,6 +28,7 @@ sh "$here/deploy/packages.sh" --install image
 
 # The time of the commit stands for every time in the image.
 revision=$(git -C "$here" rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
+tag=$(git -C "$here" describe --exact-match --tags --match 'v[0-9]*' 2>/dev/null || :)
 epoch=${SOURCE_DATE_EPOCH:-$(git -C "$here" log -1 --format=%ct 2>/dev/null || echo 0)}
 export SOURCE_DATE_EPOCH="$epoch"
 
@@ -53,7 +54,8 @@ buildah commit --quiet "$container" docker.io/library/debian:bookworm-slim >/dev
 buildah rm "$container" >/dev/null
 
 set -- --isolation chroot --pull-never --quiet --timestamp "$epoch" --format oci \
-    --build-arg "FOREBAY_REVISION=$revision" --build-arg "SOURCE_DATE_EPOCH=$epoch" \
+    --build-arg "FOREBAY_REVISION=$revision" --build-arg "FOREBAY_TAG=$tag" \
+    --build-arg "SOURCE_DATE_EPOCH=$epoch" \
     --label "org.opencontainers.image.revision=$revision"
 [ -z "$target" ] || set -- "$@" --target "$target"
 buildah build "$@" --tag localhost/forebay:latest "$here" >"$out/build.log" 2>&1 ||

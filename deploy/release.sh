@@ -1,19 +1,21 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Makes a release of a clean clone: image, Debian package, tarball, chart, bill of materials, notes,
-# checksums, signature. Two releases of one commit and one base differ only in their signatures.
+# Makes a release of a clean clone: Python wheel, tarball, Debian package, image, chart, bills of
+# materials, notes, checksums, signature. Two releases of one commit and one base differ only in
+# their signatures.
 #
 #   sh deploy/release.sh [--sign KEY] [--base TAR] [FOLDER]    a new FOLDER (build/release-VERSION)
 #   sh deploy/release.sh --check    compares all places that name the version; prints it last
 #   --sign KEY        signs SHA256SUMS: KEY is the file of an ssh key, or the name of a gpg key
 #   --base TAR        uses base.tar of deploy/image.sh as the image's base, not today's Debian 12
 #   --image FOLDER    uses the image that deploy/image.sh made of this commit
-#   --package FOLDER  uses the package and tarball that deploy/deb.sh made of this commit
+#   --package FOLDER  uses the package that deploy/deb.sh made of this commit
+#   --wheel FOLDER    uses the wheel and tarball that deploy/wheel.sh made of this commit
 #   --allow-dirty     accepts a tree with uncommitted changes
 # Run it as root, like image.sh. Without --sign it reports that nothing is signed.
 set -eu
 here=$(cd "$(dirname "$0")/.." && pwd)
-key= base= image= package= out= check=0 dirty=0
+key= base= image= package= wheel= out= check=0 dirty=0
 fail() { echo "release.sh: $*" >&2; exit 1; }
 needs() { [ $# -ge 2 ] || { echo "release.sh: $1 wants a value (--help)" >&2; exit 2; }; }
 while [ $# -gt 0 ]; do
@@ -22,9 +24,10 @@ while [ $# -gt 0 ]; do
     --base) needs "$@"; base=$2; shift ;;
     --image) needs "$@"; image=$2; shift ;;
     --package) needs "$@"; package=$2; shift ;;
+    --wheel) needs "$@"; wheel=$2; shift ;;
     --check) check=1 ;;
     --allow-dirty) dirty=1 ;;
-    -h | --help) sed -n '3,13p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
+    -h | --help) sed -n '3,15p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
     -*) echo "release.sh: unknown option $1 (--help)" >&2; exit 2 ;;
     *) [ -z "$out" ] || { echo "release.sh: one folder, not $out and $1" >&2; exit 2; }; out=$1 ;;
     esac
@@ -65,6 +68,10 @@ export SOURCE_DATE_EPOCH="$epoch"
 [ -z "$image" ] || [ -f "$image/oci/index.json" ] || fail "--image: $image holds no oci/index.json"
 [ -z "$package" ] || ls "$package"/*.deb >/dev/null 2>&1 ||
     fail "--package: $package holds no package"
+[ -z "$wheel" ] || ls "$wheel"/*.whl >/dev/null 2>&1 || fail "--wheel: $wheel holds no wheel"
+# A program that was not built at the tag says so (CMakeLists.txt).
+named=$version-dev
+! git -C "$here" describe --exact-match --tags --match "v$version" >/dev/null 2>&1 || named=$version
 [ -z "$key" ] || sh "$here/deploy/packages.sh" --install release
 if [ -n "$key" ] && [ ! -f "$key" ]; then
     gpg --batch --list-secret-keys "$key" >/dev/null 2>&1 ||
@@ -95,8 +102,12 @@ if [ -z "$package" ]; then
     package=$here/build/release-work/package
     sh "$here/deploy/deb.sh" "$package" >&2
 fi
+if [ -z "$wheel" ]; then
+    wheel=$here/build/release-work/wheel
+    sh "$here/deploy/wheel.sh" "$wheel" >&2
+fi
 
-# Image, package and tarball must be of this commit and version, whoever made them.
+# Image, package, wheel and tarball must be of this commit and version, whoever made them.
 of_image=$(python3 - "$image/oci" <<'PY'
 import json, pathlib, sys
 oci = pathlib.Path(sys.argv[1])
@@ -110,17 +121,27 @@ PY
     fail "$image is of commit ${of_image% *}, this tree of $revision"
 deb=$(ls "$package"/forebay_"$version"_*.deb 2>/dev/null) ||
     fail "$package holds no package of version $version"
-tarball=$(ls "$package/forebay-$version"-*.tar.gz 2>/dev/null) ||
-    fail "$package holds no tarball of version $version"
-tar -xzf "$tarball" -C "$made" "forebay-$version/usr/bin/forebay"
-said=$("$made/forebay-$version/usr/bin/forebay" version --json)
-rm -rf "$made/forebay-$version"
-case $said in
-*"\"version\":\"$version\",\"revision\":\"$revision\""*) ;;
-*) fail "$tarball is not of version $version, commit $revision: $said" ;;
-esac
+tarball=$(ls "$wheel/forebay-$version"-*.tar.gz 2>/dev/null) ||
+    fail "$wheel holds no tarball of version $version"
+# built FILE PROGRAM COMMAND...: the program that COMMAND unpacks from FILE is of this commit.
+built() {
+    file=$1 program=$made/unpacked/$2
+    mkdir "$made/unpacked"
+    shift 2
+    "$@" "$file" "$made/unpacked"
+    said=$("$program" version --json)
+    rm -rf "$made/unpacked"
+    case $said in
+    *"\"version\":\"$named\",\"revision\":\"$revision\""*) ;;
+    *) fail "$file is not of version $named, commit $revision: $said" ;;
+    esac
+}
+untar() { tar -xzf "$1" -C "$2"; }
+built "$deb" usr/bin/forebay dpkg-deb --extract
+built "$tarball" "forebay-$version/usr/bin/forebay" untar
 
-cp "$deb" "$tarball" "$made/"
+cp "$deb" "$tarball" "$wheel"/*.whl "$made/"
+cp "$wheel/sbom.spdx.json" "$made/forebay-$version-static.spdx.json"
 cp "$image/sbom.spdx.json" "$made/forebay-$version.spdx.json"
 packed -C "$image/oci" -cf "$made/forebay-$version-image-${of_image#* }.oci.tar" \
     blobs index.json oci-layout
@@ -133,6 +154,8 @@ chmod 644 "$made"/*
 
 (cd "$made" && sha256sum -- * >"$made.sums")
 mv "$made.sums" "$made/SHA256SUMS"
+[ "$named" = "$version" ] ||
+    echo "release.sh: NOT TAGGED v$version; the programs call themselves $named" >&2
 if [ -z "$key" ]; then
     echo "release.sh: NOT SIGNED; --sign KEY signs SHA256SUMS" >&2
 elif [ -f "$key" ]; then

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# The Debian package and the tarball: cpack -G DEB, cpack -G TGZ, in the folder of a release build.
+# The Debian package: cpack -G DEB in the folder of a release build. `cmake --install` installs the
+# same files for the tarball (deploy/wheel.sh).
 include(GNUInstallDirs)
 set(here ${CMAKE_CURRENT_LIST_DIR})
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""sbom.py ROOTFS REVISION EPOCH: what is in the image, as SPDX 2.3 JSON
-(spdx.github.io/spdx-spec/v2.3).
+"""sbom.py ROOTFS REVISION EPOCH [--static]: what is in the image, as SPDX 2.3 JSON
+(spdx.github.io/spdx-spec/v2.3). --static: what is linked into the program of wheel and tarball.
 
 The packages are those of /var/lib/dpkg/status.d, and forebay itself with the checksum of its
 binary. The licence that a package declares is that of "Files: *" in its Debian copyright file,
@@ -54,8 +54,8 @@ LICENCES = {
 
 
 SOURCE = (
-    'Of the source package\'s "Files: *"; other files of it may have other licences, see '
-    "/usr/share/doc in the image."
+    'Of the source package\'s "Files: *"; other files of it may have other licences, see its '
+    "copyright file, which is shipped too."
 )
 
 
@@ -151,6 +151,7 @@ def purl(of):
 
 def main():
     root, revision, epoch = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    static = "--static" in sys.argv[4:]
     digest = hashlib.sha256((root / "usr/bin/forebay").read_bytes()).hexdigest()
     own = package(
         "forebay",
@@ -185,7 +186,11 @@ def main():
     related += [
         {
             "spdxElementId": own["SPDXID"],
-            "relationshipType": "DYNAMIC_LINK" if p["name"].startswith("lib") else "DEPENDS_ON",
+            "relationshipType": "STATIC_LINK"
+            if static
+            else "DYNAMIC_LINK"
+            if p["name"].startswith("lib")
+            else "DEPENDS_ON",
             "relatedSpdxElement": p["SPDXID"],
         }
         for p in others
@@ -195,7 +200,7 @@ def main():
             "spdxVersion": "SPDX-2.3",
             "dataLicense": "CC0-1.0",
             "SPDXID": "SPDXRef-DOCUMENT",
-            "name": "forebay-image",
+            "name": "forebay-static" if static else "forebay-image",
             "documentNamespace": f"https://forebay.invalid/spdx/{digest}",
             "creationInfo": {
                 "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(epoch)),

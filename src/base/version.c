@@ -4,7 +4,7 @@
 
 const char *version_text(void)
 {
-    return FOREBAY_VERSION;
+    return FOREBAY_VERSION_TEXT;
 }
 
 const char *version_revision(void)

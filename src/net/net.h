@@ -41,6 +41,10 @@ struct transfer_pool *transfer_pool_new(struct worker *w,
 // Changes the options for transfers that start from now on. max_connections, names and existing
 // connections stay as they are.
 void transfer_pool_set(struct transfer_pool *pool, const struct transfer_pool_options *options);
+// Returns the system's file of certificate authorities: the first that exists of the places that
+// distributions use. If none exists, it is the one that libcurl
+// was built for, or NULL. Any thread.
+const char *transfer_system_authorities(void);
 // Reads the certificate authorities of a file again, for transfer_authorities_use(). Returns
 // ERR_INVALID if the file has no usable authority. Any thread; blocks.
 struct transfer_authorities;

@@ -524,7 +524,7 @@ static void pool_drive(struct task *task)
 
 static void pool_set_ca_file(struct transfer_pool *pool, const char *ca_file)
 {
-    ca_file = ca_file != NULL ? ca_file : curl_version_info(CURLVERSION_NOW)->cainfo;
+    ca_file = ca_file != NULL ? ca_file : transfer_system_authorities();
     free(pool->ca_file);
     pool->ca_file = ca_file != NULL ? strdup(ca_file) : NULL;
     check(ca_file == NULL || pool->ca_file != NULL);

@@ -42,7 +42,7 @@ struct transfer_pool {
     unsigned magic;
     struct worker *worker;
     struct transfer_pool_options options;
-    // The file options.ca_file, or else the system's. NULL: the system has only a folder.
+    // The file options.ca_file, or else the system's. NULL: libcurl was built for no file.
     char *ca_file;
     struct curl_slist *names; // The addresses in options.names, in curl's form.
     struct transfer_lane *lanes;

@@ -23,6 +23,24 @@ static struct {
     } files[FILES_MAX];
 } parsed = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
+const char *transfer_system_authorities(void)
+{
+    const char *const files[] = {
+        curl_version_info(CURLVERSION_NOW)->cainfo,
+        "/etc/ssl/certs/ca-certificates.crt",                // Debian, Ubuntu, Arch
+        "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", // Red Hat, Fedora, Amazon Linux
+        "/etc/pki/tls/certs/ca-bundle.crt",                  // older ones of these
+        "/etc/ssl/ca-bundle.pem",                            // SUSE
+        "/etc/ssl/cert.pem",                                 // Alpine
+    };
+    for (size_t i = 0; i < ARRAY_LEN(files); i++) {
+        if (files[i] != NULL && host_file_is_regular(files[i])) {
+            return files[i];
+        }
+    }
+    return files[0];
+}
+
 // Returns NULL if the file cannot be read or has no authority.
 static X509_STORE *parse(const char *path)
 {

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/random.h"
+#include "net/net.h"
 #include "origin/credentials_chain.h"
 #include "s3/s3.h"
 
@@ -63,8 +64,9 @@ static bool ask_run(struct ask *ask)
     (void)curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, ask->error);
     (void)curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, on_answer);
     (void)curl_easy_setopt(curl, CURLOPT_WRITEDATA, ask);
-    if (ask->ca_file != NULL) {
-        (void)curl_easy_setopt(curl, CURLOPT_CAINFO, ask->ca_file);
+    const char *ca_file = ask->ca_file != NULL ? ask->ca_file : transfer_system_authorities();
+    if (ca_file != NULL) {
+        (void)curl_easy_setopt(curl, CURLOPT_CAINFO, ca_file);
     }
     if (ask->body != NULL) {
         (void)curl_easy_setopt(curl, CURLOPT_POSTFIELDS, ask->body);

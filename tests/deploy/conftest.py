@@ -112,6 +112,13 @@ def package(artefacts):
 
 
 @pytest.fixture(scope="session")
+def wheel(artefacts):
+    """The wheel. Its folder also has the tarball and sbom.spdx.json."""
+    made("sh", ROOT / "deploy/wheel.sh", artefacts / "wheel", wait=3600)
+    return next((artefacts / "wheel").glob("*.whl"))
+
+
+@pytest.fixture(scope="session")
 def server_image(artefacts):
     namespaces("mount")
     folder = artefacts / "rootfs"

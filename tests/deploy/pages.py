@@ -23,7 +23,10 @@ import shlex
 import policy
 from conftest import ROOT
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "deploy").rglob("*.md"))]
+PAGES = [
+    *(ROOT / f"{name}.md" for name in ("README", "SECURITY", "CONTRIBUTING")),
+    *sorted((ROOT / "deploy").rglob("*.md")),
+]
 BLOCK = re.compile(r"(?:^<!-- ([^\n]*) -->\n)?^```(\w*)\n(.*?)^```$", re.M | re.S)
 GUIDE = ROOT / "deploy/guide"
 THEIRS = GUIDE / "migrate.md"  # the page whose tables begin with what is not ours

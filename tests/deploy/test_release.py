@@ -2,8 +2,8 @@
 """A release: made by release.sh from a clean clone, each artefact of one version and one commit,
 its sums and signature good; what does not agree is refused before anything is made.
 
-Image and package are those that the other tests have built; at scale 1 the one command makes all of
-it again.
+Image, package and wheel are those that the other tests have built; at scale 1 the one command makes
+all of it again.
 """
 
 import hashlib
@@ -52,8 +52,9 @@ def refused(clone, says, *words, code=1, **more):
     assert not list((clone / "build").glob("release-[0-9]*")), "something was left"
 
 
-def prebuilt(image, package):
-    return ["--image", image, "--package", package.parent]
+@pytest.fixture
+def prebuilt(image, package, wheel):
+    return ["--image", image, "--package", package.parent, "--wheel", wheel.parent]
 
 
 @pytest.fixture
@@ -101,9 +102,11 @@ def good(folder, key):
         for kind, pattern in {
             "image": rf"forebay-{re.escape(VERSION)}-image-\w+\.oci\.tar",
             "package": rf"forebay_{re.escape(VERSION)}_\w+\.deb",
+            "wheel": rf"forebay-{re.escape(VERSION)}[^-]*-py3-none-manylinux_2_\d+_\w+\.whl",
             "tarball": rf"forebay-{re.escape(VERSION)}-Linux-\w+\.tar\.gz",
             "chart": rf"forebay-{re.escape(VERSION)}\.tgz",
             "bill": rf"forebay-{re.escape(VERSION)}\.spdx\.json",
+            "linked": rf"forebay-{re.escape(VERSION)}-static\.spdx\.json",
             "notes": r"NOTES\.md",
         }.items()
     }
@@ -121,9 +124,9 @@ def good(folder, key):
     return {kind: folder / name for kind, name in found.items()}
 
 
-def test_a_release(clone, image, package, ssh_key, tmp_path, figure):
+def test_a_release(clone, image, prebuilt, ssh_key, tmp_path, figure):
     """Everything that is shipped, by one command; each file is what its name says."""
-    done = release(clone, "--sign", ssh_key, *prebuilt(image, package))
+    done = release(clone, "--sign", ssh_key, *prebuilt)
     assert done.returncode == 0, done.stderr
     folder = clone / f"build/release-{VERSION}"
     files = good(folder, ssh_key)
@@ -153,7 +156,8 @@ def test_a_release(clone, image, package, ssh_key, tmp_path, figure):
     )
     assert (tmp_path / "bundle/rootfs/usr/bin/forebay").exists()
     assert made("dpkg-deb", "-f", files["package"], "Version").strip() == VERSION
-    assert json.loads(files["bill"].read_text())["spdxVersion"] == "SPDX-2.3"
+    for bill in ("bill", "linked"):
+        assert json.loads(files[bill].read_text())["spdxVersion"] == "SPDX-2.3"
     assert "### Added" in files["notes"].read_text() and "## [" not in files["notes"].read_text()
     # The chart as who installs it from the archive has it: files that are links in the tree are
     # files there.
@@ -164,7 +168,7 @@ def test_a_release(clone, image, package, ssh_key, tmp_path, figure):
     )
 
     # Nobody's release is overwritten; and a sum or a signature that is not right is seen.
-    again = release(clone, "--sign", ssh_key, *prebuilt(image, package))
+    again = release(clone, "--sign", ssh_key, *prebuilt)
     assert again.returncode == 1 and "is there already" in again.stderr
     files["notes"].write_text("another")
     assert (
@@ -183,16 +187,18 @@ def unpacked(archive, folder):
     return folder
 
 
-def test_two_releases_have_the_same_bytes(clone, image, package, tmp_path):
-    """Only signatures differ. Without a key the release says that it is not signed."""
+def test_two_releases_have_the_same_bytes(clone, prebuilt, tmp_path):
+    """Only signatures differ. Without a key the release says that it is not signed, and without a
+    tag that it is not tagged."""
     for name in ("a", "b"):
-        done = release(clone, *prebuilt(image, package), tmp_path / name)
+        done = release(clone, *prebuilt, tmp_path / name)
         assert done.returncode == 0 and "NOT SIGNED" in done.stderr, done.stderr
+        assert f"NOT TAGGED v{VERSION}" in done.stderr, done.stderr
     assert (tmp_path / "a/SHA256SUMS").read_bytes() == (tmp_path / "b/SHA256SUMS").read_bytes()
     assert not list(tmp_path.glob("*/SHA256SUMS.*"))
 
 
-def test_signed_by_gpg(clone, image, package, tmp_path):
+def test_signed_by_gpg(clone, prebuilt, tmp_path):
     home = tmp_path / "gpg"
     home.mkdir(mode=0o700)
     environment = {
@@ -213,9 +219,7 @@ def test_signed_by_gpg(clone, image, package, tmp_path):
             "sign",
             env=environment,
         )
-        done = release(
-            clone, "--sign", WHO, *prebuilt(image, package), tmp_path / "out", env=environment
-        )
+        done = release(clone, "--sign", WHO, *prebuilt, tmp_path / "out", env=environment)
         assert done.returncode == 0, done.stderr
         made(
             "gpg",
@@ -229,16 +233,16 @@ def test_signed_by_gpg(clone, image, package, tmp_path):
         subprocess.run(["gpgconf", "--kill", "all"], env=environment, timeout=60, check=False)
 
 
-def test_a_key_that_cannot_sign_makes_no_release(clone, image, package, tmp_path):
+def test_a_key_that_cannot_sign_makes_no_release(clone, prebuilt, tmp_path):
     refused(
         clone,
         "neither a file nor a key that gpg has",
         "--sign",
         "nobody@example.com",
-        *prebuilt(image, package),
+        *prebuilt,
     )
     (tmp_path / "no-key").write_text("no key")
-    refused(clone, "could not sign", "--sign", tmp_path / "no-key", *prebuilt(image, package))
+    refused(clone, "could not sign", "--sign", tmp_path / "no-key", *prebuilt)
 
 
 # --- What is refused ------------------------------------------------------------------------------
@@ -283,11 +287,11 @@ def test_another_version_anywhere_is_refused(clone):
         file.write_text(before)
 
 
-def test_artefact_of_another_commit_is_refused(clone, image, package, tmp_path):
+def test_artefact_of_another_commit_is_refused(clone, prebuilt, tmp_path):
     """Changes that nobody committed; an image or a package of another commit; folders that hold
     none."""
     (clone / "README.md").write_text("changed")
-    refused(clone, "not committed", *prebuilt(image, package))
+    refused(clone, "not committed", *prebuilt)
     made(
         "git",
         "-c",
@@ -301,13 +305,33 @@ def test_artefact_of_another_commit_is_refused(clone, image, package, tmp_path):
         "one more",
         cwd=clone,
     )
-    refused(clone, "is of commit", *prebuilt(image, package))
+    refused(clone, "is of commit", *prebuilt)
     refused(clone, "holds no oci/index.json", "--image", tmp_path)
     refused(clone, "holds no package", "--package", tmp_path)
+    refused(clone, "holds no wheel", "--wheel", tmp_path)
     shutil.rmtree(clone / ".git")
-    refused(clone, "is no clone", *prebuilt(image, package))
+    refused(clone, "is no clone", *prebuilt)
     for words in (["--frob"], ["--sign"], ["a", "b"]):
         refused(clone, "release.sh: ", *words, code=2)
+
+
+def test_only_a_build_of_the_tag_has_the_version_of_the_release(clone):
+    """A build of another commit is -dev. Only CMake's settings are read, so nothing is built."""
+    git = ("git", "-c", "user.name=a", "-c", "user.email=a@example.com", "-C", clone)
+
+    def named():
+        made("cmake", "-S", clone, "-B", clone / "build", "-DFOREBAY_TESTS=OFF", "-GNinja")
+        commands = json.loads((clone / "build/compile_commands.json").read_text())
+        command = next(c["command"] for c in commands if c["file"].endswith("/version.c"))
+        return re.search(r'FOREBAY_VERSION_TEXT=\\"([^"\\]*)', command).group(1)
+
+    made(*git, "tag", "--force", "v9.9.9")  # not of this version
+    subprocess.run([*map(str, git), "tag", "-d", f"v{VERSION}"], check=False, capture_output=True)
+    assert named() == f"{VERSION}-dev"
+    made(*git, "tag", "-a", "-m", "release", f"v{VERSION}")
+    assert named() == VERSION
+    made(*git, "commit", "-q", "--allow-empty", "-m", "one more")
+    assert named() == f"{VERSION}-dev"
 
 
 def test_from_a_clean_clone_by_one_command(clone, ssh_key):

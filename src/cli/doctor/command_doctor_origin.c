@@ -10,6 +10,7 @@
 #include "cli/client/command_probe.h"
 #include "cli/doctor/command_doctor.h"
 #include "commands/commands.h"
+#include "net/net.h"
 
 #define CANCEL_MS 500u  // added to the driver's timeout
 #define BUCKETS_MAX 20u // maximum number of buckets to check
@@ -61,8 +62,10 @@ static void reach(const struct doctor *d, const char *url, struct reach *ret)
     (void)curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, ret->why);
     (void)curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, on_header);
     (void)curl_easy_setopt(easy, CURLOPT_HEADERDATA, ret);
-    if (d->config->origin_ca_file != NULL) {
-        (void)curl_easy_setopt(easy, CURLOPT_CAINFO, d->config->origin_ca_file);
+    const char *ca_file = d->config->origin_ca_file;
+    ca_file = ca_file != NULL ? ca_file : transfer_system_authorities();
+    if (ca_file != NULL) {
+        (void)curl_easy_setopt(easy, CURLOPT_CAINFO, ca_file);
     }
     ret->code = curl_easy_perform(easy);
     (void)curl_easy_getinfo(easy, CURLINFO_NAMELOOKUP_TIME,
