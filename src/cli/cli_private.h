@@ -15,7 +15,7 @@ bool command_env_variables(const char *url, bool global, command_env_variable_fn
 
 // --- command_help.c ------------------------------------------------------------------------------
 
-void command_help_list(struct buf *out); // lists all commands
+void command_help_hint(struct buf *out); // says how to begin
 void command_help_render(const struct command *command, struct buf *out);
 
 #endif

@@ -12,12 +12,7 @@
 // The functions of the commands, in the order of commands.def.
 static int (*const runs[])(int argc, char **argv) = {
 #define COMMAND(name, takes, least, most, operands, summary, details) command_##name,
-#define OPTION(command, flag, kind, value, default_text, help)
-#define COMMON(takes, flag, kind, value, default_text, help)
 #include "commands/commands.def"
-#undef COMMAND
-#undef OPTION
-#undef COMMON
 };
 
 static bool has_flag(int argc, char **argv, const char *flag)
@@ -64,11 +59,11 @@ static int run_command(const struct command *command, int argc, char **argv)
     return runs[command_line_number(command)](argc, argv);
 }
 
-static int show_commands(void)
+static int show_hint(void)
 {
     struct buf out;
     buf_init(&out, TEXT_MAX_BYTES);
-    command_help_list(&out);
+    command_help_hint(&out);
     (void)fputs(buf_cstr(&out), stderr); // a failure to write to stderr cannot be reported
     buf_done(&out);
     return EXIT_CODE_USAGE;
@@ -102,7 +97,7 @@ int cli_run(int argc, char **argv)
         return EXIT_CODE_USAGE;
     }
     if (name == NULL) {
-        return show_commands();
+        return show_hint();
     }
     for (size_t i = 0; i < ARRAY_LEN(synonyms); i++) {
         name = strcmp(name, synonyms[i][0]) == 0 ? synonyms[i][1] : name;

@@ -181,6 +181,27 @@ static void zsh_row(struct buf *out, const char *name, const char *help)
     buf_append_char(out, '\'');
 }
 
+// Describes the commands group by group, in the order of `forebay help`.
+static void zsh_groups(struct buf *out)
+{
+    const struct command_group *group = NULL;
+    for (unsigned i = 0; i <= command_line_count(); i++) {
+        const struct command *command = i < command_line_count() ? command_line_row(i) : NULL;
+        const struct command_group *next = command != NULL ? command_line_group(command) : NULL;
+        if (group != NULL && (next != NULL || command == NULL)) {
+            buf_printf(out, " )\n        _describe -t '%s' '%s' commands\n        ", group->first,
+                       group->title);
+        }
+        if (next != NULL) {
+            group = next;
+            buf_append_cstr(out, "commands=(");
+        }
+        if (command != NULL) {
+            zsh_row(out, command->name, command->summary);
+        }
+    }
+}
+
 static void zsh_command(struct buf *out, const struct command *command)
 {
     buf_printf(out, "    %s)\n        choices=(", command->name);
@@ -230,11 +251,7 @@ static void render_zsh(struct buf *out)
     buf_append_cstr(out, "#compdef forebay\n"
                          "_forebay() {\n"
                          "    local -a commands settings rows choices common\n"
-                         "    commands=(");
-    for (unsigned i = 0; i < command_line_count(); i++) {
-        zsh_row(out, command_line_row(i)->name, command_line_row(i)->summary);
-    }
-    buf_append_cstr(out, " )\n    settings=(");
+                         "    settings=(");
     char flag[CONFIG_NAME_MAX + 2];
     for (unsigned i = 0; i < config_setting_count(); i++) {
         const struct config_setting *row = config_setting(i);
@@ -266,8 +283,9 @@ static void render_zsh(struct buf *out)
                          "        esac\n"
                          "    done\n"
                          "    if (( CURRENT == 2 )); then\n"
-                         "        _describe command commands\n"
-                         "        _describe option common\n"
+                         "        ");
+    zsh_groups(out);
+    buf_append_cstr(out, "_describe option common\n"
                          "        return\n"
                          "    fi\n"
                          "    case \"${words[2]} ${words[CURRENT-1]}\" in\n");

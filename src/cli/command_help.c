@@ -27,8 +27,7 @@ static void list_common(struct buf *out)
     static const struct command some = {.name = "",
                                         .takes = TAKES_SETTINGS | TAKES_SERVER | TAKES_OUTPUT};
     const struct command *const who[] = {&all, &some};
-    static const char *const says[] = {"\nBefore or after any command:",
-                                       "\nFor commands that accept them:"};
+    static const char *const says[] = {"\n  any command:", "\n  some commands:"};
     for (size_t i = 0; i < ARRAY_LEN(who); i++) {
         const struct command_option *option = NULL;
         buf_append_cstr(out, says[i]);
@@ -40,13 +39,42 @@ static void list_common(struct buf *out)
     buf_append_char(out, '\n');
 }
 
-void command_help_list(struct buf *out)
+// Ends a group of commands. `group` is NULL before the first one.
+static void list_examples(struct buf *out, const struct command_group *group)
+{
+    for (size_t i = 0; group != NULL && i < ARRAY_LEN(group->examples); i++) {
+        buf_printf(out, "    $ %s\n", group->examples[i]);
+    }
+    buf_append_cstr(out, group != NULL ? "\n" : "");
+}
+
+void command_help_hint(struct buf *out)
+{
+    buf_append_cstr(
+        out, "Forebay keeps what jobs read from S3 on a local disk. Three ways to begin:\n\n"
+             "  forebay run -- python train.py   gives one command a cache of its own\n"
+             "  forebay serve                    serves all programs of this host\n"
+             "  forebay doctor                   says what is wrong here, with remedies\n\n");
+    buf_printf(out, "`forebay help` lists all %u commands, `forebay help serve` tells about one.\n",
+               command_line_count());
+}
+
+static void list_commands(struct buf *out)
 {
     buf_append_cstr(out, "usage: forebay COMMAND [OPTION]... [OPERAND]...\n\n");
+    const struct command_group *group = NULL;
     for (unsigned i = 0; i < command_line_count(); i++) {
         const struct command *command = command_line_row(i);
+        const struct command_group *next = command_line_group(command);
+        if (next != NULL) {
+            list_examples(out, group);
+            group = next;
+            buf_printf(out, "%s\n", group->title);
+        }
         buf_printf(out, "  %-10s  %s\n", command->name, command->summary);
     }
+    list_examples(out, group);
+    buf_append_cstr(out, "Options, before or after the command");
     list_common(out);
     buf_append_cstr(out,
                     "\n`forebay help COMMAND` tells more; `forebay help --man | man -l -` all.\n");
@@ -227,6 +255,17 @@ static void man_head(struct buf *out, const char *title, const char *section, co
                title, section, version_text(), name, summary);
 }
 
+static void man_group(struct buf *out, const struct command_group *group, bool is_first)
+{
+    buf_printf(out, "%s.Ss %s\n", is_first ? "" : ".El\n", group->title);
+    for (size_t i = 0; i < ARRAY_LEN(group->examples); i++) {
+        buf_append_cstr(out, ".Dl ");
+        man_text(out, group->examples[i]);
+        buf_append_char(out, '\n');
+    }
+    buf_append_cstr(out, ".Bl -tag -width Ds\n");
+}
+
 static void man_commands(struct buf *out)
 {
     man_head(out, "FOREBAY", "1", "forebay", "S3 cache on local NVMe for training jobs");
@@ -235,10 +274,13 @@ static void man_commands(struct buf *out)
         ".Sh SYNOPSIS\n.Nm\n.Op Ar OPTION ...\n.Ar COMMAND\n.Op Ar OPTION ...\n.Op Ar OPERAND ...\n"
         ".Sh DESCRIPTION\n"
         ".Nm\nspeaks S3 on this host, answers ranged reads from a cache on its disk, and "
-        "asks the real object\nstore once for each byte.\nThe commands are:\n"
-        ".Bl -tag -width Ds\n");
+        "asks the real object\nstore once for each byte.\n");
     for (unsigned i = 0; i < command_line_count(); i++) {
         const struct command *command = command_line_row(i);
+        const struct command_group *group = command_line_group(command);
+        if (group != NULL) {
+            man_group(out, group, i == 0);
+        }
         buf_printf(out, ".It Cm %s", command->name);
         if (command->operands[0] != '\0') {
             buf_append_cstr(out, " Ar \"");
@@ -299,7 +341,7 @@ int command_help(int argc, char **argv)
     } else if (is_man) {
         code = commands_usage_error("help", "--man stands alone, or with forebay.yaml");
     } else if (name == NULL) {
-        command_help_list(&out);
+        list_commands(&out);
     } else if (command != NULL) {
         command_help_render(command, &out);
     } else {

@@ -10,24 +10,20 @@
 static const struct command commands[] = {
 #define COMMAND(name, takes, least, most, operands, summary, details)                              \
     {#name, (takes) | TAKES_ALL, least, most, operands, summary, details},
-#define OPTION(command, flag, kind, value, default_text, help)
-#define COMMON(takes, flag, kind, value, default_text, help)
 #include "commands/commands.def"
-#undef COMMAND
-#undef OPTION
-#undef COMMON
 };
 
 static const struct command_option options[] = {
-#define COMMAND(name, takes, least, most, operands, summary, details)
 #define OPTION(command, flag, kind, value, default_text, help)                                     \
     {#command, 0, flag, OPTION_##kind, value, default_text, help},
 #define COMMON(takes, flag, kind, value, default_text, help)                                       \
     {NULL, takes, flag, OPTION_##kind, value, default_text, help},
 #include "commands/commands.def"
-#undef COMMAND
-#undef OPTION
-#undef COMMON
+};
+
+static const struct command_group groups[] = {
+#define GROUP(first, title, example, other) {#first, title, {example, other}},
+#include "commands/commands.def"
 };
 
 #define WORDS_MAX 256u
@@ -54,6 +50,16 @@ const struct command *command_line_find(const char *name)
     for (size_t i = 0; i < ARRAY_LEN(commands); i++) {
         if (strcmp(commands[i].name, name) == 0) {
             return &commands[i];
+        }
+    }
+    return NULL;
+}
+
+const struct command_group *command_line_group(const struct command *command)
+{
+    for (size_t i = 0; i < ARRAY_LEN(groups); i++) {
+        if (strcmp(groups[i].first, command->name) == 0) {
+            return &groups[i];
         }
     }
     return NULL;

@@ -39,10 +39,17 @@ struct command {
     const char *operands, *summary, *details;
 };
 
+// Commands that help lists under one title: those from `first` to the next group.
+struct command_group {
+    const char *first, *title, *examples[2];
+};
+
 unsigned command_line_count(void); // returns the number of commands
 const struct command *command_line_row(unsigned i);
 unsigned command_line_number(const struct command *command); // returns its row number
 const struct command *command_line_find(const char *name);   // NULL: no such command
+// Returns the group that begins with this command; NULL if none does.
+const struct command_group *command_line_group(const struct command *command);
 // Returns the name of the command that is most like `name`; NULL if none is similar.
 const char *command_line_suggest(const char *name);
 // Returns the next option that the command takes, after the option `after`; the first one if

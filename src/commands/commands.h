@@ -29,12 +29,7 @@
 // exit code. Results go to stdout, everything else to stderr.
 #define COMMAND(name, takes, least, most, operands, summary, details)                              \
     int command_##name(int argc, char **argv);
-#define OPTION(command, flag, kind, value, default_text, help)
-#define COMMON(takes, flag, kind, value, default_text, help)
 #include "commands/commands.def"
-#undef COMMAND
-#undef OPTION
-#undef COMMON
 
 // --- commands.c ----------------------------------------------------------------------------------
 

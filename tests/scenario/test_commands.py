@@ -18,9 +18,27 @@ from forebay import binary, run_forebay
 from signer import Signer
 from waiting import WAIT_S, wait_for
 
-COMMANDS = [
-    line.split()[0] for line in run_forebay("help").stdout.splitlines() if line.startswith("  ")
-]
+HELP = run_forebay("help").stdout
+COMMANDS = re.findall(r"^  ([a-z]+) {2,}", HELP, re.M)
+
+
+def test_help_groups_all_commands_with_two_examples_each():
+    """`forebay help` fits a terminal of 80 columns. Each group has two examples."""
+    groups = re.findall(r"^([A-Z].*)\n((?:  .*\n)+)", HELP.partition("\nOptions")[0], re.M)
+    assert [title for title, _ in groups] == ["Serve", "Look", "Change", "Plan", "Set up"]
+    for title, body in groups:
+        assert len(re.findall(r"^    \$ forebay \w+", body, re.M)) == 2, title
+    assert len(COMMANDS) == len(set(COMMANDS)) > 30
+    assert max(len(line) for line in HELP.splitlines()) <= 80
+
+
+def test_forebay_alone_says_how_to_begin():
+    """Without a command, Forebay names three next steps and the list of commands, on stderr."""
+    got = run_forebay()
+    assert (got.returncode, got.stdout) == (2, "")
+    assert re.findall(r"^  forebay (\w+)", got.stderr, re.M) == ["run", "serve", "doctor"]
+    assert f"`forebay help` lists all {len(COMMANDS)} commands" in got.stderr
+    assert len(got.stderr.splitlines()) < 10
 
 
 def test_help_of_every_command_is_the_same_however_it_is_asked_for():
@@ -37,7 +55,7 @@ def test_help_of_every_command_is_the_same_however_it_is_asked_for():
 @pytest.mark.parametrize(
     "words, code, line",
     [
-        ([], 2, "usage: forebay COMMAND"),
+        ([], 2, "Forebay keeps"),
         (
             ["sevre"],
             2,
@@ -101,6 +119,7 @@ def test_the_manual_is_good_mdoc(page, tmp_path):
     wanted = COMMANDS if not page else ["cache.size", "origin.endpoint", "shutdown.grace"]
     for word in wanted:
         assert f"     {word}" in plain, word
+    assert page or "forebay warm s3://imagenet/train/ --wait" in plain
     assert "--cache.size" not in plain or page == []
 
 

@@ -7,6 +7,7 @@
 #include "commands/commands.h"
 #include "config/config.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static char *word(const char *text)
@@ -240,4 +241,35 @@ Test(command_line, the_table_is_sound)
             }
         }
     }
+}
+
+Test(command_line, examples_of_each_group_are_correct_command_lines)
+{
+    unsigned group_count = 0;
+    cr_assert_not_null(command_line_group(command_line_row(0)));
+    for (unsigned i = 0; i < command_line_count(); i++) {
+        const struct command_group *group = command_line_group(command_line_row(i));
+        group_count += group != NULL;
+        for (size_t n = 0; group != NULL && n < ARRAY_LEN(group->examples); n++) {
+            char text[256], *argv[16] = {NULL};
+            int argc = 0;
+            unsigned operand_count;
+            struct buf why;
+            buf_init(&why, 1024);
+            cr_assert_lt(snprintf(text, sizeof(text), "%s", group->examples[n]), 256);
+            struct span rest = span_from_cstr(text), piece;
+            while (span_split(&rest, ' ', &piece)) {
+                argv[argc] = text + (piece.ptr - text);
+                argv[argc++][piece.len] = '\0';
+            }
+            const struct command *command = command_line_find(argv[1]);
+            cr_assert_str_eq(argv[0], "forebay");
+            cr_assert_not_null(command, "%s", group->examples[n]);
+            argc -= 2;
+            cr_assert(command_line_check(command, &argc, argv + 2, &operand_count, &why), "%s: %s",
+                      group->examples[n], buf_cstr(&why));
+            buf_done(&why);
+        }
+    }
+    cr_assert_eq(group_count, 5u);
 }
