@@ -12,12 +12,9 @@
 #include "s3/s3.h"
 #include "server/server.h"
 
-#include <dirent.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <sys/statvfs.h>
 
 #define OUTPUT_MAX_BYTES (1u << 20)
@@ -45,47 +42,24 @@ static int check_live(const struct config *config)
 
 // --- Values that depend on this host -------------------------------------------------------------
 
-// Returns the bytes on disk of the files in a folder; 0 if the folder does not exist.
-static uint64_t folder_bytes(const char *dir, const char *name)
-{
-    char path[4096];
-    uint64_t bytes = 0;
-    (void)snprintf(path, sizeof(path), "%s/%s", dir, name);
-    DIR *folder = opendir(path);
-    struct dirent *entry;
-    while (folder != NULL && (entry = readdir(folder)) != NULL) {
-        struct stat st;
-        if (fstatat(dirfd(folder), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
-            S_ISREG(st.st_mode)) {
-            bytes += (uint64_t)st.st_blocks * 512;
-        }
-    }
-    if (folder != NULL) {
-        (void)closedir(folder); // the file was only read
-    }
-    return bytes;
-}
-
 static void show_cache_size(const struct config *c, struct buf *out)
 {
-    static const char *const folders[] = {".", "segments", "index", "forebay/segments",
-                                          "forebay/index"};
-    char path[4096];
-    struct statvfs st;
-    uint64_t ours = 0;
-    (void)snprintf(path, sizeof(path), "%s", c->cache_dir);
-    while (statvfs(path, &st) != 0) { // goes up to the nearest directory that exists
-        char *slash = strrchr(path, '/');
-        if (slash == NULL || slash[1] == '\0') {
-            return;
+    uint64_t ours = commands_cache_bytes(c->cache_dir);
+    if (c->cache_size.percent == 0) {
+        uint64_t room = commands_cache_room(c, ours);
+        if (c->cache_size.bytes > room) {
+            buf_printf(out, "; more than the %.1f GiB that its file system has room for",
+                       (double)room / (1u << 30));
         }
-        slash[slash == path ? 1 : 0] = '\0';
+        return;
     }
-    for (size_t i = 0; i < ARRAY_LEN(folders); i++) {
-        ours += folder_bytes(c->cache_dir, folders[i]);
+    char above[PATH_MAX];
+    struct statvfs fs;
+    commands_nearest_directory(c->cache_dir, above);
+    if (statvfs(above, &fs) == 0) {
+        uint64_t bytes = ((uint64_t)fs.f_bavail * fs.f_frsize + ours) / 100 * c->cache_size.percent;
+        buf_printf(out, "; now %.1f GiB", (double)bytes / (1u << 30));
     }
-    uint64_t bytes = ((uint64_t)st.f_bavail * st.f_frsize + ours) / 100 * c->cache_size.percent;
-    buf_printf(out, "; now %.1f GiB", (double)bytes / (1u << 30));
 }
 
 static void show_region(struct buf *out)
@@ -120,7 +94,7 @@ static void show_now(const struct config *c, const char *key, struct buf *out)
     if (strcmp(key, "origin.endpoint") == 0 && strstr(c->origin_endpoint, "{region}") != NULL &&
         command_origins_url(c, c->origin_endpoint, url)) {
         buf_printf(out, "; now %s", url);
-    } else if (strcmp(key, "cache.size") == 0 && c->cache_size.percent > 0) {
+    } else if (strcmp(key, "cache.size") == 0) {
         show_cache_size(c, out);
     } else if (strcmp(key, "origin.region") == 0 && strcmp(c->origin_region, "auto") == 0) {
         show_region(out);

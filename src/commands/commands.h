@@ -104,6 +104,12 @@ unsigned commands_setting(const char *key); // returns its row; the key must exi
 // Sets ret_path to `path`, or to its nearest ancestor that exists.
 void commands_nearest_directory(const char *path, char ret_path[PATH_MAX]);
 
+// Returns the bytes that the files of a cache directory take on disk.
+uint64_t commands_cache_bytes(const char *dir);
+// Returns how large the cache can become: what its file system has free, less cache.min_free, and
+// the `cache_bytes` that it takes already. UINT64_MAX: unknown.
+uint64_t commands_cache_room(const struct config *config, uint64_t cache_bytes);
+
 // Writes the URL by which clients on this machine reach a listener (commands_advertise.c). Returns
 // false for a unix socket, and if the URL does not fit.
 bool commands_advertise(const char *listen, char *ret_url, size_t size);

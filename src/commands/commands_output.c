@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Small functions that several commands share: output files, texts that are safe for a terminal,
-// settings and paths. Main thread.
+// settings, paths and
+// the space of a cache directory. Main thread.
 #include "commands/commands.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
@@ -10,6 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #define VISIBLE_MAX 32768u // bytes; enough for any name with each byte written as "\xNN"
@@ -51,6 +54,51 @@ void commands_nearest_directory(const char *path, char ret_path[PATH_MAX])
         char *slash = strrchr(ret_path, '/');
         *(slash == ret_path ? slash + 1 : slash) = '\0';
     }
+}
+
+// Returns the bytes on disk of the files in a folder; 0 if the folder does not exist.
+static uint64_t folder_bytes(const char *dir, const char *name)
+{
+    char path[PATH_MAX];
+    uint64_t bytes = 0;
+    (void)snprintf(path, sizeof(path), "%s/%s", dir, name);
+    DIR *folder = opendir(path);
+    struct dirent *entry;
+    while (folder != NULL && (entry = readdir(folder)) != NULL) {
+        struct stat st;
+        if (fstatat(dirfd(folder), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+            S_ISREG(st.st_mode)) {
+            bytes += (uint64_t)st.st_blocks * 512;
+        }
+    }
+    if (folder != NULL) {
+        (void)closedir(folder); // only read, so an error loses nothing
+    }
+    return bytes;
+}
+
+uint64_t commands_cache_bytes(const char *dir)
+{
+    static const char *const folders[] = {".", "segments", "index", "forebay/segments",
+                                          "forebay/index"};
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < ARRAY_LEN(folders); i++) {
+        bytes += folder_bytes(dir, folders[i]);
+    }
+    return bytes;
+}
+
+uint64_t commands_cache_room(const struct config *config, uint64_t cache_bytes)
+{
+    char above[PATH_MAX];
+    struct statvfs fs;
+    commands_nearest_directory(config->cache_dir, above);
+    if (statvfs(above, &fs) != 0) {
+        return UINT64_MAX;
+    }
+    uint64_t kept = (uint64_t)fs.f_blocks * fs.f_frsize / 100 * config->cache_min_free_percent;
+    uint64_t room = (uint64_t)fs.f_bavail * fs.f_frsize + cache_bytes;
+    return room > kept ? room - kept : 0;
 }
 
 bool commands_open_special(const char *path, int *ret_fd)

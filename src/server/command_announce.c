@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "base/version.h"
+#include "server/command_reload.h"
 #include "server/server_private.h"
 #include "stats/stats.h"
 
@@ -85,15 +86,34 @@ static void announce_origins(const struct command_announcement *s)
     }
 }
 
-static void announce_to_people(const struct command_announcement *s,
-                               const struct store_summary *summary)
+static void announce_cache(const struct command_announcement *s,
+                           const struct store_summary *summary, uint64_t room_bytes)
 {
-    char capacity[32], held[32], reserved[32], url[512];
+    char capacity[32], held[32], reserved[32], room[32];
     human_size(summary->capacity_bytes, capacity, sizeof(capacity));
     uint64_t held_bytes = store_held_bytes(s->store);
     human_size(held_bytes, held, sizeof(held));
     human_size(summary->used_bytes - min_u64(summary->used_bytes, held_bytes), reserved,
                sizeof(reserved));
+    const struct refusal_text *why =
+        summary->refusal != REFUSAL_none ? refusal_text(summary->refusal) : NULL;
+    (void)fprintf(stderr, "  cache      %s: %s held of %s (%s reserved)%s%s\n", summary->dir, held,
+                  capacity, reserved, why != NULL ? "; NOTHING IS STORED: " : "",
+                  why != NULL ? why->text : "");
+    if (room_bytes != 0) {
+        human_size(room_bytes, room, sizeof(room));
+        (void)fprintf(
+            stderr,
+            "             cache.size is MORE THAN THE DISK HAS ROOM FOR (%s): lower it, free "
+            "space,\n             or use a percentage\n",
+            room);
+    }
+}
+
+static void announce_to_people(const struct command_announcement *s,
+                               const struct store_summary *summary, uint64_t room_bytes)
+{
+    char url[512];
     (void)fprintf(stderr, "forebay %s (%s)\n", version_text(), version_revision());
     for (unsigned i = 0; http_server_address(s->http, i) != NULL; i++) {
         (void)fprintf(stderr, "  listening  %s%s\n",
@@ -102,11 +122,7 @@ static void announce_to_people(const struct command_announcement *s,
                           ? "  (open: whoever reaches it may read)"
                           : "  (signatures are verified)");
     }
-    const struct refusal_text *why =
-        summary->refusal != REFUSAL_none ? refusal_text(summary->refusal) : NULL;
-    (void)fprintf(stderr, "  cache      %s: %s held of %s (%s reserved)%s%s\n", summary->dir, held,
-                  capacity, reserved, why != NULL ? "; NOTHING IS STORED: " : "",
-                  why != NULL ? why->text : "");
+    announce_cache(s, summary, room_bytes);
     (void)fprintf(stderr, "  disk       %s; hits leave by %s\n", loop_engine_why(s->loop),
                   residency_text());
     (void)fprintf(stderr,
@@ -138,8 +154,9 @@ void command_announce(const struct command_announcement *s)
 {
     struct store_summary summary;
     store_summarize(s->store, &summary);
+    uint64_t room_bytes = command_size_beyond(s->config, s->store);
     if (!commands_common()->is_quiet) {
-        announce_to_people(s, &summary);
+        announce_to_people(s, &summary, room_bytes);
     }
     const char *listen = http_server_address(s->http, 0);
     const char *admin =

@@ -166,7 +166,21 @@ static void on_changed_since_start(void *ctx, const char *key, bool live)
     }
 }
 
-// Reports a cache.size that applies only in part until a restart.
+uint64_t command_size_beyond(const struct config *c, const struct store *store)
+{
+    struct store_summary summary;
+    store_summarize(store, &summary);
+    uint64_t room = commands_cache_room(c, summary.used_bytes);
+    if (c->cache_size.bytes <= room) { // a percentage has no bytes
+        return 0;
+    }
+    log_warn("cache_size_beyond_disk", "size_bytes=%llu room_bytes=%llu remedy=%s",
+             (unsigned long long)c->cache_size.bytes, (unsigned long long)room,
+             "\"lower cache.size, free space, or use a percentage\"");
+    return room;
+}
+
+// Reports a cache.size that applies only in part until a restart, or for which the disk is small.
 static void size_judge(const struct command_reload *reload, const struct config *latest,
                        struct command_reload_report *report)
 {
@@ -178,6 +192,7 @@ static void size_judge(const struct command_reload *reload, const struct config 
         buf_printf(&report->restart, "cache.size (until then it is %llu bytes)\n",
                    (unsigned long long)most);
     }
+    (void)command_size_beyond(latest, reload->store);
 }
 
 static void on_changed(void *ctx, const char *key, bool live)

@@ -61,6 +61,8 @@ bool command_reload_is_due(struct command_reload *reload);
 enum err command_reload_now(struct command_reload *reload, struct command_reload_report *report);
 // Renders the settings in force as JSON: command_settings.h. Any thread.
 void command_reload_show(void *ctx, struct buf *out);
+// Returns how large the cache can become, and warns, if cache.size is more than that; else 0.
+uint64_t command_size_beyond(const struct config *c, const struct store *store);
 // Returns the limits of the store from the configuration.
 struct store_limits command_store_limits(const struct config *c);
 // Returns the settings that requests use. The configuration owns the texts; `rules` and `origins`

@@ -16,10 +16,12 @@ uint64_t store_held_bytes(struct store *store)
         const struct segment *segment = &log->table[i];
         if (segment->state == SEGMENT_SEALED && segment->recovered) {
             // Recovery has not examined the segment yet, so it counts as full.
-            bytes += log->segment_size_bytes;
+            bytes += log->segment_size_bytes - segment->given_bytes;
         } else if (segment->state == SEGMENT_SEALED || segment->state == SEGMENT_SPARE) {
+            // Of a sealed segment that the start found, only its size is known.
+            uint32_t size = log->segment_size_bytes - segment->given_bytes;
             check(segment->append_offset >= SEGMENT_DATA_OFFSET);
-            bytes += segment->append_offset - SEGMENT_DATA_OFFSET;
+            bytes += min_u64(size, segment->append_offset) - SEGMENT_DATA_OFFSET;
         }
     }
     pthread_mutex_unlock(&log->guarded.lock);

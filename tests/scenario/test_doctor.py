@@ -181,6 +181,9 @@ def test_a_cache_larger_than_its_file_system(doctor):
     assert report.exit == 1 and "cache.size is 1EiB, the file system has" in report.find(
         "size", "red"
     )
+    disk = os.statvfs("/tmp")
+    report = doctor(cache__size=disk.f_blocks * disk.f_frsize - (1 << 20))
+    assert report.exit == 0 and "has room for" in report.find("size", "yellow")
 
 
 def test_memory_is_no_disk(doctor):

@@ -81,6 +81,28 @@ def test_an_empty_cache_made_smaller(start, origin, engine, end):
     stores_and_is_within(server, origin, "a")
 
 
+def test_small_data_takes_little_of_a_large_cache(start, origin, engine, figure):
+    """Segments that are being filled and spare ones take a small part of the cache. Starts add
+    none, and only objects count as held."""
+    settings = {"cache.size": "20GiB", "workers": 2}
+    server = start(origin, engine=engine, file=IMMUTABLE, settings=settings)
+    keys = [f"k{i}" for i in range(38)]
+    for key in keys:
+        origin.put(key, MIB)
+    read_all(server, origin, keys)
+    server.settle()
+    taken, files = [], []
+    for _ in range(4):
+        server.restart()
+        server.wait_metric("forebay_cache_held_bytes", lambda held: held >= 38 * MIB)
+        assert server.metric("forebay_cache_held_bytes") <= 39 * MIB
+        taken.append(server.disk_bytes() // MIB)
+        files.append(len(server.segment_files()))
+    figure(f"38 MiB of data in a cache of 20 GiB take {taken[-1]} MiB ({engine})")
+    assert max(taken) <= 300 and max(files) == files[0], (taken, files)
+    assert hits(server, origin, keys) == len(keys)
+
+
 def test_objects_that_fit_stay_hits(start, origin, engine):
     """A few objects in a large cache are still hits after the cache shrinks and grows again."""
     server = start(origin, engine=engine, file=IMMUTABLE, settings={"cache.size": "1GiB"})

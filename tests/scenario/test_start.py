@@ -3,6 +3,7 @@
 
 import json
 import os
+import signal
 import socket
 import sys
 
@@ -42,6 +43,30 @@ def test_version_and_usage():
         assert out.returncode in (2, 3), (arguments, out)
         assert out.stderr.strip()
     assert run_forebay("help").returncode == 0
+
+
+def test_a_cache_size_that_the_disk_has_no_room_for_is_said(start, data, tmp_path):
+    """The start's text, the log, `check -T` and a reload say it. A size with room says nothing."""
+    disk = os.statvfs(tmp_path)
+    size = disk.f_blocks * disk.f_frsize + (1 << 30)
+    file = {"cache": {"size": size}, "log": {"format": "text"}}
+    server = start(f"dir:{data}", settings={"cache.size": None, "log.format": None}, file=file)
+    server.wait_stderr(f"event=cache_size_beyond_disk size_bytes={size} room_bytes=[0-9]+ remedy=")
+    server.wait_stderr("MORE THAN THE DISK HAS ROOM FOR")
+    assert server.metric("forebay_cache_capacity_bytes") == size
+    arguments = ("check", "-T", "-c", str(server.folder / "forebay.yaml"))
+    rows = run_forebay(*arguments, "--cache.dir", str(server.cache)).stdout.splitlines()
+    row = next(row for row in rows if row.startswith("cache.size:"))
+    assert "more than the" in row, row
+    before = len(server.stderr)
+    server.process.send_signal(signal.SIGHUP)
+    server.wait_stderr("event=reloaded")
+    assert any("cache_size_beyond_disk" in line for line in server.stderr[before:])
+    for enough in (256 << 20, "80%"):
+        server.file = {**file, "cache": {"size": enough}}
+        server.restart()
+        server.wait_stderr("hint")
+        assert not any("THE DISK" in line or "beyond_disk" in line for line in server.stderr)
 
 
 def test_nothing_but_an_origin(start, data):

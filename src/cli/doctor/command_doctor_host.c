@@ -127,6 +127,7 @@ static void check_size(struct doctor *d, const char *above)
     }
     uint64_t unit = fs.f_frsize, total = fs.f_blocks * unit, free_bytes = fs.f_bavail * unit;
     uint64_t wanted = d->config->cache_size.bytes;
+    uint64_t room = commands_cache_room(d->config, commands_cache_bytes(d->config->cache_dir));
     bool has_cache = d->look.found == STORE_FOUND_CACHE;
     if (wanted > total) {
         command_doctor_find(d, DOCTOR_RED, "size",
@@ -134,13 +135,13 @@ static void check_size(struct doctor *d, const char *above)
                             "cache.size is %s, the file system has %s",
                             config_value_text(d->config, commands_setting("cache.size")),
                             command_bytes((double)total));
-    } else if (wanted > free_bytes && !has_cache) {
+    } else if (wanted > room) {
         command_doctor_find(
             d, DOCTOR_YELLOW, "size",
             "make cache.size smaller, or free space: it holds what there is room for",
-            "cache.size is %s, %s are free",
+            "cache.size is %s, the file system has room for %s (%s are free)",
             config_value_text(d->config, commands_setting("cache.size")),
-            command_bytes((double)free_bytes));
+            command_bytes((double)room), command_bytes((double)free_bytes));
     } else if (fs.f_files > 0 && fs.f_favail < FREE_INODES_MIN) {
         command_doctor_find(d, DOCTOR_YELLOW, "size",
                             "remove small files: a cache has one file for 4 to 256 MiB",

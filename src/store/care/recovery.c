@@ -191,8 +191,10 @@ void recovery_adopt_clean(struct recovery *recovery)
         struct segment *segment = segment_log_entry(recovery->log, a->number);
         struct segment_header header;
         struct segment_seal seal;
-        struct segment_found found = {
-            .end_offset = a->offset, .unit_count = a->unit_count, .run_count = a->run_count};
+        struct segment_found found = {.end_offset = a->offset,
+                                      .unit_count = a->unit_count,
+                                      .run_count = a->run_count,
+                                      .was_spare = true};
         if (a->number == 0 || !segment_pin(segment, a->number)) {
             continue;
         }
@@ -203,8 +205,9 @@ void recovery_adopt_clean(struct recovery *recovery)
             segment_list_load(segment, header.salt, a->row_count, a->table_id, &found.rows) ==
                 ERR_OK) {
             found.salt = header.salt;
-            // False: the segment has no runs; it stays nevertheless.
-            (void)segment_log_adopt(recovery->log, segment, &found);
+            if (!segment_log_adopt(recovery->log, segment, &found)) {
+                segment_log_drop(recovery->log, segment); // empty, and there are enough of these
+            }
         }
         segment_unpin(segment);
     }

@@ -45,7 +45,12 @@
 #define NUMBERS_AHEAD_AT_START 64u
 #define TABLE_MIN 256u
 #define VERIFIED_BITS 64u
-#define SPARE_EMPTY_MAX 4u                      // empty segments kept at the start, at most
+// A cache has about SEGMENT_PARTS segments: fewer, but at least SEGMENT_PARTS_MIN, if they would be
+// smaller than SEGMENT_SIZE_USUAL, and more if they would be larger than SEGMENT_SIZE_MAX.
+#define SEGMENT_PARTS_MIN 64u
+#define SEGMENT_PARTS 512u
+#define SEGMENT_SIZE_USUAL (32u << 20)
+#define SPARE_EMPTY_MAX 4u                      // empty segments kept after a crash, at most
 #define SPARE_FOUND_MAX (SEGMENT_SPARE_MAX - 1) // one less: the supply thread may be creating one
 
 uint64_t segment_cost_bytes(uint32_t segment_size_bytes)
@@ -63,8 +68,11 @@ uint32_t segment_size_for(uint64_t capacity_bytes, uint64_t block_size_bytes_max
     if (fixed >= 2 * block_size_bytes_max && fixed != 0) {
         return fixed;
     }
-    while (size < SEGMENT_SIZE_MAX &&
-           (size * 2 <= capacity_bytes / 64 || size < 2 * block_size_bytes_max)) {
+    // Each worker fills a segment, and some spare ones are ready. So in a cache of a few GiB, large
+    // segments would take much of it before it holds much.
+    uint64_t wanted = max_u64(min_u64(capacity_bytes / SEGMENT_PARTS_MIN, SEGMENT_SIZE_USUAL),
+                              capacity_bytes / SEGMENT_PARTS);
+    while (size < SEGMENT_SIZE_MAX && (size * 2 <= wanted || size < 2 * block_size_bytes_max)) {
         size *= 2;
     }
     check(size <= SEGMENT_SIZE_MAX && size >= 2 * block_size_bytes_max);
@@ -628,8 +636,8 @@ bool segment_log_adopt(struct segment_log *log, struct segment *segment,
         pthread_mutex_unlock(&log->rows_guard);
         found->rows = found->sealed ? found->rows : NULL;
         bool room = found->end_offset <= log->segment_size_bytes - log->segment_size_bytes / 16;
-        bool enough =
-            log->guarded.spare_count >= (found->run_count == 0 ? SPARE_EMPTY_MAX : SPARE_FOUND_MAX);
+        bool is_wanted = found->run_count > 0 || found->was_spare;
+        bool enough = log->guarded.spare_count >= (is_wanted ? SPARE_FOUND_MAX : SPARE_EMPTY_MAX);
         if (!found->sealed && room && !enough) {
             segment_enter_state(segment, SEGMENT_SPARE);
             check(log->guarded.spare_count < SEGMENT_SPARE_MAX);

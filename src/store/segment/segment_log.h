@@ -276,6 +276,7 @@ struct segment_found {
     uint64_t salt;
     uint32_t end_offset, unit_count, run_count;
     bool sealed;
+    bool was_spare; // a clean stop left it for the next process to fill
     // Rows of all complete runs; NULL if `sealed`. segment_log_adopt() takes ownership and sets
     // NULL.
     struct segment_rows *rows;

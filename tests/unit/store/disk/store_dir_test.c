@@ -202,6 +202,10 @@ Test(store_dir, segment_sizes_follow_cache_and_block_size)
     cr_assert_eq(segment_size_for(256 * MIB, MIB), 4 * MIB);
     cr_assert_eq(segment_size_for(1024 * MIB, MIB), 16 * MIB);
     cr_assert_eq(segment_size_for(1023 * MIB, MIB), 8 * MIB);
+    cr_assert_eq(segment_size_for(2048 * MIB, MIB), 32 * MIB);
+    cr_assert_eq(segment_size_for(20480 * MIB, MIB), 32 * MIB);
+    cr_assert_eq(segment_size_for(32768 * MIB, MIB), 64 * MIB);
+    cr_assert_eq(segment_size_for(1ull << 37, MIB), 256 * MIB);
     cr_assert_eq(segment_size_for(1ull << 44, MIB), 256 * MIB);
     cr_assert_eq(segment_size_for(64 * MIB, 16 * MIB), 32 * MIB);
 }
