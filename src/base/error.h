@@ -25,7 +25,7 @@ enum err_retry {
 struct error_row {
     const char *name;    // "ORIGIN_TIMEOUT"
     unsigned status;     // HTTP status towards an S3 client
-    const char *s3_code; // "SlowDown"
+    const char *s3_code; // "ServiceUnavailable"
     enum err_retry retry;
     const char *text; // one sentence, no secrets
 };

@@ -455,8 +455,9 @@ static enum err on_fetch_body(struct origin_fetch *f, struct span data)
 static bool err_is_broken_body(enum err err)
 {
     return err == ERR_ORIGIN_RESET || err == ERR_ORIGIN_TIMEOUT || err == ERR_ORIGIN_CONNECT ||
-           err == ERR_ORIGIN_5XX || err == ERR_ORIGIN_SLOWDOWN || err == ERR_ORIGIN_DNS ||
-           err == ERR_ORIGIN_FULL || err == ERR_LIMIT; // no slot or no descriptor is free
+           err == ERR_ORIGIN_5XX || err == ERR_ORIGIN_SLOWDOWN || err == ERR_ORIGIN_UNAVAILABLE ||
+           err == ERR_ORIGIN_DNS || err == ERR_ORIGIN_FULL ||
+           err == ERR_LIMIT; // no slot or no descriptor is free
 }
 
 // Returns true for errors that deny a known version: it is deleted or has another size.

@@ -377,6 +377,9 @@ struct origin_relay {
     uint64_t part_first;
     struct span origin_id;  // Value of the header x-amz-request-id.
     struct span error_code; // Code in the error document. Empty: no document was read.
+    // Valid in on_end. Value of the header Retry-After, if the status of the answer was 429 or
+    // another one that clients do not get. Empty: none.
+    struct span retry_after;
     struct arena *arena;
     void *driver; // Private to the driver.
 };

@@ -155,7 +155,7 @@ void origin_relay_start(struct worker *w, struct origin *origin, struct origin_r
     r->headers_answered = (struct headers){0};
     r->has_length = false;
     r->length = r->part_first = 0;
-    r->part_etag = r->origin_id = (struct span){NULL, 0};
+    r->part_etag = r->origin_id = r->retry_after = (struct span){NULL, 0};
     r->arena = arena_new_counted(ORIGIN_ARENA_MAX, BUDGET_ORIGINS);
     r->driver = NULL;
     struct origin_worker *ow = part_of(w, origin);

@@ -32,9 +32,15 @@ static void leave_redirect(struct origin_s3_call *c)
     c->redirect_url = NULL;
 }
 
+// Returns true for both meanings of 503. A store that is overloaded uses either.
+static bool is_overload(enum err err)
+{
+    return err == ERR_ORIGIN_SLOWDOWN || err == ERR_ORIGIN_UNAVAILABLE;
+}
+
 // Returns true if the request must wait and be sent again, because the origin refused it with
-// SlowDown but answers other requests. A revalidation gets only the ordinary number of retries,
-// because the cached version may be used instead.
+// SlowDown or 503 but answers other requests. A revalidation gets only the ordinary number of
+// retries, because the cached version may be used instead.
 static bool came_too_early(const struct origin_s3_call *c)
 {
     const struct origin *origin = c->call.ow->origin;
@@ -54,7 +60,7 @@ static bool may_retry(struct origin_s3_call *c, enum err err, struct origin_s3_v
     if (c->call.r != NULL && c->call.r->is_probe) {
         return false;
     }
-    if (err == ERR_ORIGIN_SLOWDOWN && came_too_early(c)) {
+    if (is_overload(err) && came_too_early(c)) {
         stats_add(COUNTER_origin_slowdown_retries, 1);
         wait_ms = origin_backoff_ms((unsigned)min_u64(c->attempts, SLOWDOWN_BACKOFFS));
     } else if (c->attempts > origin->live.retries || !origin_retry_take(origin)) {
@@ -380,16 +386,19 @@ struct origin_s3_verdict origin_s3_call_answered(struct origin_s3_call *c)
         return answer_is_final(c, ERR_LOOP);
     }
     if (status == 408 || status == 429 || (status >= 500 && status != 501)) {
-        enum err err = origin_s3_status_failure(status);
+        enum err err = origin_s3_status_failure(status, body.code);
         origin_count_error(err);
-        if (err == ERR_ORIGIN_SLOWDOWN) {
+        if (is_overload(err)) {
             origin_slot_slow_down(c->call.ow);
         }
         if (origin_s3_call_is_safe(c) && may_retry(c, err, &verdict)) {
             return verdict;
         }
-        bool is_hidden = c->call.r != NULL && origin_s3_status_is_hidden(status);
-        return is_hidden ? end_with(err) : answer_is_final(c, err);
+        if (c->call.r == NULL || !origin_s3_status_is_hidden(status)) {
+            return answer_is_final(c, err);
+        }
+        (void)headers_get(&c->response_head.headers, SPAN("Retry-After"), &c->call.r->retry_after);
+        return end_with(err);
     }
     enum err err =
         c->call.f != NULL ? origin_s3_status_error(c->call.f, status, body.code) : ERR_OK;

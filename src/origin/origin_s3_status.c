@@ -38,14 +38,30 @@ bool origin_s3_status_is_token_error(struct span code)
            span_equal_cstr(code, "TokenRefreshRequired");
 }
 
-enum err origin_s3_status_failure(unsigned status)
+// Returns true for the codes by which S3, MinIO and Azure gateways throttle: "SlowDownRead" and
+// "RequestThrottledException" are among them.
+static bool code_is_throttling(struct span code)
+{
+    static const char *const prefixes[] = {"SlowDown",     "Throttl",         "RequestThrottled",
+                                           "RequestLimit", "TooManyRequests", "BandwidthLimit",
+                                           "ServerBusy"};
+    for (size_t i = 0; i < ARRAY_LEN(prefixes); i++) {
+        if (span_starts_with_nocase(code, span_from_cstr(prefixes[i]))) {
+            return true;
+        }
+    }
+    return false;
+}
+
+enum err origin_s3_status_failure(unsigned status, struct span code)
 {
     switch (status) {
     case 408:
         return ERR_ORIGIN_TIMEOUT;
     case 429:
-    case 503:
         return ERR_ORIGIN_SLOWDOWN;
+    case 503: // without a code it is a gateway without a server, or the answer to a HEAD
+        return code_is_throttling(code) ? ERR_ORIGIN_SLOWDOWN : ERR_ORIGIN_UNAVAILABLE;
     default:
         return ERR_ORIGIN_5XX;
     }

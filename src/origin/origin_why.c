@@ -50,6 +50,7 @@ static const struct failure *failure_of(enum err err)
         {ERR_ORIGIN_TIMEOUT, "timeout", COUNTER_origin_errors_timeout},
         {ERR_ORIGIN_RESET, "reset", COUNTER_origin_errors_reset},
         {ERR_ORIGIN_SLOWDOWN, "slowdown", COUNTER_origin_errors_slowdown},
+        {ERR_ORIGIN_UNAVAILABLE, "5xx", COUNTER_origin_errors_5xx},
         {ERR_ORIGIN_5XX, "5xx", COUNTER_origin_errors_5xx},
         {ERR_ORIGIN_CREDENTIALS, "credentials", COUNTER_origin_errors_auth},
         {ERR_ORIGIN_REFUSED, "credentials", COUNTER_origin_errors_auth},

@@ -220,6 +220,7 @@ struct s3_error_detail {
     struct span region, endpoint;
     struct span string_to_sign, canonical_request;
     struct span argument_name, argument_value;
+    struct span retry_after; // no element: value of the reply's header Retry-After
 };
 
 // Returns true if the client may see this name. `name` is valid only during the call.
@@ -256,9 +257,9 @@ bool s3_error_adopt(struct arena *arena, struct span document, struct s3_error_d
 // may be shown whole. Returns true, but appends nothing, if more than 64 KiB would remain.
 bool s3_error_hide(struct span document, const struct s3_request *asked, s3_list_names_fn *may_show,
                    void *ctx, struct buf *out) MUST_USE;
-// Returns the reason phrase of a status, such as "Not Found"; "Unknown" for unlisted statuses. For
-// 503 it is S3's "Slow Down".
-const char *s3_status_reason(unsigned status);
+// Returns the reason phrase of a status, such as "Not Found"; "Unknown" for unlisted statuses. As
+// with S3, that of 503 is "Slow Down" if the error's `code` is SlowDown.
+const char *s3_status_reason(unsigned status, struct span code);
 
 // --- s3_xml.c ------------------------------------------------------------------------------------
 

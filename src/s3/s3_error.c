@@ -211,7 +211,7 @@ bool s3_error_adopt(struct arena *arena, struct span document, struct s3_error_d
     return ok;
 }
 
-const char *s3_status_reason(unsigned status)
+const char *s3_status_reason(unsigned status, struct span code)
 {
     static const struct {
         unsigned status;
@@ -225,7 +225,7 @@ const char *s3_status_reason(unsigned status)
         {400, "Bad Request"},
         {416, "Requested Range Not Satisfiable"},
         {412, "Precondition Failed"},
-        {503, "Slow Down"},
+        {503, "Service Unavailable"},
         {500, "Internal Server Error"},
         {100, "Continue"},
         {201, "Created"},
@@ -259,6 +259,9 @@ const char *s3_status_reason(unsigned status)
         {507, "Insufficient Storage"},
         {508, "Loop Detected"},
     };
+    if (status == 503 && span_equal_cstr(code, "SlowDown")) {
+        return "Slow Down";
+    }
     for (size_t i = 0; i < ARRAY_LEN(REASONS); i++) {
         if (REASONS[i].status == status) {
             return REASONS[i].reason;

@@ -642,7 +642,7 @@ def test_no_node_is_a_503_that_clients_know(tier, origin):
     status, body, reply = one.ask("GET", "/bkt/a")
     assert (
         status == 503
-        and b"<Code>SlowDown</Code>" in body
+        and b"<Code>ServiceUnavailable</Code>" in body
         and reply["Content-Type"] == "application/xml"
     )
     assert one.network.get("/livez", 8404)[0] == 200

@@ -509,12 +509,46 @@ def test_answers_that_are_no_documents_of_s3(start, origin, status, reason, body
             assert reply.code == code, bytes(reply.body)
 
 
-def test_retry_after_reaches_the_client(start, origin):
-    origin.fault("a", "error", (503, "SlowDown", "Later", "", (("Retry-After", "7"),)), times=None)
+@pytest.mark.parametrize(
+    "status, code, expected",
+    [
+        (503, "SlowDown", "SlowDown"),
+        (503, "ServiceUnavailable", "ServiceUnavailable"),
+        (503, "SlowDownRead", "SlowDownRead"),
+        (429, "TooManyRequests", "SlowDown"),
+        (429, "", "SlowDown"),
+        (502, "", "ServiceUnavailable"),
+        (504, "SlowDown", "ServiceUnavailable"),
+    ],
+)
+def test_retry_after_reaches_the_client(start, origin, status, code, expected):
+    """A read, a listing and an upload get the origin's Retry-After with the 503 that replaces the
+    origin's status."""
+    argument = (status, code, "Later", "", (("Retry-After", "7"),))
+    origin.fault(None, "error", argument, times=None)
+    server = start(origin, settings={"origin.retries": 0})
+    with server.client() as client:
+        for method, target in (("GET", "/bkt/a"), ("GET", "/bkt?list-type=2"), ("PUT", "/bkt/a")):
+            reply = client.request(method, target, body=b"x" if method == "PUT" else b"")
+            assert (reply.status, reply.code) == (503, expected), (method, reply)
+            assert reply.all("retry-after") == ["7"], (method, reply)
+            phrase = "Slow Down" if expected == "SlowDown" else "Service Unavailable"
+            assert reply.reason == phrase, (method, reply)
+    assert (server.metric("forebay_origin_errors_total", reason="slowdown") > 0) == (
+        status == 429 or (status == 503 and code.startswith("SlowDown"))
+    )
+
+
+def test_a_gateway_without_a_server_is_unavailable(start, origin):
+    """A load balancer answers 503 without an S3 document. That is no throttling."""
+    page = b"<html><body>503 Service Unavailable: no server is available</body></html>"
+    head = f"HTTP/1.1 503 Service Unavailable\r\nContent-Length: {len(page)}\r\n\r\n"
+    origin.fault("a", "raw", head.encode() + page, times=None)
     server = start(origin, settings={"origin.retries": 0})
     with server.client() as client:
         reply = client.get("a")
-        assert reply.status == 503 and reply.header("retry-after") == "7", reply
+        assert (reply.status, reply.code) == (503, "ServiceUnavailable"), reply
+        assert reply.element("Message") == "the origin says that it is unavailable", reply
 
 
 # --- packed objects -------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ recovery is reported too."""
 
 import json
 import subprocess
+from contextlib import ExitStack
 
 import pytest
 from client import judge
@@ -11,6 +12,7 @@ from forebay import KEYS
 from origin import Origin
 from waiting import wait_for
 
+REASONS = {403: "Forbidden", 503: "Service Unavailable"}
 PROBE = {"origin.probe": "true", "origin.retries": 0}
 
 
@@ -59,10 +61,40 @@ CASES = {
         "host and port",
         "origin",
         503,
-        "could not be reached",
+        "the origin could not be reached: it refuses connections. Forebay's log",
     ),
-    "https": ("reset", "closes the connection", "https", "origin", 503, "closed"),
-    "self-signed": ("tls", "not trusted", "origin.ca_file", "origin", 503, "TLS to the origin"),
+    "name": (
+        "dns",
+        "cannot be resolved",
+        "name server",
+        "origin",
+        503,
+        "its name cannot be resolved",
+    ),
+    "silent": (
+        "timeout",
+        "does not answer in time",
+        "origin.first_byte_timeout",
+        "origin",
+        503,
+        "it does not answer in time",
+    ),
+    "https": (
+        "reset",
+        "closes the connection",
+        "https",
+        "origin",
+        503,
+        "it closes the connection without an answer",
+    ),
+    "self-signed": (
+        "tls",
+        "not trusted",
+        "origin.ca_file",
+        "origin",
+        503,
+        "TLS to the origin failed: its certificate is not trusted",
+    ),
     "key": (
         "credentials",
         "access key",
@@ -87,20 +119,24 @@ def test_the_fault_is_reported_everywhere(start, certificate, case):
     """The fault is in the start-up text, log, gauge, /readyz, access log and the client's error.
     The server is up and ready."""
     why, text, remedy, component, status, words = CASES[case]
-    with Origin(
-        credentials=KEYS, tls=certificate if case in ("https", "self-signed") else None
-    ) as origin:
+    tls = certificate if case in ("https", "self-signed") else None
+    with Origin(credentials=KEYS, tls=tls) as origin, ExitStack() as held:
         endpoint, env = origin.endpoint, {}
         origin.put("k", 1000)
         if case == "down":
             origin.down()
+        elif case == "name":
+            endpoint = "http://forebay.invalid"
+        elif case == "silent":
+            held.enter_context(origin.hold(None))
         elif case == "https":
             endpoint = endpoint.replace("https:", "http:")
         elif case == "key":
             env = {"AWS_ACCESS_KEY_ID": "nobody"}
         elif case == "secret":
             env = {"AWS_SECRET_ACCESS_KEY": "wrong"}
-        server = start(endpoint, settings={**PROBE, "origin.region": "us-east-1"}, env=env)
+        more = {"origin.region": "us-east-1", "origin.first_byte_timeout": "200ms"}
+        server = start(endpoint, settings={**PROBE, **more}, env=env)
         server.wait_stderr("event.*started")
         server.wait_stderr("origin_unreachable")
         assert any(
@@ -117,7 +153,8 @@ def test_the_fault_is_reported_everywhere(start, certificate, case):
             for reply in (client.get("k"), client.request("GET", "/bkt?list-type=2")):
                 assert reply.status == status, reply
                 assert words.replace("'", "&apos;").encode() in reply.body, reply
-                assert reply.code == ("SlowDown" if status == 503 else "AccessDenied")
+                code = "ServiceUnavailable" if status == 503 else "AccessDenied"
+                assert (reply.code, reply.reason) == (code, REASONS[status]), reply
         lines = server.access_log(wait_for=lambda e: e["op"] == "ListObjectsV2")
         assert lines[0]["why"] == why, lines
         assert len(events(server, "origin_unreachable")) == 1, "told once"

@@ -123,12 +123,12 @@ def test_the_sts_relay_can_be_switched_off(start, origin, sts):
 
 
 def test_an_sts_that_does_not_answer(start, origin, sts):
-    """If STS does not answer, the client gets S3's SlowDown, which every client retries."""
+    """If STS does not answer, the client gets ServiceUnavailable, which every client retries."""
     server = serve(start, origin, sts)
     sts.shutdown()
     sts.server_close()
     reply = Client(server.port).request("POST", "/", FORM, call())
-    assert reply.status == 503 and reply.code == "SlowDown", reply
+    assert reply.status == 503 and reply.code == "ServiceUnavailable", reply
 
 
 def test_botocore_assumes_its_role(start, origin, sts):

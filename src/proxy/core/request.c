@@ -249,6 +249,21 @@ struct span request_lines(struct request *r, struct span before, struct span beh
 
 // --- refusal -------------------------------------------------------------------------------------
 
+// Returns why the origin failed, if its calls fail by the same kind of error now. Empty: unknown.
+static struct span origin_failure_text(struct request *r, enum err err)
+{
+    struct origin_trouble_text trouble;
+    const char *why = origin_why(err);
+    if (why == NULL || r->origin == NULL || !origin_in_trouble(r->origin, &trouble) ||
+        strcmp(trouble.why, why) != 0) {
+        return (struct span){NULL, 0};
+    }
+    const char *text =
+        arena_printf(r->arena, "%s: %s. Forebay's log has the remedy (origin_unreachable).",
+                     error_row(err)->text, trouble.text);
+    return text != NULL ? span_from_cstr(text) : (struct span){NULL, 0};
+}
+
 static enum step_result fail(struct request *r, enum err err, struct s3_error_detail *detail,
                              unsigned status, const struct headers *more)
 {
@@ -258,6 +273,9 @@ static enum step_result fail(struct request *r, enum err err, struct s3_error_de
     }
     check(!http_reply_head_sent(r->x));
     check(err != ERR_OK && status >= 300 && status <= 599);
+    if (detail->message.len == 0) {
+        detail->message = origin_failure_text(r, err);
+    }
     detail->request_id = (struct span){r->id, 16};
     detail->host_id = (struct span){r->id, 16};
     if (detail->resource.len == 0) {
@@ -275,13 +293,18 @@ static enum step_result fail(struct request *r, enum err err, struct s3_error_de
     buf_init(&body, 65536);
     s3_error_render(err, detail, &body);
     struct headers *headers = arena_alloc(r->arena, sizeof(*headers));
-    struct http_reply reply = {.status = r->status, .reason = s3_status_reason(r->status)};
+    struct span code =
+        detail->code.len > 0 ? detail->code : span_from_cstr(error_row(err)->s3_code);
+    struct http_reply reply = {.status = r->status, .reason = s3_status_reason(r->status, code)};
     if (headers != NULL) {
         request_header(r, headers, "Content-Type", SPAN("application/xml"));
         if (err == ERR_INVALID_RANGE && detail->has_actual_object_size) {
             char *text = arena_printf(r->arena, "bytes */%llu",
                                       (unsigned long long)detail->actual_object_size);
             request_header(r, headers, "Content-Range", span_from_cstr(text));
+        }
+        if (detail->retry_after.len > 0) {
+            request_header(r, headers, "Retry-After", detail->retry_after);
         }
         request_common_headers(r, headers);
         for (unsigned i = 0; more != NULL && i < more->count; i++) {
@@ -318,6 +341,7 @@ static bool is_origins_verdict(enum err err, unsigned status)
         return (status >= 400 && status <= 416 && status != 408) || status == 501;
     case ERR_ORIGIN_5XX:
         return status == 500;
+    case ERR_ORIGIN_UNAVAILABLE:
     case ERR_ORIGIN_SLOWDOWN:
         return status == 503;
     default:
@@ -357,7 +381,9 @@ enum step_result request_fail_by_origin(struct request *r, enum err err, struct 
         headers_remove(&answer.headers, SPAN("x-amz-request-id"));
     }
     if (!is_there || !is_origins_verdict(err, answer.status)) {
-        return request_fail(r, err, NULL);
+        (void)headers_get(&answer.headers, SPAN("Retry-After"), &detail.retry_after);
+        detail.retry_after = arena_copy(r->arena, detail.retry_after); // `packed` is freed earlier
+        return request_fail(r, err, &detail);
     }
     // Copies the headers, because the packed bytes are freed with their subscription.
     for (unsigned i = 0; i < answer.headers.count; i++) {

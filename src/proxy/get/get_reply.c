@@ -171,7 +171,7 @@ static enum step_result send(struct request *r, unsigned status)
     check(status == 200 || status == 206 || status == 304);
     classify(r);
     struct http_reply reply = {.status = status,
-                               .reason = s3_status_reason(status),
+                               .reason = s3_status_reason(status, (struct span){NULL, 0}),
                                .headers = &headers,
                                .no_length = status == 304,
                                .has_length = status != 304,
@@ -204,8 +204,10 @@ enum step_result get_reply_not_modified(struct request *r, struct span packed)
                            arena_copy(r->arena, h->value));
     }
     request_common_headers(r, headers);
-    struct http_reply reply = {
-        .status = 304, .reason = s3_status_reason(304), .headers = headers, .no_length = true};
+    struct http_reply reply = {.status = 304,
+                               .reason = s3_status_reason(304, (struct span){NULL, 0}),
+                               .headers = headers,
+                               .no_length = true};
     r->step = REQUEST_WAIT;
     http_reply_start(r->x, &reply);
     return STEP_DONE;

@@ -3,7 +3,7 @@
 // first.
 //
 //   12:00:01 200 hit        1.0 MiB     0.2 ms     1.4 ms GetObject bkt/train/shard-7
-//   12:00:01 503 -            224 B   503.7 ms   503.7 ms GetObject bkt/k SlowDown why=connect
+//   12:00:01 503 -            224 B   503.7 ms   503.7 ms GetObject bkt/k SlowDown why=slowdown
 //
 // UTC; status, result, bytes, time to the first byte and to the last. Text that a client chose is
 // percent-coded. Pure.

@@ -50,7 +50,7 @@ static void on_name_ready(struct key_write *kw)
 {
     struct evicted_name *name = container_of(kw, struct evicted_name, kw);
     struct eviction *e = name->eviction;
-    e->err = kw->err != ERR_OK ? ERR_LIMIT : e->err;
+    e->err = kw->err != ERR_OK ? ERR_NOT_RECORDED : e->err;
     invalidate_end(proxy_worker_of(worker_current())->fill, kw);
 }
 
@@ -133,7 +133,7 @@ static void on_bucket_ready(struct bucket_write *bw)
 {
     struct eviction *e = bw->ctx;
     check(bw == &e->bucket_write && e->key.len == 0);
-    e->err = bw->err != ERR_OK ? ERR_LIMIT : ERR_OK;
+    e->err = bw->err != ERR_OK ? ERR_NOT_RECORDED : ERR_OK;
     invalidate_bucket_end(proxy_worker_of(worker_current())->fill, bw);
 }
 

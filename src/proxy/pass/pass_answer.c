@@ -103,7 +103,7 @@ void pass_answer_start(struct pass_state *p)
     r->step = REQUEST_WAIT;
     struct http_reply reply = {
         .status = p->relay.status,
-        .reason = s3_status_reason(p->relay.status),
+        .reason = s3_status_reason(p->relay.status, p->relay.error_code),
         .headers = headers,
         .has_length = p->relay.has_length && p->location.phase == LOCATION_UNUSED,
         .length = p->relay.length,

@@ -98,7 +98,7 @@ static void on_one_ready(struct pass_state *p)
 static void on_keys_ready(struct pass_state *p, enum err err)
 {
     check(p->phase == PASS_OPEN);
-    if (err == ERR_LIMIT) {
+    if (err == ERR_NOT_RECORDED) {
         pass_upload_refuse(
             p, err,
             SPAN("The copy this request replaces could not be removed from the cache directory"));
@@ -114,7 +114,7 @@ static void on_bucket_ready(struct bucket_write *bw)
     check(p->changes_bucket);
     if (bw->err != ERR_OK) {
         pass_upload_refuse(
-            p, ERR_LIMIT,
+            p, ERR_NOT_RECORDED,
             SPAN("The change of this request could not be noted in the cache directory"));
     }
     on_one_ready(p);
@@ -229,7 +229,8 @@ static enum pass_phase after_close(const struct pass_state *p)
 static void fail(struct pass_state *p)
 {
     enum err err = p->err != ERR_OK ? p->err : p->call.err;
-    struct s3_error_detail detail = {.message = p->err_message};
+    struct s3_error_detail detail = {.message = p->err_message,
+                                     .retry_after = p->relay.retry_after};
     pass_enter_answer(p, ANSWER_REFUSED);
     (void)request_fail(p->request, err != ERR_OK ? err : ERR_ORIGIN_PROTOCOL, &detail);
 }

@@ -13,13 +13,6 @@ static enum err on_upload(struct origin_relay *relay, char *buf, size_t max, siz
     return pass_upload_take(as_pass(relay->ctx), buf, max, ret_len);
 }
 
-// Returns true for statuses that report a failure between Forebay and the origin. Some clients do
-// not retry after them, so Forebay sends 503 instead.
-static bool status_is_gateway_failure(unsigned status)
-{
-    return status == 408 || status == 429 || status == 502 || status == 504;
-}
-
 // Returns true if the outcome of the operation is in the body of the answer, after a status of 200.
 static bool answers_early(const struct pass_state *p)
 {
@@ -65,9 +58,6 @@ static enum err refuse_head(const struct pass_state *p, struct span *ret_message
     check(p->answer == ANSWER_NONE);
     if (succeeds_too_early(p)) {
         return ERR_ORIGIN_PROTOCOL;
-    }
-    if (status_is_gateway_failure(p->relay.status)) {
-        return ERR_ORIGIN_5XX;
     }
     if (has_no_room(p)) {
         stats_add(COUNTER_pass_answers_refused, 1);
@@ -162,6 +152,7 @@ static void on_relay_end(struct origin_relay *relay, enum err err)
     if (!pass_origin_end(p, err)) {
         return;
     }
+    (void)!pass_state_copy_span(p->arena, &relay->retry_after); // an advice: lost without memory
     pass_location_end(p);
     if (err == ERR_OK && pass_has_head(p)) {
         pass_answer_list_end_whole(p);

@@ -211,7 +211,7 @@ static void on_name_ready(struct key_write *kw)
 {
     struct pass_writes *w = &as_pass(kw->ctx)->writes;
     check(as_pass(kw->ctx)->phase == PASS_OPEN);
-    w->err = kw->err != ERR_OK ? ERR_LIMIT : w->err;
+    w->err = kw->err != ERR_OK ? ERR_NOT_RECORDED : w->err;
     slot_back(kw);
 }
 

@@ -99,7 +99,7 @@ static enum step_result serve_list_page(struct request *r, struct list_page *pag
         }
     }
     struct http_reply reply = {.status = status,
-                               .reason = s3_status_reason(status),
+                               .reason = s3_status_reason(status, (struct span){NULL, 0}),
                                .headers = headers,
                                .has_length = true,
                                .length = body.len,

@@ -75,11 +75,30 @@ Test(s3_error, a_rendered_error_can_be_read)
 Test(s3_error, every_status_of_the_table_has_a_reason)
 {
     for (int err = 1; err < ERR_COUNT_; err++) {
-        cr_assert(strcmp(s3_status_reason(error_row((enum err)err)->status), "Unknown") != 0, "%s",
-                  error_name((enum err)err));
+        const struct error_row *row = error_row((enum err)err);
+        cr_assert_str_neq(s3_status_reason(row->status, span_from_cstr(row->s3_code)), "Unknown",
+                          "%s", row->name);
     }
-    cr_assert_str_eq(s3_status_reason(503), "Slow Down");
-    cr_assert_str_eq(s3_status_reason(799), "Unknown");
+    cr_assert_str_eq(s3_status_reason(503, SPAN("SlowDown")), "Slow Down");
+    cr_assert_str_eq(s3_status_reason(503, SPAN("")), "Service Unavailable");
+    cr_assert_str_eq(s3_status_reason(799, SPAN("")), "Unknown");
+}
+
+// SlowDown tells clients to send less. So only throttling and Forebay's own limits have it, and no
+// failure to reach the origin.
+Test(s3_error, slow_down_means_throttling_or_a_limit)
+{
+    static const enum err slow[] = {ERR_NO_MEMORY,       ERR_LIMIT,       ERR_DESCRIPTORS,
+                                    ERR_ORIGIN_SLOWDOWN, ERR_ORIGIN_FULL, ERR_OVERLOAD};
+    for (int err = 1; err < ERR_COUNT_; err++) {
+        const struct error_row *row = error_row((enum err)err);
+        bool is_slow = false;
+        for (size_t i = 0; i < ARRAY_LEN(slow); i++) {
+            is_slow |= slow[i] == (enum err)err;
+        }
+        const char *code = is_slow ? "SlowDown" : "ServiceUnavailable";
+        cr_assert(row->status == 503 ? strcmp(row->s3_code, code) == 0 : !is_slow, "%s", row->name);
+    }
 }
 
 // Proves that a packed answer is unpacked unchanged, and that an answer which was never packed, or

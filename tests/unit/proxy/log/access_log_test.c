@@ -273,7 +273,7 @@ Test(access_log, text_form)
     a.r.result = RESULT_NONE;
     text = one_line(&a, HTTP_DONE);
     cr_assert_not_null(strstr(text, " 503 -  "), "%s", text);
-    cr_assert_not_null(strstr(text, " SlowDown why=connect\n"), "%s", text);
+    cr_assert_not_null(strstr(text, " ServiceUnavailable why=connect\n"), "%s", text);
     free(text);
     arena_free(a.arena);
 }
