@@ -129,7 +129,7 @@ json_t *admin_summary(const struct admin *admin)
     enum refusal refusal =
         admin->options.refusal == NULL ? REFUSAL_none : admin->options.refusal(admin->options.ctx);
     json_t *json = json_pack(
-        "{s:f, s:f, s:s, s:s, s:b, s:o, s:o, s:s?, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "time",
+        "{s:f, s:f, s:s, s:s, s:b, s:o, s:o, s:s?, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "time",
         (double)clock_wall_us() / 1e6, "uptime_s",
         (double)(clock_monotonic_us() - admin->started_us) / 1e6, "version", version_text(),
         "io_engine", admin->options.io_engine, "ready", ready, "reason",

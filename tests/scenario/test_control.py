@@ -388,6 +388,7 @@ def test_status_and_stats(forebay, origin):
     assert status["served_origin_bytes"] == 3 * MIB and status["byte_hit_ratio"] == 0.5
     assert status["request_hit_ratio"] == 0.5 and status["cache_objects"] == 1
     assert status["cache_held_bytes"] + status["cache_reserved_bytes"] == status["cache_bytes"]
+    assert status["origin_requests"] >= 1 and status["origin_received_bytes"] >= 3 * MIB
     savings = status["savings"]
     assert savings["bytes"] == 3 * MIB and savings["requests"] == 1 and savings["miss_s"] > 0
     assert savings["cost_bytes"] == pytest.approx(3 * MIB / 1e9 * 0.09)
