@@ -55,6 +55,7 @@ done >"$work/sources.list"
 set -- -qq -o Dir::Etc::SourceList="$work/sources.list" -o Dir::Etc::SourceParts=/nonexistent \
     -o Dir::State::Lists="$work/lists" -o Dir::Cache="$work/cache"
 [ "$(id -u)" != 0 ] || set -- "$@" -o APT::Sandbox::User=root
+echo "wheel.sh: 1/3 libcurl and ISA-L" >&2
 logged apt-get "$@" update
 cd "$work/src"
 logged apt-get "$@" source curl libisal
@@ -81,6 +82,7 @@ printf '%s\n' 'Name: libisal' 'Description: ISA-L' "Version: $(pkg-config --modv
 
 # --- The program ----------------------------------------------------------------------------------
 
+echo "wheel.sh: 2/3 the program" >&2
 export PKG_CONFIG_PATH="$work/prefix/lib/pkgconfig"
 logged cmake -S "$here" -B "$work/build" -G Ninja -DFOREBAY_BUILD=release -DFOREBAY_TESTS=OFF \
     -DFOREBAY_STATIC=ON -DCMAKE_INSTALL_PREFIX=/usr
@@ -101,6 +103,7 @@ glibc=$(objdump -T "$program" | sed -n 's/.*(GLIBC_\(2\.[0-9]*\)[.0-9]*).*/\1/p'
 
 # --- What is linked in ----------------------------------------------------------------------------
 
+echo "wheel.sh: 3/3 bill of materials, wheel, tarball" >&2
 bom=$work/bom
 docs=$tree/usr/share/doc/forebay
 mkdir -p "$bom/usr/bin" "$bom/var/lib/dpkg/status.d" "$docs/linked"

@@ -419,6 +419,10 @@ static void transfer_end_by_curl(struct transfer *t, CURLcode code)
         return;
     }
     enum err err = transfer_error_from_curl(t, code);
+    if (code == CURLE_SSL_CACERT_BADFILE) {
+        (void)snprintf(t->error, sizeof(t->error), "no certificate authorities in %s",
+                       t->pool->ca_file != NULL ? t->pool->ca_file : "the system's folder");
+    }
     const char *detail = t->error[0] != '\0' ? t->error : curl_easy_strerror(code);
     transfer_end(t, err, err == ERR_OK ? "" : detail);
 }

@@ -80,7 +80,7 @@ enum origin_trouble origin_trouble_of(enum err err, bool is_https, const char *d
     case ERR_ORIGIN_PROTOCOL: // a TLS server answers plain HTTP with an alert
         return is_https ? ORIGIN_TROUBLE_PROTOCOL : ORIGIN_TROUBLE_HTTPS;
     case ERR_ORIGIN_TLS:
-        // `detail` is OpenSSL's text, which curl passes on.
+        // `detail` is OpenSSL's text, which curl passes on, or the text of net/transfer.c.
         return strstr(detail, "wrong version number") != NULL ||
                        strstr(detail, "packet length too long") != NULL
                    ? ORIGIN_TROUBLE_PLAIN
@@ -88,8 +88,9 @@ enum origin_trouble origin_trouble_of(enum err err, bool is_https, const char *d
                : strstr(detail, "does not match") != NULL ||
                        strstr(detail, "no alternative") != NULL
                    ? ORIGIN_TROUBLE_CERTIFICATE_NAME
-               : strstr(detail, "certificate") != NULL ? ORIGIN_TROUBLE_CERTIFICATE
-                                                       : ORIGIN_TROUBLE_TLS;
+               : strstr(detail, "no certificate authorities") != NULL ? ORIGIN_TROUBLE_AUTHORITIES
+               : strstr(detail, "certificate") != NULL                ? ORIGIN_TROUBLE_CERTIFICATE
+                                                                      : ORIGIN_TROUBLE_TLS;
     default:
         return ORIGIN_TROUBLE_NONE;
     }

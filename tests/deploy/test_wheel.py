@@ -143,7 +143,9 @@ def test_two_builds_have_the_same_bytes(wheel, artefacts, tmp_path):
             assert (artefacts / "wheel-again" / path.name).read_bytes() == path.read_bytes()
 
 
-DOCTOR = 'exec "$2" doctor --json --origin.endpoint "$3" --cache.dir "$4" --origin.region us-east-1'
+DOCTOR = '"$2" doctor --json --origin.endpoint "$3" --cache.dir "$4" --origin.region us-east-1'
+RUN = """"$2" run --origin.endpoint "$3" --cache.dir "$4" -- \\
+    sh -c 'curl -s "$AWS_ENDPOINT_URL_S3/bkt/obj"'"""
 
 
 # Where Red Hat and SUSE keep the system's certificate authorities.
@@ -160,11 +162,10 @@ def test_https_origin_is_trusted_by_the_authorities_of_other_distributions(place
     keys = {"AWS_ACCESS_KEY_ID": "origin-key", "AWS_SECRET_ACCESS_KEY": KEYS["origin-key"]}
     with Origin(credentials=KEYS, tls=pair) as origin:
 
-        def red(prepare):
-            """Returns what is wrong with the origin, on a system whose /etc has nothing else."""
-            script = f"mount -t tmpfs none /etc\n{prepare}\n{DOCTOR}"
-            done = subprocess.run(
-                ["unshare", "--mount", "sh", "-ec", script, "sh"]
+        def inside(script):
+            """Runs on a system whose /etc has nothing but what the script puts there."""
+            return subprocess.run(
+                ["unshare", "--mount", "sh", "-ec", f"mount -t tmpfs none /etc\n{script}", "sh"]
                 + [pair[0], binary(), origin.endpoint, str(tmp_path / "cache")],
                 capture_output=True,
                 text=True,
@@ -172,9 +173,14 @@ def test_https_origin_is_trusted_by_the_authorities_of_other_distributions(place
                 check=False,
                 env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", **keys},
             )
+
+        def red(prepare):
+            """Returns what is wrong with the origin."""
+            done = inside(f"{prepare}\n{DOCTOR}")
             rows = [json.loads(line) for line in done.stdout.splitlines()]
             assert {row.get("check") for row in rows} >= {"origin"}, done.stderr
             return [r for r in rows if r.get("state") == "red" and r["check"] == "origin"]
 
         assert "origin.ca_file" in red("")[0]["remedy"]
+        assert "install the package ca-certificates" in inside(RUN).stderr
         assert red(f'mkdir -p "$(dirname {place})"; cp "$1" {place}') == []

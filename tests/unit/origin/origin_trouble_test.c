@@ -51,6 +51,8 @@ Test(origin_trouble, words_for_errors)
          ORIGIN_TROUBLE_CERTIFICATE_EXPIRED},
         {ERR_ORIGIN_TLS, true, "SSL: no alternative certificate subject name matches",
          ORIGIN_TROUBLE_CERTIFICATE_NAME},
+        {ERR_ORIGIN_TLS, true, "no certificate authorities in /etc/ssl/cert.pem",
+         ORIGIN_TROUBLE_AUTHORITIES},
         {ERR_ORIGIN_TLS, true, "alert handshake failure", ORIGIN_TROUBLE_TLS},
         {ERR_ORIGIN_PROTOCOL, false, "", ORIGIN_TROUBLE_HTTPS},
         {ERR_ORIGIN_PROTOCOL, true, "", ORIGIN_TROUBLE_PROTOCOL},
