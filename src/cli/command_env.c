@@ -6,6 +6,7 @@
 #include "commands/commands.h"
 
 #include "base/headers.h"
+#include "cli/client/command_old_clients.h"
 
 #include <arpa/inet.h>
 #include <jansson.h>
@@ -397,6 +398,9 @@ int command_env(int argc, char **argv)
             "verifies none (auth.mode open), so any do: add --any-keys\n");
     }
     code = commands_print_result(&p.out);
+    if (adds_to_environment(&p)) {
+        command_old_clients_warn("env", NULL);
+    }
     buf_done(&p.out);
     return code;
 }

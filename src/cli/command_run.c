@@ -27,6 +27,7 @@
 #include <unistd.h>
 
 #include "cli/client/command_client.h"
+#include "cli/client/command_old_clients.h"
 #include "cli/client/command_server.h"
 #include "config/config.h"
 #include "stats/stats.h"
@@ -395,6 +396,7 @@ static int run_all(struct run *run, int argc, char **argv, char **words)
         if (start_server(run, &from, &why)) {
             commands_inform_more("forebay: run: %s answers from %s\n", run->url,
                                  command_client_visible(run->dir));
+            command_old_clients_warn("run", words[0]);
             code = start_child(run, words, &signals);
             if (code == 0) {
                 code = wait_for_child(run, &signals.waited);

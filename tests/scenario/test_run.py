@@ -5,6 +5,7 @@ when either side dies."""
 import contextlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 
@@ -28,10 +29,16 @@ def run(tmp_path, origin):
     """run(words..., wait=False, flags=[]) runs `forebay run` over the scripted origin, with a home
     of its own."""
     running = []
+    # Programs that are nowhere an old client: those on PATH may be.
+    tools = tmp_path / "tools/bin"
+    tools.mkdir(parents=True)
+    for name in ("python3", "aws"):
+        (tools / name).write_text(f'#!/bin/sh\nexec {shutil.which(name) or "false"} "$@"\n')
+        (tools / name).chmod(0o755)
 
     def make(*words, wait=True, flags=(), env=None):
         full = {
-            "PATH": os.environ["PATH"],
+            "PATH": f"{tools}:{os.environ['PATH']}",
             "HOME": str(tmp_path),
             "LC_ALL": "C.UTF-8",
             "XDG_RUNTIME_DIR": str(tmp_path),

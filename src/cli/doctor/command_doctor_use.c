@@ -6,6 +6,7 @@
 #include <string.h>
 #include <utmpx.h>
 
+#include "cli/client/command_old_clients.h"
 #include "cli/doctor/command_doctor.h"
 
 #define USERS_MAX 16u
@@ -72,6 +73,12 @@ static void check_clients(struct doctor *d)
     if (proxy_takes_loopback()) {
         command_doctor_find(d, DOCTOR_YELLOW, "clients", "export NO_PROXY=127.0.0.1,$NO_PROXY",
                             "clients here go through an HTTP proxy, to this host as well");
+    }
+    for (unsigned i = 0; i < COMMAND_OLD_CLIENTS; i++) {
+        struct command_old_client old;
+        if (command_old_client(i, NULL, &old)) {
+            command_doctor_find(d, DOCTOR_YELLOW, "clients", old.remedy, "%s", old.what);
+        }
     }
     if (before == d->count[DOCTOR_YELLOW] + d->count[DOCTOR_RED]) {
         command_doctor_find(d, DOCTOR_GREEN, "clients", NULL, "%s",
