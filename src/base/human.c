@@ -5,15 +5,27 @@
 
 #include "base/bytes.h"
 
-const char *human_bytes(double bytes, char ret_text[HUMAN_BYTES_MAX])
+static const char *render(double bytes, double factor, const char *const units[7],
+                          char ret_text[HUMAN_BYTES_MAX])
 {
-    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
     unsigned unit = 0;
-    while (bytes >= 1024 && unit + 1 < ARRAY_LEN(units)) {
-        bytes /= 1024;
+    while (bytes >= factor && unit + 1 < 7) {
+        bytes /= factor;
         unit++;
     }
     (void)snprintf(ret_text, HUMAN_BYTES_MAX, unit == 0 ? "%.0f %s" : "%.1f %s", bytes,
                    units[unit]);
     return ret_text;
+}
+
+const char *human_bytes(double bytes, char ret_text[HUMAN_BYTES_MAX])
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+    return render(bytes, 1024, units, ret_text);
+}
+
+const char *human_bytes_decimal(double bytes, char ret_text[HUMAN_BYTES_MAX])
+{
+    static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB", "EB"};
+    return render(bytes, 1000, units, ret_text);
 }

@@ -69,6 +69,18 @@ static int show_hint(void)
     return EXIT_CODE_USAGE;
 }
 
+// Reports that only options were given. The value of the last one may have been meant as a command.
+static int report_no_command(int argc, char **argv)
+{
+    bool is_eaten = argc > 2 && command_line_find(argv[argc - 1]) != NULL;
+    (void)fprintf(stderr,
+                  "forebay: no command follows the options%s%s%s%s; `forebay help` lists "
+                  "them\n",
+                  is_eaten ? ", because \"" : "", is_eaten ? argv[argc - 1] : "",
+                  is_eaten ? "\" is the value of " : "", is_eaten ? argv[argc - 2] : "");
+    return EXIT_CODE_USAGE;
+}
+
 // Moves the options that precede the command's name to after it. Returns the number of words that
 // it moved. If an option is wrong, reports the error and returns -1.
 static int move_leading(int argc, char **argv)
@@ -97,7 +109,7 @@ int cli_run(int argc, char **argv)
         return EXIT_CODE_USAGE;
     }
     if (name == NULL) {
-        return show_hint();
+        return leading > 0 ? report_no_command(argc, argv) : show_hint();
     }
     for (size_t i = 0; i < ARRAY_LEN(synonyms); i++) {
         name = strcmp(name, synonyms[i][0]) == 0 ? synonyms[i][1] : name;

@@ -385,14 +385,14 @@ static bool measure_server(struct bench *b)
 
 static bool split_uri(struct bench *b, const char *uri)
 {
-    const char *rest = strncmp(uri, "s3://", 5) == 0 ? uri + 5 : NULL;
-    const char *slash = rest != NULL ? strchr(rest, '/') : NULL;
-    if (slash == NULL || slash == rest || slash[1] == '\0' ||
-        (size_t)(slash - rest) >= sizeof(b->bucket) || strlen(slash + 1) >= sizeof(b->key)) {
+    struct s3_uri parsed;
+    const char *why;
+    if (!s3_uri_parse_object(span_from_cstr(uri), &parsed, &why) ||
+        parsed.bucket.len >= sizeof(b->bucket) || parsed.key.len >= sizeof(b->key)) {
         return false;
     }
-    (void)snprintf(b->bucket, sizeof(b->bucket), "%.*s", (int)(slash - rest), rest);
-    (void)snprintf(b->key, sizeof(b->key), "%s", slash + 1);
+    (void)snprintf(b->bucket, sizeof(b->bucket), "%.*s", (int)parsed.bucket.len, parsed.bucket.ptr);
+    (void)snprintf(b->key, sizeof(b->key), "%.*s", (int)parsed.key.len, parsed.key.ptr);
     return true;
 }
 

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/human.h"
 #include "cli/client/command_client.h"
 #include "config/config.h"
 #include "stats/stats.h"
@@ -33,7 +34,8 @@ struct plan {
     uint64_t dataset_bytes, cache_bytes, nodes, epochs;
     uint64_t request_bytes; // bytes of a mean request
     double price_gb, price_requests;
-    bool has_prices; // the user gave prices
+    bool has_prices;                           // the user gave prices
+    bool has_binary_dataset, has_binary_cache; // the user gave the size in GiB, not in GB
     uint32_t lens[BLOCKS], order[BLOCKS];
     uint64_t random;
     struct buf out;
@@ -91,6 +93,16 @@ static double hit_ratio(struct plan *p, double share, double part)
     return (double)hits / (double)reads;
 }
 
+// Formats bytes in the units that the user has typed. A result is valid until the fourth later
+// call.
+static const char *in_units(bool is_binary, double bytes)
+{
+    static char texts[4][HUMAN_BYTES_MAX];
+    static unsigned turn;
+    char *text = texts[turn++ % ARRAY_LEN(texts)];
+    return is_binary ? human_bytes(bytes, text) : human_bytes_decimal(bytes, text);
+}
+
 static double cost_of(const struct plan *p, double bytes)
 {
     return bytes / 1e9 * p->price_gb + bytes / (double)p->request_bytes / 1000 * p->price_requests;
@@ -105,8 +117,8 @@ static json_t *json_of(const struct plan *p, double hit_ratio, double bytes)
 
 static void render_text(struct plan *p, double hit_ratio, double bytes)
 {
-    buf_printf(&p->out, "   %5.1f %% %11s %10.2f", 100 * hit_ratio, command_bytes(bytes),
-               cost_of(p, bytes));
+    buf_printf(&p->out, "   %5.1f %% %11s %10.2f", 100 * hit_ratio,
+               in_units(p->has_binary_dataset, bytes), cost_of(p, bytes));
 }
 
 static void render_row(struct plan *p, double factor)
@@ -125,7 +137,7 @@ static void render_row(struct plan *p, double factor)
                                 json_of(p, gateway, dataset * (1 - gateway))));
         return;
     }
-    buf_printf(&p->out, "%12s", command_bytes(cache));
+    buf_printf(&p->out, "%12s", in_units(p->has_binary_cache, cache));
     render_text(p, all, nodes * dataset * (1 - all));
     if (p->nodes > 1) {
         render_text(p, parts, dataset * (1 - parts));
@@ -143,8 +155,8 @@ static void render_end(struct plan *p)
         "\n%s hold all of it (a tenth is cache.headroom). Without a cache an epoch costs "
         "%.2f%s, by %g a GB and %g for 1000 requests%s.\n`forebay profile` tells the same of "
         "an access log.\n",
-        command_bytes(holds_all), uncached, p->nodes > 1 ? " where each node reads all" : "",
-        p->price_gb, p->price_requests,
+        in_units(p->has_binary_cache, holds_all), uncached,
+        p->nodes > 1 ? " where each node reads all" : "", p->price_gb, p->price_requests,
         p->has_prices ? ""
                       : "\n(US dollars, AWS us-east-1 to the internet, list prices of 2025; "
                         "within a region give --price-gb 0)");
@@ -158,7 +170,7 @@ static void render(struct plan *p)
             &p->out,
             "%s of data, %llu node%s, %llu epochs; hits, origin bytes and what they cost, of an "
             "epoch after the first\n\n",
-            command_bytes((double)p->dataset_bytes), (unsigned long long)p->nodes,
+            in_units(p->has_binary_dataset, (double)p->dataset_bytes), (unsigned long long)p->nodes,
             p->nodes > 1 ? "s" : "", (unsigned long long)p->epochs);
         buf_printf(&p->out, "%12s   each node reads all%s\n", "cache.size",
                    p->nodes > 1
@@ -182,9 +194,10 @@ static json_t *result_of(const struct plan *p)
                      cost_of(p, (double)p->nodes * dataset));
 }
 
-static bool bytes_of(const char *text, uint64_t least, uint64_t *ret_bytes)
+static bool bytes_of(const char *text, uint64_t least, uint64_t *ret_bytes, bool *ret_is_binary)
 {
     char why[CONFIG_WHY_MAX];
+    *ret_is_binary = text != NULL && strchr(text, 'i') != NULL;
     return text != NULL && config_value_parse_bytes(span_from_cstr(text), ret_bytes, why) &&
            *ret_bytes >= least && *ret_bytes <= 1ull << 60;
 }
@@ -217,14 +230,15 @@ int command_plan(int argc, char **argv)
     const char *price_requests = commands_argument_take_value(&argc, argv, "--price-requests");
     int code = EXIT_CODE_USAGE;
     buf_init(&p->out, OUTPUT_MAX_BYTES);
-    if (!bytes_of(dataset, BLOCK_BYTES, &p->dataset_bytes) ||
-        !bytes_of(cache, BLOCK_BYTES, &p->cache_bytes)) {
+    bool is_binary;
+    if (!bytes_of(dataset, BLOCK_BYTES, &p->dataset_bytes, &p->has_binary_dataset) ||
+        !bytes_of(cache, BLOCK_BYTES, &p->cache_bytes, &p->has_binary_cache)) {
         (void)commands_usage_error(
             "plan", "--dataset and --cache are sizes such as 2TB and 500GiB, at least 64KiB");
     } else if (!commands_argument_take_number(&argc, argv, "--nodes", 1, NODES_MAX, &p->nodes) ||
                !commands_argument_take_number(&argc, argv, "--epochs", 2, EPOCHS_MAX, &p->epochs)) {
         (void)commands_usage_error("plan", "--nodes is 1 to 100000, --epochs 2 to 1000");
-    } else if (object != NULL && !bytes_of(object, 1, &p->request_bytes)) {
+    } else if (object != NULL && !bytes_of(object, 1, &p->request_bytes, &is_binary)) {
         (void)commands_usage_error("plan", "--object is a size such as 100KiB");
     } else if (!price_of(p, price_gb, &p->price_gb) ||
                !price_of(p, price_requests, &p->price_requests)) {

@@ -170,6 +170,36 @@ static bool is_setting(struct span key)
     return span_find(key, '.') < key.len;
 }
 
+// Says which commands take an option that this one does not take. Returns false if none does.
+static bool tell_takers(struct judge *judge, struct span flag, bool is_common)
+{
+    static const struct {
+        unsigned takes;
+        const char *who;
+    } takers[] = {{TAKES_SETTINGS, "commands that read the configuration do"},
+                  {TAKES_SERVER, "commands that ask a running server do"},
+                  {TAKES_OUTPUT, "commands with a result for programs do"}};
+    bool is_taken = false;
+    for (size_t i = 0; i < ARRAY_LEN(options); i++) {
+        bool is_it =
+            (options[i].command == NULL) == is_common && span_equal_cstr(flag, options[i].flag);
+        for (size_t k = 0; is_it && is_common && k < ARRAY_LEN(takers); k++) {
+            if (takers[k].takes == options[i].takes) {
+                buf_printf(judge->why, "%s: %s does not take it, but %s", options[i].flag,
+                           judge->command->name, takers[k].who);
+            }
+        }
+        if (is_it && !is_common && is_taken) {
+            buf_printf(judge->why, ", %s", options[i].command);
+        } else if (is_it && !is_common) {
+            buf_printf(judge->why, "%s: %s does not take it; it is for %s", options[i].flag,
+                       judge->command->name, options[i].command);
+        }
+        is_taken |= is_it;
+    }
+    return is_taken;
+}
+
 static void unknown_option(struct judge *judge, struct span flag)
 {
     const char *words[WORDS_MAX];
@@ -185,12 +215,18 @@ static void unknown_option(struct judge *judge, struct span flag)
     }
     const char *near = settings_suggest(flag, words, count);
     bool is_key = near == NULL && (judge->command->takes & TAKES_SETTINGS) != 0;
-    if (is_key) {
-        near = settings_suggest_key(name);
+    near = is_key ? settings_suggest_key(name) : near;
+    // settings_suggest_key() may return a section, such as "origin", which is no key.
+    bool is_section = is_key && near != NULL && !is_setting(span_from_cstr(near));
+    if (tell_takers(judge, flag, true) || (near == NULL && tell_takers(judge, flag, false))) {
+        return;
     }
     buf_printf(judge->why, "%.*s: no such option", (int)min_u64(flag.len, 100), flag.ptr);
     if (near != NULL) {
-        buf_printf(judge->why, " (did you mean \"%s%s\"?)", is_key ? "--" : "", near);
+        buf_printf(judge->why, " (did you mean \"%s%s%s\"?)", is_key ? "--" : "", near,
+                   is_section ? ".KEY" : "");
+    } else if (!is_key && is_setting(name)) {
+        buf_printf(judge->why, ": it is a setting, and %s reads none", judge->command->name);
     }
 }
 

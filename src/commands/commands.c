@@ -222,10 +222,20 @@ int commands_print_result(const struct buf *text)
     return ok ? EXIT_CODE_OK : EXIT_CODE_FAILED;
 }
 
+static char tried[2 * COMMANDS_ADDRESS_MAX + 8]; // only the main thread uses it
+
+const char *commands_tried(void)
+{
+    return commands_visible(tried, strlen(tried));
+}
+
 static enum err ask_there(const struct admin_client_request *request, unsigned *ret_status,
                           struct buf *ret_body)
 {
     enum err err = admin_client_send(request, ret_status, ret_body);
+    size_t len = strlen(tried);
+    (void)snprintf(tried + len, sizeof(tried) - len, "%s%s", len > 0 ? " or " : " at ",
+                   request->address);
     commands_inform_request(request->method, request->address, request->path, err, *ret_status);
     return err;
 }
@@ -235,6 +245,7 @@ enum err commands_ask(const struct config *config, struct admin_client_request *
                       struct buf *ret_body)
 {
     enum err err = ERR_ORIGIN_CONNECT;
+    tried[0] = '\0';
     request->address = address;
     if (address[0] != '\0') {
         return ask_there(request, ret_status, ret_body);

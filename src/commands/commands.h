@@ -125,6 +125,9 @@ bool commands_address(char ret_address[COMMANDS_ADDRESS_MAX]);
 enum err commands_ask(const struct config *config, struct admin_client_request *request,
                       char address[COMMANDS_ADDRESS_MAX], unsigned *ret_status,
                       struct buf *ret_body) MUST_USE;
+// Returns the addresses that the last commands_ask() tried: " at A or B"; "" if the configuration
+// names none.
+const char *commands_tried(void);
 // Sends a GET to the server at commands_address().
 enum err commands_ask_server(const struct config *config, const char *path, unsigned *ret_status,
                              struct buf *ret_body) MUST_USE;

@@ -36,7 +36,7 @@ struct command_doctor_run {
         pthread_mutex_t lock;
         pid_t pid; // 0: no process
         bool is_stopping;
-        json_t *last; // latest findings; NULL: none yet
+        json_t *last; // latest report; NULL: none yet
         uint64_t last_ms;
     } guarded;
 };
@@ -86,7 +86,7 @@ void control_doctor_free(struct command_doctor_run *run)
 // signals. Returns 0 or an errno.
 static int spawn(struct command_doctor_run *run, int to, pid_t *ret_pid)
 {
-    const char *first[] = {"forebay", "doctor", "--json", "--timeout=2"};
+    const char *first[] = {"forebay", "doctor", "--local", "--json", "--timeout=2"};
     char **words = calloc(ARRAY_LEN(first) + (size_t)run->argc + 1, sizeof(*words));
     posix_spawnattr_t attributes;
     posix_spawn_file_actions_t actions;
@@ -131,7 +131,8 @@ static bool read_output(int fd, struct buf *out)
     return false;
 }
 
-static json_t *findings_of(const struct buf *out)
+// Returns the findings, and the exit code of the doctor. NULL: the output is not whole.
+static json_t *report_of(const struct buf *out)
 {
     struct span rest = buf_span(out), line;
     json_t *findings = json_array(), *result = NULL;
@@ -147,26 +148,27 @@ static json_t *findings_of(const struct buf *out)
         }
         json_decref(row);
     }
-    bool is_whole = buf_ok(out) && result != NULL;
-    json_decref(result);
-    if (!is_whole) {
-        json_decref(findings);
-        return NULL;
+    json_t *report =
+        json_pack("{s:O, s:O?}", "findings", findings, "exit", json_object_get(result, "exit"));
+    json_decref(findings);
+    if (!buf_ok(out) || result == NULL) {
+        json_decref(report);
+        report = NULL;
     }
-    return findings;
+    json_decref(result);
+    return report;
 }
 
-// Wraps the findings in an answer, and takes ownership of them.
-static json_t *answer_of(json_t *findings, uint64_t age_ms)
+// Turns a report into an answer.
+static json_t *answer_of(json_t *report, uint64_t age_ms)
 {
-    json_t *json = json_pack("{s:o, s:f}", "findings", findings, "age_s", (double)age_ms / 1e3);
-    check(json != NULL);
-    return json;
+    check(json_object_set_new(report, "age_s", json_real((double)age_ms / 1e3)) == 0);
+    return report;
 }
 
-static void keep(struct command_doctor_run *run, const json_t *findings)
+static void keep(struct command_doctor_run *run, const json_t *report)
 {
-    json_t *copy = json_deep_copy(findings);
+    json_t *copy = json_deep_copy(report);
     check(copy != NULL);
     pthread_mutex_lock(&run->guarded.lock);
     json_decref(run->guarded.last);
@@ -175,18 +177,18 @@ static void keep(struct command_doctor_run *run, const json_t *findings)
     pthread_mutex_unlock(&run->guarded.lock);
 }
 
-// Returns recent findings as an answer; NULL if there are none.
+// Returns a recent report as an answer; NULL if there is none.
 static json_t *kept_answer(struct command_doctor_run *run)
 {
-    json_t *findings = NULL;
+    json_t *report = NULL;
     pthread_mutex_lock(&run->guarded.lock);
     uint64_t age_ms = clock_monotonic_ms() - run->guarded.last_ms;
     if (run->guarded.last != NULL && age_ms < KEPT_MS) {
-        findings = json_deep_copy(run->guarded.last);
-        check(findings != NULL);
+        report = json_deep_copy(run->guarded.last);
+        check(report != NULL);
     }
     pthread_mutex_unlock(&run->guarded.lock);
-    return findings != NULL ? answer_of(findings, age_ms) : NULL;
+    return report != NULL ? answer_of(report, age_ms) : NULL;
 }
 
 static void *run_main(void *ctx)
@@ -196,7 +198,7 @@ static void *run_main(void *ctx)
     struct buf out;
     int pipes[2] = {-1, -1};
     pid_t pid = 0;
-    json_t *findings = NULL;
+    json_t *report = NULL;
     buf_init(&out, OUTPUT_MAX_BYTES);
     int failed = pipe2(pipes, O_CLOEXEC) != 0 ? errno : spawn(run, pipes[1], &pid);
     if (pipes[1] >= 0) {
@@ -211,19 +213,19 @@ static void *run_main(void *ctx)
         pthread_mutex_unlock(&run->guarded.lock);
         while (waitpid(pid, NULL, 0) < 0 && errno == EINTR) {
         }
-        findings = findings_of(&out);
+        report = report_of(&out);
     }
     if (pipes[0] >= 0) {
         (void)close(pipes[0]); // the pipe was only read, so a failure loses nothing
     }
     buf_done(&out);
-    if (findings != NULL) {
-        keep(run, findings);
+    if (report != NULL) {
+        keep(run, report);
     }
     struct admin_call *call = run->call;
     atomic_store(&run->is_busy, false);
-    if (findings != NULL) {
-        admin_call_answer(&call, 200, answer_of(findings, 0));
+    if (report != NULL) {
+        admin_call_answer(&call, 200, answer_of(report, 0));
     } else {
         admin_call_refuse(&call, 503,
                           "the doctor could not be run or did not end; try `forebay doctor`");

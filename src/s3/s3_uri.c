@@ -9,12 +9,14 @@
 
 static bool parse_names(struct span text, struct s3_uri *ret_uri, const char **ret_why)
 {
-    if (!span_starts_with(text, SPAN("s3://"))) {
-        *ret_why = "expected s3://BUCKET/KEY";
+    bool has_scheme = span_starts_with(text, SPAN("s3://"));
+    struct span rest = has_scheme ? (struct span){text.ptr + 5, text.len - 5} : text;
+    size_t len = span_find(rest, '/');
+    // A word without '/' is more likely a mistake than the name of a whole bucket.
+    if (!has_scheme && (len == rest.len || span_find(rest, ':') < len)) {
+        *ret_why = "expected s3://BUCKET/KEY or BUCKET/KEY";
         return false;
     }
-    struct span rest = {text.ptr + 5, text.len - 5};
-    size_t len = span_find(rest, '/');
     struct s3_uri uri = {.bucket = {rest.ptr, len}};
     if (len == 0 || len > BUCKET_MAX) {
         *ret_why = "the bucket name is empty or longer than 255 bytes";

@@ -242,7 +242,7 @@ def test_bench_measures_and_leaves_nothing_behind(tmp_path):
     )
     told = run_forebay("bench", "--quick", "--origin=s3://b/none", *flags, env=env)
     assert told.returncode == 4 and "name an object with --origin" in told.stderr
-    assert run_forebay("bench", "--origin=b/none").returncode == 2
+    assert run_forebay("bench", "--origin=none").returncode == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data"]
 
 
@@ -320,7 +320,10 @@ def test_plan_says_what_the_policy_reaches():
         told.stdout
         == run_forebay("plan", "--dataset=1TB", "--cache=500GB", "--nodes=4", "--json").stdout
     )
-    assert "<- as asked" in run_forebay("plan", "--dataset=1TB", "--cache=500GB").stdout
+    told = run_forebay("plan", "--dataset=1TB", "--cache=500GB").stdout
+    assert "<- as asked" in told and told.startswith("1.0 TB of data") and "iB" not in told
+    told = run_forebay("plan", "--dataset=1TiB", "--cache=500GB").stdout
+    assert told.startswith("1.0 TiB of data") and re.search(r"^ +500.0 GB .*as asked", told, re.M)
     for words in (
         ["--dataset=1TB"],
         ["--dataset=1TB", "--cache=half"],

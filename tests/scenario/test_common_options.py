@@ -107,11 +107,15 @@ def test_every_command_takes_them_on_either_side(front):
         ),
         (["-c", "/dev/null/none", "check"], 3, "/dev/null/none: "),
         (["--timeout", "x", "status"], 2, 'forebay status: --timeout is a number, not "x"'),
-        (["--json", "cat", "s3://b/k"], 2, "forebay cat: --json: no such option"),
-        (["-c", "x", "version"], 2, "forebay version: -c: no such option"),
+        (["--json", "cat", "s3://b/k"], 2, "forebay cat: --json: cat does not take it, but"),
+        (["-c", "x", "version"], 2, "forebay version: -c: version does not take it, but"),
         (["--admin"], 2, "forebay: --admin needs a value: ADDRESS"),
-        (["--admin", "status"], 2, "Forebay keeps"),
-        (["-q"], 2, "Forebay keeps"),
+        (
+            ["--admin", "status"],
+            2,
+            'forebay: no command follows the options, because "status" is the value of --admin; ',
+        ),
+        (["-q"], 2, "forebay: no command follows the options; `forebay help` lists them"),
         (["-q", "status", "-q"], 2, "forebay status: -q is given twice; remove one"),
         (["-v", "status", "-q"], 2, "forebay status: -q or -v, not both"),
         (["-q=", "status"], 2, "forebay status: -q has no value"),
@@ -286,6 +290,26 @@ def test_no_color_switches_colours_off(words, variables, coloured, tmp_path):
     seen = rest_of(main)
     command.wait(WAIT_S)
     assert b"green" in seen and (b"\x1b[" in seen) == coloured, seen
+
+
+def test_status_on_a_terminal_shows_degraded_parts_in_red(start):
+    """On a terminal, `status` colours the word DEGRADED, unless NO_COLOR or --no-color is set."""
+    server = start(
+        "http://127.0.0.1:1",
+        settings={"origin.retries": 0, "origin.region": "us-east-1", "origin.probe": "true"},
+    )
+    server.wait_stderr("origin_unreachable")
+    for words, variables, word in (
+        ([], {}, b"\x1b[1;31mDEGRADED\x1b[0m origin"),
+        (["--no-color"], {}, b"  DEGRADED origin"),
+        ([], {"NO_COLOR": "1"}, b"  DEGRADED origin"),
+    ):
+        main, child = pty.openpty()
+        env = {**server.env, **variables, "FOREBAY_ADMIN": admin_of(server)}
+        command = subprocess.Popen([binary(), "status", *words], stdout=child, env=env)
+        os.close(child)
+        seen = rest_of(main)
+        assert command.wait(WAIT_S) == 1 and word in seen, seen
 
 
 class Worded(Forebay):

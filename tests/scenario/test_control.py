@@ -470,8 +470,12 @@ def test_no_server(tmp_path):
     ):
         got = run_forebay(*words, "--admin", f"unix:{tmp_path}/none", "--json")
         assert got.returncode == 6, (words, got)
-        assert "no server answers" in got.stderr and "--admin" in got.stderr
+        assert f"no server answers at unix:{tmp_path}/none (is it running?" in got.stderr
         assert [json.loads(line)["type"] for line in got.stdout.splitlines()] == ["error", "result"]
+    env = {"FOREBAY_ADMIN_SOCKET": f"{tmp_path}/none", "FOREBAY_ADMIN_LISTEN": "127.0.0.1:1"}
+    for words in (["status"], ["env"], ["check", "--live"]):
+        got = run_forebay(*words, env=env)
+        assert f"no server answers at unix:{tmp_path}/none or 127.0.0.1:1" in got.stderr
 
 
 # --- what is cached -------------------------------------------------------------------------------
@@ -614,7 +618,19 @@ def test_explain_shows_how_a_full_cache_decides(start, origin):
         for p in ask(server, "explain", f"s3://bkt/{key}")[-1]["policy"]["pieces"]
     ]
     assert kept.count("kept") > 20
-    said(server, "explain", "s3://bkt/scan/1")
+    words = {
+        re.search(r"^policy   (.*?)(?:; last read .* ago)?$", text, re.M)[1]
+        for text in (said(server, "explain", f"bkt/{key}") for key in [*hot, "scan/1", "scan/2"])
+        if "policy  " in text
+    }
+    known = (
+        r"stored(, worth \d+\.\d times what is evicted next|, and among the next to be evicted)?"
+        r"|the next read stores it|stored, not judged yet"
+        r"|not stored: worth \d+ % of what would be evicted for it"
+        r"|not stored: the cache is full, and no second read of it is known"
+    )
+    probation = r"(; on probation: it goes soon unless it is read again)?"
+    assert words and all(re.fullmatch(f"({known}){probation}", text) for text in words), words
 
 
 def test_ls_and_du(forebay, origin):
@@ -654,6 +670,51 @@ def test_ls_and_du(forebay, origin):
     assert folders[0]["objects"] == 300 and folders[0]["cached_bytes"] == 100
     assert "3 of 1204 objects  s3://bkt/set/" in said(forebay, "du", "s3://bkt/set/")
     assert "s3://bkt/set/4/1201" in said(forebay, "ls", "s3://bkt/set/4")
+
+
+def test_a_name_needs_no_scheme(forebay, origin, tmp_path):
+    """BUCKET/KEY is short for s3://BUCKET/KEY in every command that takes a URI. A word without
+    '/' is a mistake, because it would name a whole bucket."""
+    origin.put("set/a", 100)
+    origin.put("set/b", 200)
+    assert ask(forebay, "warm", "bkt/set/", "--wait")[-1]["objects_done"] == 2
+    forebay.settle()
+    assert ask(forebay, "explain", "bkt/set/a")[-1]["verdict"]["reason"] == "hit"
+    assert [line["uri"] for line in ask(forebay, "ls", "bkt/set/")[:-1]] == [
+        "s3://bkt/set/a",
+        "s3://bkt/set/b",
+    ]
+    assert ask(forebay, "du", "bkt/")[0]["uri"] == "s3://bkt/set/"
+    ask(forebay, "get", "bkt/set/a", f"{tmp_path}/a")
+    assert len((tmp_path / "a").read_bytes()) == 100
+    ask(forebay, "pin", "bkt/set/a")
+    ask(forebay, "unpin", "s3://bkt/set/a")
+    assert ask(forebay, "evict", "bkt/set/a")[-1]["objects"] == 1
+    (tmp_path / "names").write_text("bkt/set/a\n")
+    assert ask(forebay, "warm", "-f", f"{tmp_path}/names", "--wait")[-1]["objects_done"] == 1
+    for words in (["explain", "bkt"], ["evict", "bkt"], ["ls", "http://bkt/set/"], ["cat", "set"]):
+        assert "expected s3://BUCKET/KEY or BUCKET/KEY" in said(forebay, *words, code=2)
+
+
+def test_du_without_a_name_adds_up_each_bucket(forebay, origin):
+    """`du` alone lists the buckets that were read since the start, and how full the cache is. A
+    bucket that is gone does not hide the others."""
+    assert "no bucket was read since" in said(forebay, "du")
+    origin.make_bucket("other")
+    origin.put("a", 100)
+    origin.put("b", 300)
+    origin.put("c", 700, bucket="other")
+    read(forebay, "a")
+    with forebay.client() as client:
+        assert client.request("GET", "/other/c").status == 200
+    forebay.settle()
+    lines = ask(forebay, "du")
+    assert {line["uri"]: line["cached_bytes"] for line in lines[:-1]} == {
+        "s3://bkt/": 100,
+        "s3://other/": 700,
+    }
+    assert lines[-1]["bytes"] == 1100 and lines[-1]["cached_bytes"] == 800
+    assert re.search(r" of +1\.0 GiB  in the whole cache\n", said(forebay, "du"))
 
 
 def test_names_send_no_control_characters_to_a_terminal(start, origin):

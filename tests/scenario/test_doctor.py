@@ -127,6 +127,28 @@ def test_all_checks_pass_next_to_a_running_server(start, origin, doctor):
     assert not report.red
 
 
+def test_doctor_without_settings_uses_those_of_a_running_server(start, origin, tmp_path):
+    """Without settings, the server at the configured admin address looks, with its own settings and
+    environment. --local does not ask it."""
+    origin.put("a", 100)
+    server = start(origin)
+    env = {"FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}", "HOME": str(tmp_path)}
+    done = run_forebay("doctor", env=env)
+    assert f"the server at {env['FOREBAY_ADMIN']} looks for what is wrong" in done.stderr
+    assert f"{server.cache}: in use by a running server" in done.stdout, done.stdout
+    assert "LIST, HEAD and ranged GET work" in done.stdout and done.returncode == 0
+    rows = [
+        json.loads(line)
+        for line in run_forebay("doctor", "--json", env=env).stdout.split("\n")[:-1]
+    ]
+    assert {row["state"] for row in rows[:-1]} <= {"green", "yellow"} and rows[-1]["exit"] == 0
+    assert all(bool(row["remedy"]) == (row["state"] != "green") for row in rows[:-1])
+    origin.stop()
+    assert run_forebay("doctor", env=env).returncode == 4
+    own = run_forebay("doctor", "--local", "--origin.endpoint", "http://127.0.0.1:1", env=env)
+    assert "looks for what is wrong" not in own.stderr and str(server.cache) not in own.stdout
+
+
 def test_output_for_people_has_one_line_for_each_finding():
     done = run_forebay("doctor", "--cache.ttl=5", env=ENV)
     assert done.returncode == 3

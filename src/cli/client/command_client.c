@@ -90,10 +90,9 @@ static int ask(struct command_client *client, const char *method, const char *pa
     int code = EXIT_CODE_OK;
     json_t *json = err == ERR_OK ? json_loadb(answer.ptr, answer.len, 0, NULL) : NULL;
     if (err != ERR_OK) {
-        command_client_error(client,
-                             "no server answers%s%s (is it running? else set --admin or "
-                             "FOREBAY_ADMIN)",
-                             client->address[0] != '\0' ? " at " : "", client->address);
+        command_client_error(
+            client, "no server answers%s (is it running? else set --admin or FOREBAY_ADMIN)",
+            commands_tried());
         code = EXIT_CODE_UNREACHABLE;
     } else if (status != 200) {
         const char *why = command_client_text(json, "reason");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `forebay doctor [BUCKET...]`: reports what a start would find, each problem with its remedy. It
-// takes a limited time and changes nothing. A server may run at the same time.
+// takes a limited time and changes nothing. A server may run at the same time. Without settings and
+// buckets, that server is asked first.
 #include "cli/doctor/command_doctor.h"
 
 #include "auth/auth.h"
@@ -74,6 +75,7 @@ int command_doctor(int argc, char **argv)
 {
     struct doctor doctor = {.buckets = (const char *const *)argv};
     uint64_t seconds = TIMEOUT_S;
+    bool is_local = commands_argument_take(&argc, argv, "--local");
     if (!commands_argument_take_number(&argc, argv, "--timeout", 1, TIMEOUT_MAX_S, &seconds)) {
         return commands_usage_error("doctor", "--timeout is 1 to 60 seconds");
     }
@@ -81,8 +83,12 @@ int command_doctor(int argc, char **argv)
     log_init(LOG_LEVEL_ERROR, false); // findings report what the parts would log
     buf_init(&doctor.out, OUTPUT_MAX_BYTES);
     doctor.bucket_count = commands_common()->operand_count;
-    struct config *config =
-        check_configuration(&doctor, argc - (int)doctor.bucket_count, argv + doctor.bucket_count);
+    struct config *config = NULL;
+    bool has_asked = argc == 0 && !is_local && command_doctor_ask(&doctor);
+    if (!has_asked) {
+        config = check_configuration(&doctor, argc - (int)doctor.bucket_count,
+                                     argv + doctor.bucket_count);
+    }
     if (config != NULL) {
         command_doctor_host(&doctor);
         command_doctor_server(&doctor);

@@ -52,6 +52,12 @@ struct command_probe_ask;
 void command_doctor_speed(struct doctor *doctor, struct command_probe *probe,
                           const struct command_probe_ask *ask, uint64_t size_bytes);
 
+// --- command_doctor_ask.c
+
+// Reports the findings of a server that answers at the configured admin address. Returns false if
+// there are none.
+bool command_doctor_ask(struct doctor *doctor);
+
 // --- the checks
 
 void command_doctor_host(struct doctor *doctor);   // disk, engine, limits, ports

@@ -37,8 +37,39 @@ static void print_map(const json_t *range)
     printf("\n");
 }
 
-// Prints the piece whose worth is lowest, compared with the bar that a piece must exceed to be
-// stored. Prints nothing if no piece has such a bar.
+// Says what the policy does with a piece, in words. `is_full`: nothing is stored without an
+// eviction.
+static void print_piece(const json_t *piece, bool is_full)
+{
+    const char *state = command_client_text(piece, "state");
+    bool is_kept = strcmp(state, "kept") == 0, is_refused = strcmp(state, "refused") == 0;
+    double worth = command_client_double(piece, "worth"), bar = command_client_double(piece, "bar");
+    if (strcmp(state, "unranked") == 0) {
+        printf("stored, not judged yet");
+    } else if (!is_full) {
+        printf("%s: the cache is not full, so it keeps all that is read",
+               is_kept ? "stored" : "the next read stores it");
+    } else if (is_refused && worth <= 0) {
+        printf("not stored: the cache is full, and no second read of it is known");
+    } else if (is_refused) {
+        printf("not stored: worth %.0f %% of what would be evicted for it", 100 * worth / bar);
+    } else if (!is_kept) {
+        printf("the next read stores it");
+    } else if (bar <= 0) {
+        printf("stored");
+    } else if (worth <= bar) {
+        printf("stored, and among the next to be evicted");
+    } else {
+        printf("stored, worth %.1f times what is evicted next", worth / bar);
+    }
+    if (command_client_bool(piece, "pinned")) {
+        printf("; pinned, so it stays");
+    } else if (command_client_bool(piece, "on_probation")) {
+        printf("; on probation: it goes soon unless it is read again");
+    }
+}
+
+// Prints the piece whose worth exceeds the worth of what is evicted by least.
 static void print_policy(const json_t *policy)
 {
     const json_t *pieces = json_object_get(policy, "pieces"), *worst = NULL;
@@ -52,16 +83,15 @@ static void print_policy(const json_t *policy)
             least = above;
         }
     }
-    if (worst != NULL && command_client_bool(policy, "learns")) {
-        const char *how = command_client_bool(worst, "pinned")         ? ", pinned"
-                          : command_client_bool(worst, "on_probation") ? ", on probation"
-                                                                       : "";
-        printf("policy   %s%s: worth %.3g, what is stored is worth more than %.3g%s\n",
-               command_client_text(worst, "state"), how, command_client_double(worst, "worth"),
-               command_client_double(worst, "bar"),
-               command_client_bool(policy, "full") ? ""
-                                                   : " (the cache is not full: all is stored)");
+    if (worst == NULL || !command_client_bool(policy, "learns")) {
+        return;
     }
+    printf("policy   ");
+    print_piece(worst, command_client_bool(policy, "full"));
+    if (!json_is_null(json_object_get(worst, "age_s"))) {
+        printf("; last read %s ago", command_time(command_client_double(worst, "age_s")));
+    }
+    printf("%s\n", json_array_size(pieces) > 1 ? " (the piece that is worth least)" : "");
 }
 
 // Prints how much all objects of the rule use together, if the rule limits that.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay ls URI` and `forebay du URI`: show how much of a prefix is cached, object by object or
+// `forebay ls URI` and `forebay du [URI]`: show how much of a prefix is cached, object by object or
 // in total. The server asks the origin for the names. Objects that the origin does not have any
 // more are not listed.
 #include "cli/client/command_pages.h"
@@ -162,6 +162,18 @@ static int on_summed(void *ctx, const json_t *object)
     return EXIT_CODE_OK;
 }
 
+static void print_item(const struct du *du, const struct sums *sums, struct buf *uri)
+{
+    json_t *item = json_pack("{s:o}", "uri", control_text(buf_span(uri)));
+    json_t *json = sums_json(sums);
+    check(item != NULL && json_object_update_missing(item, json) == 0);
+    json_decref(json);
+    if (!du->client.is_json) {
+        print_sums(sums, buf_cstr(uri));
+    }
+    commands_line("item", item);
+}
+
 static void print_folders(struct du *du)
 {
     struct buf uri;
@@ -169,14 +181,7 @@ static void print_folders(struct du *du)
     for (size_t i = 0; i < du->count; i++) {
         if (du->folders[i].name[0] != '\0') {
             command_pages_uri(du->uri, du->folders[i].name, &uri);
-            json_t *item = json_pack("{s:o}", "uri", control_text(buf_span(&uri)));
-            json_t *sums = sums_json(&du->folders[i].sums);
-            check(item != NULL && json_object_update_missing(item, sums) == 0);
-            json_decref(sums);
-            if (!du->client.is_json) {
-                print_sums(&du->folders[i].sums, buf_cstr(&uri));
-            }
-            commands_line("item", item);
+            print_item(du, &du->folders[i].sums, &uri);
         }
         free(du->folders[i].name);
     }
@@ -190,24 +195,77 @@ static void print_folders(struct du *du)
     buf_done(&uri);
 }
 
+static int du_below(struct du *du, const char *text)
+{
+    struct s3_uri uri = {0};
+    if (!command_client_take_uri(&du->client, text, &uri)) {
+        return EXIT_CODE_USAGE;
+    }
+    du->uri = text;
+    du->prefix_len = uri.key.len;
+    int code = command_pages_walk(&du->client, text, on_summed, du);
+    print_folders(du);
+    if (code == EXIT_CODE_OK && !du->client.is_json) {
+        print_sums(&du->sums, text);
+    }
+    return code;
+}
+
+static int on_bucket_summed(void *ctx, const json_t *object)
+{
+    sums_add(ctx, object);
+    return EXIT_CODE_OK;
+}
+
+// Sums up each bucket that the server has seen since its start. A bucket that the origin does not
+// list does not keep the others from being shown.
+static int du_buckets(struct du *du)
+{
+    json_t *answer = NULL, *summary = NULL;
+    struct buf uri;
+    buf_init(&uri, URI_MAX_BYTES);
+    int code = command_client_get(&du->client, "/api/v1/buckets", &answer);
+    const json_t *buckets = json_object_get(answer, "buckets");
+    for (size_t i = 0; i < json_array_size(buckets); i++) {
+        const char *name = command_client_text(json_array_get(buckets, i), "bucket");
+        struct sums sums = {0};
+        uri.len = 0;
+        buf_printf(&uri, "s3://%s/", name);
+        int listed = command_pages_walk(&du->client, buf_cstr(&uri), on_bucket_summed, &sums);
+        if (listed == EXIT_CODE_OK) {
+            print_item(du, &sums, &uri);
+            du->sums.objects += sums.objects;
+            du->sums.cached_objects += sums.cached_objects;
+            du->sums.bytes += sums.bytes;
+            du->sums.cached_bytes += sums.cached_bytes;
+        } else {
+            code = listed;
+        }
+    }
+    buf_done(&uri);
+    if (command_client_get(&du->client, "/api/v1/summary", &summary) == EXIT_CODE_OK &&
+        !du->client.is_json) {
+        const json_t *counters = json_object_get(summary, "counters");
+        printf("%10s of %10s  in the whole cache\n",
+               command_bytes(command_client_double(counters, "cache_held_bytes")),
+               command_bytes(command_client_double(counters, "cache_capacity_bytes")));
+        commands_inform("forebay du: %s; forebay du s3://BUCKET/ shows the folders of a bucket\n",
+                        json_array_size(buckets) > 0
+                            ? "these buckets were read since the server's start"
+                            : "no bucket was read since the server's start");
+    }
+    json_decref(summary);
+    json_decref(answer);
+    return code;
+}
+
 int command_du(int argc, char **argv)
 {
     struct du du = {0};
-    struct s3_uri uri = {0};
-    const char *why = "one URI is wanted: s3://BUCKET/PREFIX";
-    if (argc != 1 || !s3_uri_parse(span_from_cstr(argv[0]), &uri, &why)) {
-        return commands_usage_error("du", why);
-    }
     int code = command_client_open(&du.client, "du");
     if (code != EXIT_CODE_OK) {
         return code;
     }
-    du.uri = argv[0];
-    du.prefix_len = uri.key.len;
-    code = command_pages_walk(&du.client, du.uri, on_summed, &du);
-    print_folders(&du);
-    if (code == EXIT_CODE_OK && !du.client.is_json) {
-        print_sums(&du.sums, du.uri);
-    }
+    code = argc > 0 ? du_below(&du, argv[0]) : du_buckets(&du);
     return command_client_end(&du.client, code, sums_json(&du.sums));
 }

@@ -131,6 +131,8 @@ static void print_savings(const json_t *savings)
 static void print_screen(const struct command_client *client, const json_t *f)
 {
     const json_t *degraded = json_object_get(f, "degraded");
+    const char *red = commands_wants_colour() ? "\033[1;31m" : "";
+    const char *plain = red[0] != '\0' ? "\033[0m" : "";
     printf("forebay %s at %s\n", command_client_text(f, "version"), client->address);
     printf("  state    %s, up %s\n", command_client_text(f, "reason"),
            command_time(command_client_double(f, "uptime_s")));
@@ -158,7 +160,7 @@ static void print_screen(const struct command_client *client, const json_t *f)
     print_refusals(f);
     for (size_t i = 0; i < json_array_size(degraded); i++) {
         const char *name = json_string_value(json_array_get(degraded, i));
-        printf("  DEGRADED %s: %s\n", name, meaning_of(name));
+        printf("  %sDEGRADED%s %s: %s\n", red, plain, name, meaning_of(name));
     }
 }
 

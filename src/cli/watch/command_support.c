@@ -96,7 +96,7 @@ static bool ask(struct buf *out, const struct config *config, const char *path)
     title(out, path);
     enum err err = commands_ask_server(config, path, &status, out);
     if (err != ERR_OK) {
-        buf_printf(out, "no server answers: %s\n", error_row(err)->text);
+        buf_printf(out, "no server answers%s: %s\n", commands_tried(), error_row(err)->text);
         return false;
     }
     buf_printf(out, "\n(status %u)\n", status);

@@ -54,6 +54,12 @@ Test(command_line, a_wrong_command_line_is_reported)
         {"env",
          {"--shell", "csh"},
          "--shell: expected one of bash|fish|dotenv|k8s|docker, not \"csh\""},
+        {"doctor",
+         {"--admin", "x"},
+         "--admin: doctor does not take it, but commands that ask a running server do"},
+        {"status", {"--wait"}, "--wait: status does not take it; it is for warm, upgrade"},
+        {"serve", {"--origin", "x"}, "--origin: no such option (did you mean \"--origin.KEY\"?)"},
+        {"serve", {"--ttl", "5s"}, "--ttl: no such option (did you mean \"--cache.ttl\"?)"},
         {"env", {"--endpoint"}, "--endpoint needs a value: URL"},
         {"check", {"-T", "-T"}, "-T is given twice; remove one"},
         {"check", {"--live=yes"}, "--live has no value"},
@@ -75,7 +81,7 @@ Test(command_line, settings_are_left_to_the_configuration)
 {
     cr_assert_str_eq(fault_of("serve", "--cache.sise", "1", NULL), "");
     cr_assert_str_eq(fault_of("version", "--cache.size", "1", NULL),
-                     "--cache.size: no such option");
+                     "--cache.size: no such option: it is a setting, and version reads none");
 }
 
 Test(command_line, operands_come_first_and_the_dashes_are_removed)
