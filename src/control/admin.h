@@ -87,8 +87,9 @@ struct admin_options {
     bool socket_optional;    // if the socket fails, the log gets a warning, and the start succeeds
     const char *const *listen; // addresses of the S3 API as clients reach them, for /version
     unsigned listen_count;
-    const char *io_engine; // "io_uring" or "threads", for forebay_build_info and /version
-    const char *auth;      // "open" or "verify", for /version; NULL: "unknown"
+    admin_render_fn origins; // names of the origins, for /version; NULL: unknown. Admin thread
+    const char *io_engine;   // "io_uring" or "threads", for forebay_build_info and /version
+    const char *auth;        // "open" or "verify", for /version; NULL: "unknown"
     struct admin_access_options access;
     admin_probe_fn alive; // checks the heartbeat of every worker
     admin_probe_fn ready;

@@ -2,10 +2,12 @@
 // Answers of the admin thread itself: probes, metrics, version, settings, totals.
 #include "control/admin_private.h"
 
+#include <stdlib.h>
 #include <unistd.h>
 
 #include "base/version.h"
 
+#define HOST_NAME_BYTES 256
 #define TEXT_MAX_BYTES (4u << 20)
 
 static void answer_probe(struct admin *admin, struct evhttp_request *req, admin_probe_fn probe)
@@ -61,11 +63,24 @@ void admin_page_version(struct admin *admin, struct evhttp_request *req)
         struct span address = span_from_cstr(admin->options.listen[i]);
         check(json_array_append_new(listen, admin_json_text(address)) == 0);
     }
-    json_t *json =
-        json_pack("{s:s, s:s, s:s, s:i, s:s, s:s, s:o}", "version", version_text(), "revision",
-                  version_revision(), "build", version_build(), "pid", (int)getpid(), "io_engine",
-                  admin->options.io_engine, "auth", admin->options.auth, "listen", listen);
+    char name[HOST_NAME_BYTES] = "";
+    struct buf origins;
+    buf_init(&origins, ADMIN_WHY_MAX_BYTES);
+    if (admin->options.origins != NULL) {
+        admin->options.origins(admin->options.ctx, &origins);
+    }
+    (void)gethostname(name, sizeof(name) - 1); // empty if it fails
+    // In a pod the host's name is the pod's, unless the pod uses the network of its node.
+    const char *node = getenv("NODE_NAME"), *pod = getenv("POD_NAME");
+    bool is_in_pod = getenv("KUBERNETES_SERVICE_HOST") != NULL;
+    json_t *json = json_pack(
+        "{s:s, s:s, s:s, s:i, s:s, s:s?, s:s, s:o, s:s, s:o}", "version", version_text(),
+        "revision", version_revision(), "build", version_build(), "pid", (int)getpid(), "host",
+        node != NULL ? node : name, "pod", pod != NULL || !is_in_pod ? pod : name, "io_engine",
+        admin->options.io_engine, "origin", admin_json_text(buf_span(&origins)), "auth",
+        admin->options.auth, "listen", listen);
     check(json != NULL);
+    buf_done(&origins);
     admin_reply_json(req, HTTP_OK, json);
 }
 

@@ -199,14 +199,16 @@ struct proxy_verdict {
 struct proxy_verdict proxy_verdict(const struct proxy_object *object,
                                    const struct store_summary *store);
 
-// The last requests, latest first. Bucket, key and client may contain any bytes; the other texts
-// are the server's own.
+// The last requests, latest first. Error, bucket, key and client may contain any bytes; the other
+// texts are the server's own.
 #define PROXY_RECENT_MAX 50u
 struct proxy_recent {
     uint64_t ended_us; // when the request ended, on the monotonic clock
     uint64_t first_byte_us, total_us, bytes;
     const char *op, *result, *reason, *source; // "": none
+    const char *why;                           // why an origin failed; "": none
     unsigned status;
+    char error[64];                                // S3's code of an error reply; "": none
     char id[17], client[56], bucket[64], key[200]; // `key` is shown as log.keys says
     bool key_is_cut;
 };

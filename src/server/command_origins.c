@@ -199,6 +199,7 @@ static const char *bucket_at_default(const struct config_bucket *b)
     return b->origin_bucket != NULL ? b->origin_bucket : b->name;
 }
 
+#define NAMES_SHOWN 3u
 #define WANTED_ARENA_MAX ((size_t)64 << 20) // enough for a configuration of 1 MiB
 
 enum err command_origins_open(const struct config *c, unsigned connections, struct loop *loop,
@@ -492,6 +493,24 @@ void command_origins_rest(struct command_origins *o, struct command_origins_now 
 
 // Renders rows without labels, because an endpoint is a setting but everybody may read metrics.
 // Leaves out rows with unknown values, so that no alarm fires on them.
+void command_origins_names(struct origin *const *origins, unsigned count, struct buf *out)
+{
+    unsigned shown = 0, more = 0;
+    for (unsigned i = 0; i < count; i++) {
+        if (origin_rests(origins[i])) {
+            continue;
+        }
+        if (shown == NAMES_SHOWN) {
+            more++;
+            continue;
+        }
+        buf_printf(out, "%s%s", shown++ > 0 ? ", " : "", origin_shown(origins[i]));
+    }
+    if (more > 0) {
+        buf_printf(out, " and %u more", more);
+    }
+}
+
 void command_origins_metrics(struct origin *const *origins, unsigned count, struct buf *out)
 {
     int64_t skew_s = 0, expire_s = 0;

@@ -66,6 +66,8 @@ void command_origins_use(struct command_origins *o, struct command_origins_now *
 void command_origins_rest(struct command_origins *o, struct command_origins_now *now,
                           struct store *store);
 void command_origins_now_free(struct command_origins_now *now); // accepts zeros
+// Appends the names of the origins in use, for people; of many only the first three. Any thread.
+void command_origins_names(struct origin *const *origins, unsigned count, struct buf *out);
 // Renders the metrics of all origins together. Any thread.
 void command_origins_metrics(struct origin *const *origins, unsigned count, struct buf *out);
 

@@ -319,6 +319,12 @@ static void render_metrics(void *ctx, struct buf *out)
     proxy_bucket_metrics(s->proxy, out);
 }
 
+static void name_origins(void *ctx, struct buf *out)
+{
+    const struct serve *s = ctx;
+    command_origins_names(s->origins.origins, s->origins.origin_count, out);
+}
+
 static int serve_build_admin(struct serve *s)
 {
     const struct config *c = s->config;
@@ -335,6 +341,7 @@ static int serve_build_admin(struct serve *s)
         .socket_optional = c->admin_socket_auto,
         .listen = s->addresses,
         .listen_count = count,
+        .origins = name_origins,
         .io_engine = loop_engine(s->loop) == DISK_ENGINE_URING ? "io_uring" : "threads",
         .access = command_admin_access(c),
         .auth = c->auth_mode == CONFIG_AUTH_OPEN ? "open" : "verify",

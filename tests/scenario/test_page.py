@@ -22,7 +22,9 @@ import pytest
 
 from client import Client
 from conftest import not_run
+from disks import SmallMemory
 from test_live import MANY, many_objects
+from test_store import fill_up
 from waiting import WAIT_S, wait_for
 
 MIB = 1 << 20
@@ -148,7 +150,11 @@ class Page:
             features=[{"name": "prefers-color-scheme", "value": scheme}],
         )
         self.value("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
-        assert self.value("document.scrollingElement.scrollWidth") <= width
+        beyond = (
+            "[...document.querySelectorAll('main *')].filter(e => e.closest('.scroll') === null && "
+            "e.getBoundingClientRect().right > innerWidth).map(e => e.outerHTML.slice(0, 80))"
+        )
+        assert self.value("document.scrollingElement.scrollWidth") <= width, self.value(beyond)
         return self.send("Page.captureScreenshot", captureBeyondViewport=True)["data"]
 
     def close(self):
@@ -174,6 +180,57 @@ def page(tmp_path_factory):
 def forget(page):
     """The page of the test before still asks a server that has gone."""
     page.leave()
+
+
+def take_shots(page, name):
+    """Looks at the page at both widths, light and dark. No label of a chart overlaps another one,
+    none is cut, and nothing extends beyond the window."""
+    shots = os.environ.get("FOREBAY_TEST_SHOTS")
+    for width, height, scheme in LOOKS:
+        shot = page.look(width, height, scheme)
+        if shots:
+            (Path(shots) / f"{name}-{width}-{scheme}.png").write_bytes(base64.b64decode(shot))
+        assert page.value(CROWDED) == [], (name, width)
+
+
+# The texts of charts that overlap, or that extend beyond their chart.
+CROWDED = """[...document.querySelectorAll('svg')].flatMap(svg => {
+    const whole = svg.getBoundingClientRect();
+    const texts = [...svg.querySelectorAll('text')].map(t => [t, t.getBoundingClientRect()]);
+    return texts.filter(([t, a], i) => a.left < whole.left || a.right > whole.right ||
+        a.top < whole.top - 1 || a.bottom > whole.bottom + 1 ||
+        texts.slice(i + 1).some(([u, b]) => a.left < b.right && b.left < a.right &&
+            a.top + 2 < b.bottom && b.top + 2 < a.bottom)).map(([t]) => t.textContent); })"""
+
+# Gives the page a made-up history of two busy hours with a few events.
+BUSY = """(() => {
+    const last = Math.floor(Date.now() / 5000) * 5, steps = 1440, first = last - 5 * (steps - 1);
+    const wave = (i, length, phase) => 0.5 + 0.5 * Math.sin(2 * Math.PI * (i / length + phase));
+    const at = (f) => ({ unit: '', values: Array.from({ length: steps },
+        (_, i) => i > 620 && i < 650 ? null : f(i)) });
+    const down = (i) => i > 1000 && i < 1080;
+    const G = 1 << 30;
+    takeHistory({ step_s: 5, steps, first, last, series: {
+        memory: at(i => 1.1 * G * wave(i, 300, 0) * Math.min(1, i / 400)),
+        disk: at(i => 2.3 * G * wave(i, 220, 0.2) * Math.min(1, i / 300)),
+        origin: at(i => down(i) ? 0 : 0.9 * G * Math.max(0.02, 1 - i / 500)),
+        fetched: at(i => 0.9 * G * Math.max(0.02, 1 - i / 500)),
+        stored: at(i => 0.8 * G * Math.max(0.02, 1 - i / 500)),
+        evicted: at(i => i > 500 ? 4e7 * wave(i, 100, 0) : 0),
+        requests: at(i => 3300 * wave(i, 260, 0.1) + 400), failed: at(i => down(i) ? 31 : 0),
+        shed: at(i => i === 1200 ? 3 : 0), asked: at(i => 900 * Math.max(0.03, 1 - i / 500)),
+        asked_failed: at(i => down(i) ? 60 : 0), asked_again: at(i => down(i) ? 45 : 1),
+        held: at(i => 5e11), inflight: at(i => 64), waiting: at(i => 0),
+        first_byte_p50: at(i => 0.0005 + 0.002 * wave(i, 90, 0)),
+        first_byte_p99: at(i => down(i) ? 9 : 0.05 + 0.2 * wave(i, 150, 0)),
+        origin_first_byte_p99: at(i => down(i) ? null : 0.1 + 0.1 * wave(i, 60, 0)),
+    }, events: [
+        [first + 3100, 'reload', 'the configuration was reloaded', false],
+        [first + 3240, 'start', 'the server started', false],
+        [first + 5000, 'origin-down', 'the origin does not answer', true],
+        [first + 5400, 'origin-up', 'the origin answers again', false],
+        [first + 6300, 'disk-full', 'the file system of the cache is full', true]] });
+})()"""
 
 
 def text(page, id):
@@ -285,6 +342,102 @@ def test_page_shows_what_the_server_does(start, origin, page):
     assert any(u.endswith("/api/v1/events") for u in page.urls)
 
 
+def test_page_draws_two_hours_with_axes_values_and_events(start, origin, page):
+    """The charts have times and units at their axes. The pointer and the arrow keys show the values
+    of a time, and the events next to it."""
+    server = start(origin, settings={"cache.size": "64MiB"})
+    page.open(f"http://127.0.0.1:{server.admin_port}/")
+    page.wait("newest > 0 && document.querySelectorAll('#charts figure').length === 6")
+    assert "the server started" in page.wait("document.getElementById('marks').textContent")
+    take_shots(page, "empty")
+    page.value("source.close(), source = { addEventListener() {}, close() {} }, heardAt = 1e12")
+    page.value(BUSY)
+    take_shots(page, "busy")
+    for span, labels in (("7200", 3), ("1800", 2), ("600", 2)):
+        page.value(
+            f"document.getElementById('span').value = '{span}', "
+            "document.getElementById('span').dispatchEvent(new Event('change'))"
+        )
+        for i, unit in enumerate(("iB/s", " %", "s", "/s", "/s", "iB/s")):
+            shown = page.value(
+                f"[...document.querySelectorAll('#charts svg')[{i}].querySelectorAll('text')]"
+                ".map(t => t.textContent)"
+            )
+            times = [one for one in shown if ":" in one]
+            assert len(times) >= labels and all(len(one) == 5 for one in times), shown
+            assert sum(one.endswith(unit) for one in shown) >= 2, shown
+        assert page.value(CROWDED) == [], span
+    page.value(
+        "document.getElementById('span').value = '7200', "
+        "document.getElementById('span').dispatchEvent(new Event('change'))"
+    )
+    page.value("""(() => { const chart = CHARTS[3], box = chart.svg.getBoundingClientRect();
+        const x = box.left + chart.place([...marks.values()].find(m => m[1] === 'origin-down')[0]);
+        chart.svg.dispatchEvent(new PointerEvent('pointermove', { clientX: x + 2, \
+clientY: box.top + 9 })); })()""")
+    assert "the origin does not answer" in text(page, "at")
+    assert "31/s" in page.value("CHARTS[3].svg.getAttribute('aria-label')")
+    before = page.value("cursor")
+    page.value(
+        "CHARTS[0].svg.dispatchEvent(new KeyboardEvent('keydown', { key: 'ArrowRight' })), "
+        "CHARTS[0].svg.dispatchEvent(new KeyboardEvent('keydown', { key: 'ArrowRight' }))"
+    )
+    assert page.value("cursor") > before
+    page.value("CHARTS[0].svg.dispatchEvent(new KeyboardEvent('keydown', { key: 'Escape' }))")
+    assert page.value("cursor") is None and text(page, "at").startswith("newest values")
+    assert page.errors == []
+
+
+def test_page_says_whose_it_is(start, origin, page):
+    """Title and head name the pod, the host and the origin."""
+    server = start(origin, env={"POD_NAME": "trainer-7", "NODE_NAME": "gpu-node-3"})
+    page.open(f"http://127.0.0.1:{server.admin_port}/")
+    page.wait("document.title === 'trainer-7 · Forebay'")
+    head = text(page, "identity")
+    assert "pod trainer-7" in head and "host gpu-node-3" in head, head
+    assert f"127.0.0.1:{origin.port}" in head, head
+
+
+def test_page_shows_what_failed_and_why(start, origin, page):
+    """Requests that failed because the origin is down are counted, stand out, and say why."""
+    origin.put("a", 100)
+    server = start(origin, settings={"origin.probe": "true"})
+    page.open(f"http://127.0.0.1:{server.admin_port}/")
+    page.wait("document.getElementById('failed').textContent === '0'")
+    assert page.value("document.getElementById('failure').hidden")
+    origin.down()
+    with server.client() as client:
+        assert client.get("a").status == 503
+    page.wait("document.getElementById('failed').className === 'bad'")
+    page.wait("document.getElementById('failure').textContent.includes('no connection')")
+    page.wait("document.querySelectorAll('#requests tr.failed').length === 1")
+    row = page.value("document.querySelector('#requests tr.failed').textContent")
+    assert "503" in row and "connect" in row, row
+    page.wait("document.getElementById('health').className.includes('warn')")
+    page.wait("document.title.startsWith('warning: ')")
+    page.wait("document.getElementById('marks').textContent.includes('does not answer')")
+    take_shots(page, "origin-down")
+    page.value("document.getElementById('requests-failed').click()")
+    assert page.value("document.querySelectorAll('#requests tr').length") == 2
+    assert page.errors == []
+
+
+def test_page_of_a_full_disk(start, origin, page, tmp_path):
+    """The banner says that the disk is full, and what to do."""
+    with SmallMemory(tmp_path / "memory", 300 * MIB, 4000) as disk:
+        other = fill_up(disk.mount / "other")
+        server = start(origin, cache=disk.mount / "cache", settings={"cache.size": "100MiB"})
+        page.open(f"http://127.0.0.1:{server.admin_port}/")
+        page.wait("document.getElementById('reasons').textContent.includes('full')")
+        page.wait("document.getElementById('marks').textContent.includes('is full')")
+        take_shots(page, "disk-full")
+        assert page.value("document.getElementById('health').className").split()[-1] != "strip"
+        assert page.errors == []
+        page.leave()
+        other.unlink()
+        server.stop()
+
+
 def test_page_of_a_large_cache(start, tmp_path, page, figure):
     """With MANY objects, and one bucket of them open, the page is drawn as soon as with none, and
     an update takes as little time."""
@@ -308,7 +461,7 @@ def test_page_of_a_large_cache(start, tmp_path, page, figure):
     took_ms = page.value("""(async () => { const s = await (await fetch('api/v1/summary')).json(); \
 const times = [];
         for (let i = 0; i < 20; i++) { const at = performance.now(); s.uptime_s += 1; take(s); \
-drawSpeed(); drawWait(); drawMap();
+drawCharts(); drawMap();
             showRequests(); times.push(performance.now() - at); }
         return times.sort((a, b) => a - b)[10]; })()""")
     shots = os.environ.get("FOREBAY_TEST_SHOTS")
@@ -344,14 +497,24 @@ s.histograms.eviction_age.counts[%d] = %d; take(s); })()"""
 
 
 def test_page_says_that_the_server_has_gone_and_comes_back(start, origin, page):
+    """Green turns grey, and the title says it. The charts keep what they had before a restart."""
     server = start(origin)
     server.settings["admin.listen"] = f"127.0.0.1:{server.admin_port}"
     page.open(f"http://127.0.0.1:{server.admin_port}/")
-    page.wait("document.getElementById('link').textContent === 'live'")
+    page.wait("document.getElementById('link').textContent === 'live' && marks.size === 1")
     server.stop()
     page.wait("document.getElementById('link').textContent.includes('no connection')")
+    assert page.value("document.body.className") == "gone"
+    assert page.value("document.title").startswith("gone: ")
+    assert text(page, "state").startswith("No answer from the server")
+    assert page.value("getComputedStyle(document.getElementById('health')).borderLeftColor") == (
+        page.value("getComputedStyle(document.querySelector('.soft')).color")
+    )
+    take_shots(page, "gone")
     server.start()
     page.wait("document.getElementById('link').textContent === 'live'")
+    page.wait("document.body.className === '' && !document.title.startsWith('gone')")
+    page.wait("[...marks.values()].filter(mark => mark[1] === 'start').length === 2")
 
 
 def test_page_hides_names_from_clients_without_the_right(start, origin, page, tmp_path):

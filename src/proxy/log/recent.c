@@ -48,6 +48,9 @@ void recent_note(struct recent *recent, const struct request *r)
     item->result = request_result_name(r->result);
     item->reason = r->reason != NULL ? r->reason : "";
     item->source = request_source_name(r);
+    const char *error = r->err != ERR_OK ? error_row(r->err)->s3_code : r->origin_error;
+    copy_text(item->error, sizeof(item->error), span_from_cstr(error != NULL ? error : ""));
+    item->why = origin_why(r->err) != NULL ? origin_why(r->err) : "";
     item->status = r->status;
     item->bytes = http_reply_body_bytes(r->x);
     memcpy(item->id, r->id, sizeof(item->id));

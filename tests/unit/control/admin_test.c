@@ -229,6 +229,9 @@ Test(admin, unix_socket_is_private_and_replaces_a_dead_one)
     cr_assert_eq(admin_client_get(address, "/version", 5000, &status, &body), ERR_OK);
     cr_assert_eq(status, 200);
     cr_assert_not_null(strstr(buf_cstr(&body), "\"listen\":[\"127.0.0.1:9000\",\"unix:/x\"]"));
+    cr_assert_eq(strstr(buf_cstr(&body), "\"pod\":null,") == NULL,
+                 getenv("KUBERNETES_SERVICE_HOST") != NULL);
+    cr_assert_not_null(strstr(buf_cstr(&body), "\"origin\":\"\","));
     cr_assert_eq(admin_client_get(address, "/api/v1/config", 5000, &status, &body), ERR_OK);
     cr_assert_eq(status, 200);
 
