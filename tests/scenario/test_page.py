@@ -202,8 +202,8 @@ CROWDED = """[...document.querySelectorAll('svg')].flatMap(svg => {
         texts.slice(i + 1).some(([u, b]) => a.left < b.right && b.left < a.right &&
             a.top + 2 < b.bottom && b.top + 2 < a.bottom)).map(([t]) => t.textContent); })"""
 
-# Gives the page a made-up history of two busy hours with a few events.
-BUSY = """(() => {
+# Gives the page made-up numbers: two busy hours with a few events, and totals that fit them.
+BUSY = """(async () => {
     const last = Math.floor(Date.now() / 5000) * 5, steps = 1440, first = last - 5 * (steps - 1);
     const wave = (i, length, phase) => 0.5 + 0.5 * Math.sin(2 * Math.PI * (i / length + phase));
     const at = (f) => ({ unit: '', values: Array.from({ length: steps },
@@ -230,6 +230,31 @@ BUSY = """(() => {
         [first + 5000, 'origin-down', 'the origin does not answer', true],
         [first + 5400, 'origin-up', 'the origin answers again', false],
         [first + 6300, 'disk-full', 'the file system of the cache is full', true]] });
+    const s = await (await fetch('api/v1/summary')).json(), c = s.counters;
+    const add = (name, n) => { c[name] = (c[name] || 0) + n; };
+    samples = [];
+    for (let second = 0; second < 60; second++) {
+        s.uptime_s = 93600 + second;
+        s.time = last;
+        add('response_bytes_memory', second ? 1.1e9 : 41e12);
+        add('response_bytes_disk', second ? 2.3e9 : 88e12);
+        add('response_bytes_origin', second ? 2e7 : 4.2e12);
+        add('origin_received_bytes', second ? 2e7 : 4.3e12);
+        s.requests = { 200: 3e7 + 900 * second, 206: 2e8 + 2400 * second, 503: 2480 };
+        s.origin = { 206: 4e6 + 27 * second };
+        s.histograms.first_byte_hit.counts[1] += second ? 3000 : 2e8;
+        s.histograms.first_byte_hit.counts[4] += 40;
+        s.histograms.first_byte_miss.counts[8] += 20;
+        s.histograms.first_byte_miss.counts[9] += second ? 3 : 9e5;
+        take(s);
+    }
+    Object.assign(c, { cache_capacity_bytes: 9e11, cache_bytes: 8.9e11, cache_held_bytes: 8.4e11,
+        cache_objects: 184320, cache_blocks: 801000, http_inflight: 64, fills_inflight: 3,
+        origin_errors_connect: 2480, origin_retries: 900, evicted_bytes_capacity: 3e10 });
+    Object.assign(s, { uptime_s: 93660, bypass: { list: 1200, method: 310 }, savings: {
+        bytes: 1.29e14, requests: 226000000, cost_bytes: 0, cost_requests: 90.4, wait_s: 2.1e7,
+        miss_s: 0.12 } });
+    take(s);
 })()"""
 
 
@@ -352,6 +377,7 @@ def test_page_draws_two_hours_with_axes_values_and_events(start, origin, page):
     take_shots(page, "empty")
     page.value("source.close(), source = { addEventListener() {}, close() {} }, heardAt = 1e12")
     page.value(BUSY)
+    assert page.value("document.getElementById('span').value") == "7200"
     take_shots(page, "busy")
     for span, labels in (("7200", 3), ("1800", 2), ("600", 2)):
         page.value(
