@@ -11,6 +11,7 @@ install(FILES ${CMAKE_SOURCE_DIR}/deploy/systemd/forebay.service
 install(FILES ${here}/copyright DESTINATION share/doc/forebay)
 install(FILES ${CMAKE_SOURCE_DIR}/deploy/prometheus/forebay.rules.yaml
               ${CMAKE_SOURCE_DIR}/deploy/grafana/forebay.json
+              ${CMAKE_SOURCE_DIR}/deploy/systemd/other-disk.conf
         DESTINATION share/doc/forebay/examples)
 install(FILES ${CMAKE_SOURCE_DIR}/deploy/seccomp/forebay.json DESTINATION share/forebay/seccomp)
 install(PROGRAMS ${CMAKE_SOURCE_DIR}/deploy/slurm/prolog.sh

@@ -13,6 +13,7 @@ A comment in front of each block says what it is, and so what test_pages.py does
     output         console: the command's output is what follows it
     shown          console: commands with remarks; what they name is there
     said           text: what a test says of it
+    python: NAME   python: a test runs it beside a server
     theirs         yaml: a file of another program, not judged
 """
 

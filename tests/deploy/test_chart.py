@@ -167,6 +167,8 @@ def test_kustomize_gives_a_job_the_sidecar_of_the_chart(artefacts):
         job["containers"][0]["envFrom"][0]["configMapRef"]["name"]
         == charts.one(objects, "ConfigMap")["metadata"]["name"]
     )
+    # The job's calls to other services of AWS would take them.
+    assert not [name for name in charts.one(objects, "ConfigMap")["data"] if "KEY" in name]
     given = charts.one(charts.render(charts.values("daemonset"), namespace="forebay"), "DaemonSet")[
         "spec"
     ]["template"]["spec"]

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+from pathlib import Path
 
 import charts
 import policy
@@ -52,6 +53,7 @@ def test_only_what_there_is_is_named(loaded):
         "env": [{"name": name, "value": value} for name, value in server["environment"].items()],
     }
     assert policy.unknown(container) == []
+    assert (Path(server["build"]["context"]) / "Dockerfile").samefile(ROOT / "Dockerfile")
     probe = server["healthcheck"]["test"]
     assert probe[:2] == ["CMD", "/usr/bin/forebay"] and policy.unknown({"args": probe[2:]}) == []
     assert (

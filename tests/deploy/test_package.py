@@ -180,6 +180,19 @@ def test_units_are_tight():
     assert complaints(UNITS / "forebay.service", UNITS / "forebay.socket") == []
 
 
+def test_drop_in_for_another_disk_is_one(tmp_path):
+    """systemd reads it with the unit. The user, the mount and the cache are those of its head."""
+    shutil.copy(UNITS / "forebay.service", tmp_path)
+    (tmp_path / "forebay.service.d").mkdir()
+    drop_in = tmp_path / "forebay.service.d/other-disk.conf"
+    shutil.copy(UNITS / "other-disk.conf", drop_in)
+    assert complaints(tmp_path / "forebay.service") == []
+    text = drop_in.read_text()
+    assert "useradd --system" in text and text.count("/nvme/forebay") == 5
+    drop_in.write_text(text.replace("ReadWritePaths=", "ReadWritePath="))
+    assert any("ReadWritePath" in line for line in complaints(tmp_path / "forebay.service"))
+
+
 def test_unknown_words_in_units_are_seen(tmp_path):
     """Tests the judge with unknown words."""
     for name, word in (

@@ -14,6 +14,7 @@ import shlex
 import shutil
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import charts
@@ -51,6 +52,7 @@ def test_each_block_says_what_it_is(page):
         "output": "console",
         "shown": "console",
         "said": "text",
+        "python": "python",
         "theirs": "yaml",
     }
     assert [b.text[:60] for b in pages.blocks(page) if languages.get(b.kind) != b.language] == []
@@ -147,6 +149,22 @@ def test_laptop(laptop):
     said = laptop("server")
     assert "shard-3.tar" in said and re.search(r"^100.0 %.*4 of 4 objects", said, re.M), said
     assert re.search(r"^ *state +ready", said, re.M), said
+
+
+def test_a_notebook_takes_the_variables_of_a_running_server(tmp_path):
+    (block,) = of_kind("python")
+    (tmp_path / "tree").mkdir()
+    server = Forebay(tmp_path / "server", f"dir:{tmp_path / 'tree'}").start()
+    folder = str(Path(binary()).resolve().parent)
+    environment = {
+        "PATH": f"{folder}:/usr/bin:/bin",
+        "FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}",
+    }
+    names = "AWS_ENDPOINT_URL_S3", "AWS_ACCESS_KEY_ID"
+    text = block.text + "".join(f"print(os.environ['{name}'])\n" for name in names)
+    said = made(sys.executable, "-c", text, env=environment)
+    server.stop()
+    assert said.split() == [f"http://127.0.0.1:{server.port}", "any"]
 
 
 def test_an_older_cache_is_emptied_as_the_page_says(laptop, tmp_path):
