@@ -20,6 +20,7 @@
 #include "base/version.h"
 #include "cli/client/command_client.h"
 #include "cli/client/command_probe.h"
+#include "cli/client/command_screen.h"
 #include "cli/client/command_server.h"
 #include "commands/commands.h"
 #include "loop/loop.h"
@@ -659,8 +660,8 @@ int command_bench(int argc, char **argv)
         if (!commands_common()->is_json) {
             render(b);
         }
-        int printed = commands_print_result(&b->out);
-        code = commands_result(code == EXIT_CODE_OK ? printed : code, result_of(b));
+        command_screen_print(2, "%s", buf_cstr(&b->out));
+        code = commands_result(code, result_of(b));
     }
     config_free(b->config);
     buf_done(&b->out);

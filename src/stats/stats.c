@@ -331,11 +331,6 @@ static void render_series(struct buf *out, const struct row *row, const char *su
     buf_append_cstr(out, has_label || le != NULL ? "}" : "");
 }
 
-void stats_series(enum counter c, struct buf *out)
-{
-    render_series(out, row_of_counter(c), "", NULL);
-}
-
 static void render_histogram(struct buf *out, const struct row *row)
 {
     struct stats_histogram_sum all;

@@ -69,6 +69,7 @@ SAVINGS = {
     "wait_s": (float, type(None)),
     "miss_s": (float, type(None)),
 }
+TOP_ROW = {"name": str, "requests": int, "requests_per_s": float, "hits": int, "bytes": int}
 PIN = {"type": str, "uri": str, "prefix": bool, "ends_in_s": (int, type(None))}
 PINS = {
     **RESULT,
@@ -144,7 +145,9 @@ SHAPES = {
             "first_byte_p99_s": float,
             "evicted_blocks_per_s": float,
             "requests_inflight": float,
-            "changes_per_s": dict,
+            "keys": [TOP_ROW],
+            "buckets": [TOP_ROW],
+            "reasons": [{"name": str, "requests": int, "requests_per_s": float, "remedy": str}],
         }
     },
     "log": {

@@ -315,10 +315,25 @@ def test_top_is_one_frame_where_there_is_no_terminal(forebay, origin):
         and "hit%" in text
         and "cache [" in text
     )
-    child = Follower(forebay, "log")  # a row that changes
-    changes = ask(forebay, "top", "--once")[-1]["changes_per_s"]
-    assert all(isinstance(value, float) for value in changes.values())
-    child.end()
+    result = ask(forebay, "top", "--once")[-1]
+    assert [(row["name"], row["requests"], row["hits"]) for row in result["buckets"]] == [
+        ("bkt", 2, 1)
+    ]
+    assert result["keys"] == [] and result["reasons"] == []
+
+
+def test_top_shows_the_rest_where_keys_are_not_counted(start):
+    """A server counts keys for three clients at once. The next one still gets figures."""
+    server = start()
+    held = [Follower(server, "top", "keys", "--json", "-i", "3600") for _ in range(3)]
+    env = {**os.environ, "FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"}
+    told = subprocess.run(
+        [binary(), *PATIENT, "top", "--once"], env=env, capture_output=True, text=True
+    )
+    assert told.returncode == 0 and "too many clients" in told.stderr, told
+    assert "cache [" in told.stdout and "key, since" not in told.stdout
+    for one in held:
+        one.end()
 
 
 # --- scrub (what it finds: test_store.py) ---------------------------------------------------------

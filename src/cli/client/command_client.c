@@ -131,7 +131,7 @@ int command_client_delete(struct command_client *client, const char *path, json_
 
 #define SILENCE_MAX_MS 20000u // a server without news sends an empty line more often
 
-static volatile sig_atomic_t is_interrupted;
+static volatile sig_atomic_t is_interrupted, is_resized;
 
 static void on_interrupt(int number)
 {
@@ -139,10 +139,19 @@ static void on_interrupt(int number)
     is_interrupted = 1;
 }
 
-// Lets SIGINT and SIGTERM interrupt recv(2) with EINTR. The same signal a second time ends the
-// process.
+static void on_resize(int number)
+{
+    (void)number;
+    is_resized = 1;
+}
+
+// Lets SIGWINCH, SIGINT and SIGTERM interrupt recv(2) with EINTR. The same signal a second time
+// ends the process.
 static void catch_interrupts(void)
 {
+    struct sigaction resize = {.sa_handler = on_resize};
+    sigemptyset(&resize.sa_mask);
+    check(sigaction(SIGWINCH, &resize, NULL) == 0);
     struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND};
     sigemptyset(&action.sa_mask);
     check(sigaction(SIGINT, &action, NULL) == 0 && sigaction(SIGTERM, &action, NULL) == 0);
@@ -156,10 +165,12 @@ bool command_client_wait(uint64_t ms)
     (void)sigemptyset(&interrupts);
     (void)sigaddset(&interrupts, SIGINT);
     (void)sigaddset(&interrupts, SIGTERM);
+    (void)sigaddset(&interrupts, SIGWINCH);
     check(sigprocmask(SIG_BLOCK, &interrupts, &waiting) ==
           0); // so that a signal does not interrupt a request
     (void)sigdelset(&waiting, SIGINT);
     (void)sigdelset(&waiting, SIGTERM);
+    (void)sigdelset(&waiting, SIGWINCH);
     catch_interrupts();
     (void)ppoll(NULL, 0, &time, &waiting);
     return is_interrupted == 0;
@@ -173,7 +184,9 @@ struct following {
 static bool on_followed(void *ctx, struct span line)
 {
     const struct following *f = ctx;
-    return is_interrupted == 0 && (line.len == 0 || f->on_line(f->ctx, line));
+    bool has_news = line.len > 0 || is_resized != 0;
+    is_resized = 0;
+    return is_interrupted == 0 && (!has_news || f->on_line(f->ctx, line));
 }
 
 int command_client_follow(struct command_client *client, const char *path,

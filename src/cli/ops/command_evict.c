@@ -7,11 +7,13 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/client/command_screen.h"
 #include "s3/s3.h"
 
 #define BATCH_MAX 500u           // objects in one call
 #define BATCH_BYTES (128u << 10) // bytes of the names in one call
 #define URI_MAX_BYTES 4096u
+#define LINE_MAX_BYTES 32768u
 
 struct evict {
     struct command_client client;
@@ -28,11 +30,15 @@ struct evict {
 static void tell(struct evict *e, const char *uri, uint64_t bytes, bool ok, const char *why)
 {
     if (!e->client.is_json) {
-        printf("%s %10s  %s\n",
-               !ok          ? "FAILED "
-               : e->dry_run ? "would  "
-                            : "evicted",
-               command_bytes((double)bytes), command_client_visible(uri));
+        struct buf line;
+        buf_init(&line, LINE_MAX_BYTES);
+        buf_printf(&line, "%s %10s  ",
+                   !ok          ? "FAILED "
+                   : e->dry_run ? "would  "
+                                : "evicted",
+                   command_bytes((double)bytes));
+        command_screen_row_named(&line, command_client_visible(uri));
+        buf_done(&line);
     }
     json_t *item =
         json_pack("{s:s, s:b, s:I}", "uri", uri, "ok", ok, "cached_bytes", (json_int_t)bytes);
@@ -186,12 +192,12 @@ int command_evict(int argc, char **argv)
         code = EXIT_CODE_PARTLY;
     }
     if (!e.client.is_json && code != EXIT_CODE_USAGE) {
-        printf("%s%llu objects, %s%s%s\n", e.dry_run ? "would evict " : "evicted ",
-               (unsigned long long)e.objects, command_bytes((double)e.bytes),
-               e.buckets > 0 ? ", and whole buckets" : "",
-               e.dry_run || e.objects + e.buckets == 0
-                   ? ""
-                   : ": their room on disk goes to what is stored next");
+        command_screen_print(2, "%s%llu objects, %s%s%s\n", e.dry_run ? "would evict " : "evicted ",
+                             (unsigned long long)e.objects, command_bytes((double)e.bytes),
+                             e.buckets > 0 ? ", and whole buckets" : "",
+                             e.dry_run || e.objects + e.buckets == 0
+                                 ? ""
+                                 : ": their room on disk goes to what is stored next");
     }
     json_decref(e.batch);
     buf_done(&e.path);

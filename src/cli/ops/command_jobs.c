@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/client/command_screen.h"
+
 static int list_jobs(struct command_client *client)
 {
     json_t *answer = NULL;
@@ -15,9 +17,10 @@ static int list_jobs(struct command_client *client)
         char line[512];
         command_warm_line(job, line, sizeof(line));
         if (!client->is_json) {
-            printf("%llu  %-9s %s  %s %s\n", (unsigned long long)command_client_u64(job, "id"),
-                   command_client_text(job, "state"), line, command_client_text(job, "kind"),
-                   command_client_visible(command_client_text(job, "what")));
+            command_screen_print(
+                4, "%llu  %-9s %s %s: %s\n", (unsigned long long)command_client_u64(job, "id"),
+                command_client_text(job, "state"), command_client_text(job, "kind"),
+                command_client_visible(command_client_text(job, "what")), line);
             const char *first =
                 json_string_value(json_array_get(json_object_get(job, "failures"), 0));
             if (first != NULL) {

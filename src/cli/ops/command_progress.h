@@ -16,8 +16,8 @@ struct command_progress {
 
 // Asks for the state until the task ends. *state is the last state seen. The caller owns it before
 // and after the call. Without -q it shows progress on stderr: on a terminal one line that changes,
-// otherwise a line every five seconds. With --json it also prints lines of type "progress". Returns
-// an exit code.
+// otherwise a line after 5 s, 10 s and so on, at last one a minute. With --json it also prints
+// lines of type "progress". Returns an exit code.
 int command_progress_follow(struct command_client *client, const struct command_progress *progress,
                             json_t **state);
 

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/client/command_screen.h"
 #include "config/config.h"
 
 static bool is_state(const json_t *scrub, const char *state)
@@ -66,13 +67,15 @@ static void report(const struct command_client *client, const json_t *scrub)
         return;
     }
     describe(scrub, text, sizeof(text));
-    printf("%s: %s\n", command_client_text(scrub, "state"), text);
+    command_screen_print(2, "%s: %s\n", command_client_text(scrub, "state"), text);
     if (command_client_u64(scrub, "segments_left_out") > 0) {
-        printf("%llu segments were left out: they are still written to, or went meanwhile\n",
-               (unsigned long long)command_client_u64(scrub, "segments_left_out"));
+        command_screen_print(
+            2, "%llu segments were left out: they are still written to, or went meanwhile\n",
+            (unsigned long long)command_client_u64(scrub, "segments_left_out"));
     }
     if (command_client_u64(scrub, "bad_runs") > 0) {
-        printf("what was bad is dropped and will be fetched again: look at the disk (dmesg, "
+        command_screen_print(
+            2, "what was bad is dropped and will be fetched again: look at the disk (dmesg, "
                "smartctl)\n");
     }
 }

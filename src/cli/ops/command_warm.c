@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/client/command_screen.h"
 #include "cli/ops/command_warm.h"
 #include "config/config.h"
 #include "s3/s3.h"
@@ -78,9 +79,16 @@ static void tell_missing(struct warm *w, const char *uri, const char *range, uin
         return;
     }
     if (!w->client.is_json) {
-        printf("would fetch %10s  %s%s%s\n",
-               bytes == UINT64_MAX ? "?" : command_bytes((double)bytes),
-               command_client_visible(uri), range != NULL ? " " : "", range != NULL ? range : "");
+        struct buf line, name;
+        buf_init(&line, PATH_MAX_BYTES);
+        buf_init(&name, PATH_MAX_BYTES);
+        buf_printf(&line, "would fetch %10s  ",
+                   bytes == UINT64_MAX ? "?" : command_bytes((double)bytes));
+        buf_printf(&name, "%s%s%s", command_client_visible(uri), range != NULL ? " " : "",
+                   range != NULL ? range : "");
+        command_screen_row_named(&line, buf_cstr(&name));
+        buf_done(&line);
+        buf_done(&name);
     }
     json_t *item = json_pack("{s:s, s:s*, s:o}", "uri", uri, "range", range, "missing_bytes",
                              bytes == UINT64_MAX ? json_null() : json_integer((json_int_t)bytes));
@@ -282,15 +290,16 @@ static int end_check(struct warm *w)
     double part = command_warm_share(count);
     if (!w->client.is_json && w->is_dry_run) {
         uint64_t missing = count->bytes - min_u64(count->bytes, count->bytes_done);
-        printf("would fetch %s of %s, of %llu of %llu objects\n", command_bytes((double)missing),
-               command_bytes((double)count->bytes),
-               (unsigned long long)(count->objects - count->objects_done),
-               (unsigned long long)count->objects);
+        command_screen_print(2, "would fetch %s of %s, of %llu of %llu objects\n",
+                             command_bytes((double)missing), command_bytes((double)count->bytes),
+                             (unsigned long long)(count->objects - count->objects_done),
+                             (unsigned long long)count->objects);
     } else if (!w->client.is_json) {
-        printf("%s of %s are cached (%.1f %%), %llu of %llu objects as a whole\n",
-               command_bytes((double)count->bytes_done), command_bytes((double)count->bytes),
-               100 * part, (unsigned long long)count->objects_done,
-               (unsigned long long)count->objects);
+        command_screen_print(2, "%s of %s are cached (%.1f %%), %llu of %llu objects as a whole\n",
+                             command_bytes((double)count->bytes_done),
+                             command_bytes((double)count->bytes), 100 * part,
+                             (unsigned long long)count->objects_done,
+                             (unsigned long long)count->objects);
     }
     bool is_short = count->empty > 0 || (!w->is_dry_run && part + 1e-9 < w->least);
     int code = !is_short                                 ? EXIT_CODE_OK

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/client/command_screen.h"
 #include "cli/ops/command_progress.h"
 
 static double share_of(const json_t *job)
@@ -33,15 +34,16 @@ void command_warm_line(const json_t *job, char *ret_text, size_t size)
     const char *waits = command_client_text(job, "waits_text"); // "": the job does not wait
     bool has_eta =
         command_client_bool(job, "counted") && json_is_number(json_object_get(job, "eta_s"));
-    (void)snprintf(ret_text, size, "%5.1f %%  %s of %s%s, %llu of %llu objects, %s/s%s%s%s%s",
-                   100 * share_of(job), command_bytes(command_client_double(job, "bytes_done")),
+    (void)snprintf(ret_text, size, "%5.1f %%%s%s%s%s, %s/s, %s of %s%s, %llu of %llu objects",
+                   100 * share_of(job), waits[0] != '\0' ? ", waits: " : "", waits,
+                   has_eta ? ", left " : "",
+                   has_eta ? command_time(command_client_double(job, "eta_s")) : "",
+                   command_bytes(command_client_double(job, "rate")),
+                   command_bytes(command_client_double(job, "bytes_done")),
                    command_bytes(command_client_double(job, "bytes")),
                    command_client_bool(job, "counted") ? "" : " so far",
                    (unsigned long long)command_client_u64(job, "objects_done"),
-                   (unsigned long long)command_client_u64(job, "objects"),
-                   command_bytes(command_client_double(job, "rate")), has_eta ? ", left " : "",
-                   has_eta ? command_time(command_client_double(job, "eta_s")) : "",
-                   waits[0] != '\0' ? ", waits: " : "", waits);
+                   (unsigned long long)command_client_u64(job, "objects"));
 }
 
 static json_t *describe(const json_t *job, char *ret_text, size_t size)
@@ -120,10 +122,11 @@ int command_warm_follow(struct command_client *client, uint64_t id, double least
         code = judge(client, job, least);
         command_warm_line(job, line, sizeof(line));
         if (!client->is_json) {
-            printf("%s; %llu were cached or on their way before, %llu failed, %llu not kept\n",
-                   line, (unsigned long long)command_client_u64(job, "objects_cached"),
-                   (unsigned long long)command_client_u64(job, "objects_failed"),
-                   (unsigned long long)command_client_u64(job, "objects_refused"));
+            command_screen_print(
+                2, "%s; %llu were cached or on their way before, %llu failed, %llu not kept\n",
+                line, (unsigned long long)command_client_u64(job, "objects_cached"),
+                (unsigned long long)command_client_u64(job, "objects_failed"),
+                (unsigned long long)command_client_u64(job, "objects_refused"));
         }
     }
     return commands_result(code, job);

@@ -6,9 +6,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+#include "cli/client/command_screen.h"
 
 #define FIELDS_MAX 64u
 #define FIELD_NAME_MAX 64u
+#define LINE_MAX_BYTES 65536u
+#define WIDE_COLUMNS 110u  // a terminal of this width gets all columns
+#define NARROW_COLUMNS 72u // a narrower one gets neither time nor size
+#define NAME_COLUMNS 16u   // least room for the key
 
 struct log {
     struct command_entries entries;
@@ -16,64 +23,89 @@ struct log {
     unsigned field_count;
 };
 
-static void print_field(const json_t *entry, struct span name)
+static void append_field(struct buf *line, const json_t *entry, struct span name)
 {
     char word[FIELD_NAME_MAX];
     (void)snprintf(word, sizeof(word), "%.*s", (int)min_u64(name.len, sizeof(word) - 1), name.ptr);
     const json_t *value = json_object_get(entry, word);
     if (value == NULL || json_is_string(value)) {
-        printf("%s", value != NULL ? command_client_shown(entry, word) : "-");
+        buf_append_cstr(line, value != NULL ? command_client_shown(entry, word) : "-");
         return;
     }
     char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(12));
-    printf("%s", text != NULL ? command_client_visible(text) : "-");
+    buf_append_cstr(line, text != NULL ? command_client_visible(text) : "-");
     free(text);
 }
 
-static void print_fields(const struct log *log, const json_t *entry)
+static void append_fields(const struct log *log, const json_t *entry, struct buf *line)
 {
     for (unsigned i = 0; i < log->field_count; i++) {
-        printf("%s", i > 0 ? "\t" : "");
-        print_field(entry, log->fields[i]);
+        buf_append_cstr(line, i > 0 ? "\t" : "");
+        append_field(line, entry, log->fields[i]);
     }
-    printf("\n");
 }
 
-static void print_word(const char *before, const char *shown)
+static void append_word(struct buf *line, const char *before, const char *shown)
 {
     if (shown[0] != '\0') {
-        printf("%s%s", before, shown);
+        buf_printf(line, "%s%s", before, shown);
     }
 }
 
-// Prints an entry in the form of access_log.format: text.
-static void print_entry(const json_t *entry)
+// Appends an entry in the form of access_log.format: text. A narrow terminal gets fewer columns:
+// first the time to the first byte goes, and the operation of plain reads, then time and size.
+static void append_entry(const json_t *entry, unsigned columns, struct buf *line)
 {
-    const char *ts = command_client_text(entry, "ts"),
+    bool is_wide = columns == 0 || columns >= WIDE_COLUMNS;
+    bool is_narrow = columns > 0 && columns < NARROW_COLUMNS;
+    const char *ts = command_client_text(entry, "ts"), *op = command_client_text(entry, "op"),
                *result = command_client_text(entry, "result");
-    printf("%.8s %3llu %-11s %10s %8.1f ms %8.1f ms", strlen(ts) > 19 ? ts + 11 : "-",
-           (unsigned long long)command_client_u64(entry, "status"),
-           result[0] != '\0' ? command_client_visible(result) : "-",
-           command_bytes(command_client_double(entry, "bytes")),
-           command_client_double(entry, "ttfb_ms"), command_client_double(entry, "total_ms"));
-    print_word(" ", command_client_shown(entry, "op"));
-    print_word(" ", command_client_shown(entry, "bucket"));
-    print_word("/", command_client_shown(entry, "key"));
-    print_word(" ", command_client_shown(entry, "range"));
-    print_word(" ", command_client_shown(entry, "error"));
-    print_word(" why=", command_client_shown(entry, "why"));
-    print_word(" reason=", command_client_shown(entry, "reason"));
-    printf("\n");
+    if (!is_narrow) {
+        buf_printf(line, "%.8s ", strlen(ts) > 19 ? ts + 11 : "-");
+    }
+    buf_printf(line, "%3llu %-11s", (unsigned long long)command_client_u64(entry, "status"),
+               result[0] != '\0' ? command_client_visible(result) : "-");
+    if (!is_narrow) {
+        buf_printf(line, " %10s", command_bytes(command_client_double(entry, "bytes")));
+    }
+    if (is_wide) {
+        buf_printf(line, " %8.1f ms", command_client_double(entry, "ttfb_ms"));
+    }
+    buf_printf(line, " %8.1f ms", command_client_double(entry, "total_ms"));
+    if (is_wide || strcmp(op, "GetObject") != 0) {
+        append_word(line, " ", command_client_shown(entry, "op"));
+    }
+    struct buf name, tail;
+    buf_init(&name, LINE_MAX_BYTES);
+    buf_init(&tail, LINE_MAX_BYTES);
+    append_word(&name, "", command_client_shown(entry, "bucket"));
+    append_word(&name, "/", command_client_shown(entry, "key"));
+    append_word(&tail, " ", command_client_shown(entry, "range"));
+    append_word(&tail, " ", command_client_shown(entry, "error"));
+    append_word(&tail, " why=", command_client_shown(entry, "why"));
+    append_word(&tail, " reason=", command_client_shown(entry, "reason"));
+    unsigned used =
+        command_screen_width(buf_span(line)) + 1 + command_screen_width(buf_span(&tail));
+    unsigned room = columns > used + NAME_COLUMNS ? columns - used : NAME_COLUMNS;
+    buf_append_cstr(line, name.len > 0 ? " " : "");
+    command_screen_append_end(line, buf_span(&name), columns > 0 ? room : UINT_MAX);
+    buf_append_span(line, buf_span(&tail));
+    buf_done(&name);
+    buf_done(&tail);
 }
 
 static void print(void *ctx, const json_t *entry)
 {
     const struct log *log = ctx;
+    struct buf line;
+    buf_init(&line, LINE_MAX_BYTES);
     if (log->field_count > 0) {
-        print_fields(log, entry);
+        append_fields(log, entry, &line);
     } else {
-        print_entry(entry);
+        append_entry(entry, command_screen_columns(STDOUT_FILENO), &line);
     }
+    command_screen_row(buf_span(&line));
+    buf_done(&line);
 }
 
 static bool read_fields(const char *text, struct log *log)

@@ -6,11 +6,14 @@
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "cli/client/command_screen.h"
 #include "stats/stats.h"
 
 #define INTERVAL_MAX_S 86400u
 #define HEAD_EVERY 20u // lines between two headings
+#define LINE_MAX_BYTES 1024u
 #define MIB (1.0 / 1048576)
 
 // Returns the quantile `q` of the times to the first byte. It is the upper bound of a bucket,
@@ -44,16 +47,18 @@ void command_stats_figures(const struct command_sample *from, const struct comma
     double seconds = to->time > from->time ? to->time - from->time : 1;
 #define RATE(row) ((to->value[COUNTER_##row] - from->value[COUNTER_##row]) / seconds)
     const struct command_figure figures[COMMAND_FIGURES] = {
-        {"req/s", "requests_per_s", (to->requests - from->requests) / seconds, 1},
-        {"hit%", "hit_ratio", share(to->hits - from->hits, to->reads - from->reads), 100},
-        {"mem MiB/s", "memory_bytes_per_s", RATE(response_bytes_memory), MIB},
-        {"disk MiB/s", "disk_bytes_per_s", RATE(response_bytes_disk), MIB},
-        {"origin MiB/s", "origin_bytes_per_s", RATE(response_bytes_origin), MIB},
-        {"fetch MiB/s", "fetched_bytes_per_s", RATE(origin_received_bytes), MIB},
-        {"p50 ms", "first_byte_p50_s", quantile(from, to, 0.5), 1000},
-        {"p99 ms", "first_byte_p99_s", quantile(from, to, 0.99), 1000},
-        {"evict/s", "evicted_blocks_per_s", RATE(evicted_blocks_capacity), 1},
-        {"inflight", "requests_inflight", to->value[COUNTER_http_inflight], 1},
+        {"req/s", "requests_per_s", (to->requests - from->requests) / seconds, 1, "requests", "/s"},
+        {"hit%", "hit_ratio", share(to->hits - from->hits, to->reads - from->reads), 100, "hits",
+         "%"},
+        {"mem MiB/s", "memory_bytes_per_s", RATE(response_bytes_memory), MIB, "memory", "MiB/s"},
+        {"disk MiB/s", "disk_bytes_per_s", RATE(response_bytes_disk), MIB, "disk", "MiB/s"},
+        {"origin MiB/s", "origin_bytes_per_s", RATE(response_bytes_origin), MIB, "origin", "MiB/s"},
+        {"fetch MiB/s", "fetched_bytes_per_s", RATE(origin_received_bytes), MIB, "fetched",
+         "MiB/s"},
+        {"p50 ms", "first_byte_p50_s", quantile(from, to, 0.5), 1000, "p50", "ms"},
+        {"p99 ms", "first_byte_p99_s", quantile(from, to, 0.99), 1000, "p99", "ms"},
+        {"evict/s", "evicted_blocks_per_s", RATE(evicted_blocks_capacity), 1, "evicted", "/s"},
+        {"inflight", "requests_inflight", to->value[COUNTER_http_inflight], 1, "in flight", ""},
     };
 #undef RATE
     memcpy(ret_figures, figures, sizeof(figures));
@@ -104,25 +109,72 @@ int command_stats_take(struct command_client *client, struct command_sample *ret
 
 // --- lines ---------------------------------------------------------------------------------------
 
+// The last heading: its figures, as bits, and the lines below it.
+struct heading {
+    unsigned shown, lines;
+};
+
+// Returns the set of figures that fit in `columns`, as bits. Leaves out the least important first.
+static unsigned shown_in(const struct command_figure figures[COMMAND_FIGURES], unsigned columns)
+{
+    // evicted, fetched, in flight, memory, disk, origin, p50
+    static const unsigned char least_first[] = {8, 5, 9, 2, 3, 4, 6};
+    unsigned shown = (1u << COMMAND_FIGURES) - 1, width = 0;
+    for (unsigned i = 0; i < COMMAND_FIGURES; i++) {
+        width += (unsigned)strlen(figures[i].title) + 2;
+    }
+    for (unsigned n = 0; n < ARRAY_LEN(least_first) && columns > 0 && width > columns + 1; n++) {
+        shown &= ~(1u << least_first[n]);
+        width -= (unsigned)strlen(figures[least_first[n]].title) + 2;
+    }
+    return shown;
+}
+
+// Prints the titles, or the values, of the shown figures.
+static void print_line(const struct command_figure figures[COMMAND_FIGURES], unsigned shown,
+                       bool is_head)
+{
+    struct buf line;
+    buf_init(&line, LINE_MAX_BYTES);
+    for (unsigned i = 0; i < COMMAND_FIGURES; i++) {
+        const struct command_figure *f = &figures[i];
+        double value = f->value * f->scale;
+        int width = (int)strlen(f->title) + 1;
+        if ((shown & 1u << i) == 0) {
+            continue;
+        }
+        buf_append_cstr(&line, line.len > 0 ? " " : "");
+        if (is_head) {
+            buf_printf(&line, "%*s", width, f->title);
+        } else {
+            buf_printf(&line, "%*.*f", width, value < 1000 ? 1 : 0, value);
+        }
+    }
+    command_screen_row(buf_span(&line));
+    buf_done(&line);
+}
+
+// Prints a line. Prints the heading again after HEAD_EVERY lines, and when the terminal has got
+// another width, so that other figures fit.
 static void print_sample(const struct command_client *client, const struct command_sample *from,
-                         const struct command_sample *to, bool has_head)
+                         const struct command_sample *to, struct heading *heading)
 {
     struct command_figure figures[COMMAND_FIGURES];
     double seconds = to->time > from->time ? to->time - from->time : 1;
     json_t *json = json_pack("{s:f, s:f}", "time", to->time, "interval_s", seconds);
     check(json != NULL);
     command_stats_figures(from, to, figures);
-    for (size_t i = 0; i < COMMAND_FIGURES && !client->is_json && has_head; i++) {
-        printf("%*s%s", (int)strlen(figures[i].title) + 1, figures[i].title,
-               i + 1 < COMMAND_FIGURES ? " " : "\n");
-    }
     for (size_t i = 0; i < COMMAND_FIGURES; i++) {
-        const struct command_figure *f = &figures[i];
-        if (!client->is_json) {
-            printf("%*.1f%s", (int)strlen(f->title) + 1, f->value * f->scale,
-                   i + 1 < COMMAND_FIGURES ? " " : "\n");
+        check(json_object_set_new(json, figures[i].field, json_real(figures[i].value)) == 0);
+    }
+    if (!client->is_json) {
+        unsigned shown = shown_in(figures, command_screen_columns(STDOUT_FILENO));
+        if (shown != heading->shown || heading->lines == HEAD_EVERY) {
+            *heading = (struct heading){.shown = shown};
+            print_line(figures, shown, true);
         }
-        check(json_object_set_new(json, f->field, json_real(f->value)) == 0);
+        heading->lines++;
+        print_line(figures, shown, false);
     }
     commands_line("item", json);
     (void)fflush(stdout); // readers want each line at once; the result reports failures
@@ -148,13 +200,14 @@ int command_stats(int argc, char **argv)
     }
     code = command_stats_take(&client, &before, NULL);
     uint64_t lines = 0;
+    struct heading heading = {0};
     for (; code == EXIT_CODE_OK && (count == 0 || lines < count); lines++) {
         (void)poll(NULL, 0, (int)(1000 * interval_s)); // a signal ends the process
         code = command_stats_take(&client, &now, NULL);
         if (code != EXIT_CODE_OK) {
             break;
         }
-        print_sample(&client, &before, &now, lines % HEAD_EVERY == 0);
+        print_sample(&client, &before, &now, &heading);
         before = now;
     }
     return command_client_end(&client, code, json_pack("{s:I}", "lines", (json_int_t)lines));

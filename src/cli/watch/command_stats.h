@@ -21,7 +21,8 @@ int command_stats_take(struct command_client *client, struct command_sample *ret
 #define COMMAND_FIGURES 10u
 struct command_figure {
     const char *title, *field;
-    double value, scale; // people see value times scale
+    double value, scale;      // people see value times scale
+    const char *label, *unit; // the title in two words
 };
 void command_stats_figures(const struct command_sample *from, const struct command_sample *to,
                            struct command_figure ret_figures[COMMAND_FIGURES]);

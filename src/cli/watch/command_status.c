@@ -2,11 +2,13 @@
 // `forebay status`: shows the state of a running server on one screen.
 #include "cli/client/command_client.h"
 
-#include <stdio.h>
 #include <string.h>
 
+#include "cli/client/command_screen.h"
 #include "stats/stats.h"
 
+#define INDENT 11u // columns before the values
+#define LINE_MAX_BYTES 4096u
 // Returns the value of a counter of counters.def in a summary.
 #define VALUE(counters, name) command_client_u64(counters, stats_name(COUNTER_##name))
 
@@ -98,19 +100,23 @@ static void print_refusals(const json_t *f)
     enum refusal why = refusal_of_word(now);
     const char *word;
     json_t *count, *counts = json_object_get(f, "unstored");
-    unsigned shown = 0;
+    struct buf line;
     if (now[0] != '\0') { // a newer server may use other words
         const struct refusal_text *row = why != REFUSAL_none ? refusal_text(why) : NULL;
-        printf("  stores   nothing now: %s%s%s%s%s\n", now, row != NULL ? ": " : "",
-               row != NULL ? row->text : "", row != NULL ? "; " : "",
-               row != NULL ? row->remedy : "");
+        command_screen_print(INDENT, "  stores   nothing now: %s%s%s%s%s\n", now,
+                             row != NULL ? ": " : "", row != NULL ? row->text : "",
+                             row != NULL ? "; " : "", row != NULL ? row->remedy : "");
     }
+    buf_init(&line, LINE_MAX_BYTES);
     json_object_foreach(counts, word, count)
     {
-        printf("%s%s %lld", shown++ == 0 ? "  unstored " : ", ", word,
-               (long long)json_integer_value(count));
+        buf_printf(&line, "%s%s %lld", line.len == 0 ? "  unstored " : ", ", word,
+                   (long long)json_integer_value(count));
     }
-    printf("%s", shown > 0 ? " since the start\n" : "");
+    if (line.len > 0) {
+        command_screen_print(INDENT, "%s since the start\n", buf_cstr(&line));
+    }
+    buf_done(&line);
 }
 
 static void print_savings(const json_t *savings)
@@ -121,10 +127,12 @@ static void print_savings(const json_t *savings)
     }
     buf_init(&worth, 256);
     command_savings_append(&worth, savings);
-    printf("  saved    %s and %llu requests of the origin\n"
-           "  worth    %s\n",
-           command_bytes(command_client_double(savings, "bytes")),
-           (unsigned long long)command_client_u64(savings, "requests"), buf_cstr(&worth));
+    command_screen_print(INDENT,
+                         "  saved    %s and %llu requests of the origin\n"
+                         "  worth    %s\n",
+                         command_bytes(command_client_double(savings, "bytes")),
+                         (unsigned long long)command_client_u64(savings, "requests"),
+                         buf_cstr(&worth));
     buf_done(&worth);
 }
 
@@ -133,34 +141,37 @@ static void print_screen(const struct command_client *client, const json_t *f)
     const json_t *degraded = json_object_get(f, "degraded");
     const char *red = commands_wants_colour() ? "\033[1;31m" : "";
     const char *plain = red[0] != '\0' ? "\033[0m" : "";
-    printf("forebay %s at %s\n", command_client_text(f, "version"), client->address);
-    printf("  state    %s, up %s\n", command_client_text(f, "reason"),
-           command_time(command_client_double(f, "uptime_s")));
-    printf("  hits     %.1f %% of bytes, %.1f %% of reads\n",
-           100 * command_client_double(f, "byte_hit_ratio"),
-           100 * command_client_double(f, "request_hit_ratio"));
-    printf("  cache    %s held of %s (%s reserved), %llu objects, %llu blocks\n",
-           command_bytes(command_client_double(f, "cache_held_bytes")),
-           command_bytes(command_client_double(f, "cache_capacity_bytes")),
-           command_bytes(command_client_double(f, "cache_reserved_bytes")),
-           (unsigned long long)command_client_u64(f, "cache_objects"),
-           (unsigned long long)command_client_u64(f, "cache_blocks"));
-    printf("  served   %s from memory, %s from disk, %s from the origin; %llu requests\n",
-           command_bytes(command_client_double(f, "served_memory_bytes")),
-           command_bytes(command_client_double(f, "served_disk_bytes")),
-           command_bytes(command_client_double(f, "served_origin_bytes")),
-           (unsigned long long)command_client_u64(f, "requests"));
-    printf("  origin   %llu requests, %s\n",
-           (unsigned long long)command_client_u64(f, "origin_requests"),
-           command_bytes(command_client_double(f, "origin_received_bytes")));
+    command_screen_print(INDENT, "forebay %s at %s\n", command_client_text(f, "version"),
+                         client->address);
+    command_screen_print(INDENT, "  state    %s, up %s\n", command_client_text(f, "reason"),
+                         command_time(command_client_double(f, "uptime_s")));
+    command_screen_print(INDENT, "  hits     %.1f %% of bytes, %.1f %% of reads\n",
+                         100 * command_client_double(f, "byte_hit_ratio"),
+                         100 * command_client_double(f, "request_hit_ratio"));
+    command_screen_print(INDENT,
+                         "  cache    %s held of %s (%s reserved), %llu objects, %llu blocks\n",
+                         command_bytes(command_client_double(f, "cache_held_bytes")),
+                         command_bytes(command_client_double(f, "cache_capacity_bytes")),
+                         command_bytes(command_client_double(f, "cache_reserved_bytes")),
+                         (unsigned long long)command_client_u64(f, "cache_objects"),
+                         (unsigned long long)command_client_u64(f, "cache_blocks"));
+    command_screen_print(
+        INDENT, "  served   %s from memory, %s from disk, %s from the origin; %llu requests\n",
+        command_bytes(command_client_double(f, "served_memory_bytes")),
+        command_bytes(command_client_double(f, "served_disk_bytes")),
+        command_bytes(command_client_double(f, "served_origin_bytes")),
+        (unsigned long long)command_client_u64(f, "requests"));
+    command_screen_print(INDENT, "  origin   %llu requests, %s\n",
+                         (unsigned long long)command_client_u64(f, "origin_requests"),
+                         command_bytes(command_client_double(f, "origin_received_bytes")));
     print_savings(json_object_get(f, "savings"));
-    printf("  now      %llu requests, %llu fills\n",
-           (unsigned long long)command_client_u64(f, "requests_inflight"),
-           (unsigned long long)command_client_u64(f, "fills_inflight"));
+    command_screen_print(INDENT, "  now      %llu requests, %llu fills\n",
+                         (unsigned long long)command_client_u64(f, "requests_inflight"),
+                         (unsigned long long)command_client_u64(f, "fills_inflight"));
     print_refusals(f);
     for (size_t i = 0; i < json_array_size(degraded); i++) {
         const char *name = json_string_value(json_array_get(degraded, i));
-        printf("  %sDEGRADED%s %s: %s\n", red, plain, name, meaning_of(name));
+        command_screen_print(INDENT, "  %sDEGRADED%s %s: %s\n", red, plain, name, meaning_of(name));
     }
 }
 

@@ -4,16 +4,22 @@
 // prints. On a terminal it shows a screen that follows the server, otherwise one result after one
 // interval.
 #include "cli/watch/command_top_rank.h"
-#include "cli/watch/command_screen.h"
-#include "cli/watch/command_stats.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+#include "cli/client/command_client.h"
+#include "cli/client/command_screen.h"
+#include "stats/stats.h"
 
 #define PATH_MAX_BYTES 16384u
 #define FRAME_MAX_BYTES (256u << 10)
-#define ROWS 26u // rows that are shown if stdout is no terminal
+#define LINE_MAX_BYTES 8192u
+#define INDENT 12u // of the second row of a reason with its remedy
+#define ROWS 26u   // rows that are shown if stdout is no terminal
 
 struct rank {
     struct command_client client;
@@ -47,37 +53,52 @@ static const struct {
     {"hops", "it came by another Forebay, while the origin does not answer"},
 };
 
-static const char *remedy_of(const char *reason)
+const char *command_top_remedy(const char *reason)
 {
     for (size_t i = 0; i < ARRAY_LEN(remedies); i++) {
         if (strcmp(remedies[i].reason, reason) == 0) {
             return remedies[i].remedy;
         }
     }
-    return "forebay explain tells it of an object";
+    enum refusal refusal = refusal_of_word(reason);
+    return refusal != REFUSAL_none ? refusal_text(refusal)->remedy
+                                   : "forebay explain tells it of an object";
 }
 
-static void render_row(const struct rank *rank, const json_t *row, struct buf *out)
+static void render_row(const struct rank *rank, const json_t *row, unsigned columns,
+                       struct buf *out)
 {
     const char *name = command_client_text(row, "name");
     double requests = command_client_double(row, "requests");
-    buf_printf(out, "%10.0f %9.1f %6.1f %11s  %s", requests,
+    uint64_t over = command_client_u64(row, "over");
+    struct buf line;
+    buf_init(&line, LINE_MAX_BYTES);
+    buf_printf(&line, "%10.0f %9.1f %6.1f %11s  ", requests,
                command_client_double(row, "requests_per_s"),
                requests > 0 ? 100 * command_client_double(row, "hits") / requests : 0.0,
-               command_bytes(command_client_double(row, "bytes")), command_client_visible(name));
-    if (strcmp(rank->by, "reasons") == 0) {
-        buf_printf(out, ": %s", remedy_of(name));
+               command_bytes(command_client_double(row, "bytes")));
+    if (over > 0) {
+        buf_printf(&line, "(%llu at most too high)  ", (unsigned long long)over);
     }
-    if (command_client_u64(row, "over") > 0) {
-        buf_printf(out, "  (%llu at most too high)",
-                   (unsigned long long)command_client_u64(row, "over"));
+    unsigned used = (unsigned)line.len;
+    if (strcmp(rank->by, "reasons") == 0) {
+        buf_printf(&line, "%s: %s", command_client_visible(name), command_top_remedy(name));
+        command_screen_wrap(out, buf_span(&line), columns, INDENT);
+    } else {
+        command_screen_append_end(&line, span_from_cstr(command_client_visible(name)),
+                                  columns == 0     ? UINT_MAX
+                                  : columns > used ? columns - used
+                                                   : 1);
+        buf_append_span(out, buf_span(&line));
     }
     buf_append_char(out, '\n');
+    buf_done(&line);
 }
 
 static void show_frame(const struct rank *rank, const json_t *answer)
 {
     const json_t *rows = json_object_get(answer, "rows");
+    unsigned columns = command_screen_columns(STDOUT_FILENO);
     struct buf out;
     buf_init(&out, FRAME_MAX_BYTES);
     buf_printf(&out, "%s by requests, of %llu in %.0f s%s\n", rank->by,
@@ -87,7 +108,7 @@ static void show_frame(const struct rank *rank, const json_t *answer)
                                                          : "");
     buf_printf(&out, "%10s %9s %6s %11s  %s\n", "requests", "now/s", "hit%", "bytes", "name");
     for (size_t i = 0; i < json_array_size(rows); i++) {
-        render_row(rank, json_array_get(rows, i), &out);
+        render_row(rank, json_array_get(rows, i), columns, &out);
     }
     command_screen_show(buf_span(&out), rank->is_screen, ROWS);
     buf_done(&out);
@@ -97,7 +118,10 @@ static bool on_line(void *ctx, struct span line)
 {
     struct rank *rank = ctx;
     json_t *answer = json_loadb(line.ptr, line.len, 0, NULL);
-    if (answer == NULL) {
+    if (answer == NULL) { // the terminal has got another size
+        if (rank->last != NULL && rank->is_screen) {
+            show_frame(rank, rank->last);
+        }
         return true;
     }
     if (!rank->client.is_json) {

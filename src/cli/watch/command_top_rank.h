@@ -10,4 +10,7 @@
 // code.
 int command_top_rank(const char *by, uint64_t interval_s, const char *where, bool is_once);
 
+// Returns what would change that requests have this reason. Borrowed.
+const char *command_top_remedy(const char *reason);
+
 #endif

@@ -5,25 +5,29 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/client/command_screen.h"
 #include "s3/s3.h"
 
 #define WHERE_MAX_BYTES 8192u
+#define PHASE_INDENT 40u // columns before the note of a phase
 
 static void print_phase(const char *name, double ms, const char *note)
 {
     if (ms > 0) {
-        printf("  %-22s %10.3f ms  %s\n", name, ms, note);
+        command_screen_print(PHASE_INDENT, "  %-22s %10.3f ms  %s\n", name, ms, note);
     }
 }
 
 static void print_checksums(const char *checksums)
 {
     if (strcmp(checksums, "unknown") == 0) {
-        printf("  %-22s sent without: the origin is asked for the next reader\n", "checksums");
+        command_screen_print(PHASE_INDENT,
+                             "  %-22s sent without: the origin is asked for the next reader\n",
+                             "checksums");
     } else if (strcmp(checksums, "none") == 0) {
-        printf("  %-22s the origin names none\n", "checksums");
+        command_screen_print(PHASE_INDENT, "  %-22s the origin names none\n", "checksums");
     } else if (checksums[0] != '\0') {
-        printf("  %-22s sent\n", "checksums");
+        command_screen_print(PHASE_INDENT, "  %-22s sent\n", "checksums");
     }
 }
 
@@ -38,13 +42,17 @@ static void print_trace(void *ctx, const json_t *entry)
     const char *range = command_client_text(entry, "range");
     const char *result = command_client_text(entry, "result");
     const char *reason = command_client_text(entry, "reason");
-    printf("%s %s %llu", command_client_visible(command_client_text(entry, "id")),
-           command_client_text(entry, "op"),
-           (unsigned long long)command_client_u64(entry, "status"));
-    printf(" s3://%s/", command_client_visible(command_client_text(entry, "bucket")));
-    printf("%s", command_client_shown(entry, "key"));
-    printf("%s%s %s%s%s\n", range[0] != '\0' ? " " : "", command_client_visible(range), result,
-           reason[0] != '\0' ? " reason=" : "", reason);
+    struct buf head;
+    buf_init(&head, WHERE_MAX_BYTES);
+    buf_printf(&head, "%s %s %llu", command_client_shown(entry, "id"),
+               command_client_text(entry, "op"),
+               (unsigned long long)command_client_u64(entry, "status"));
+    buf_printf(&head, " s3://%s/", command_client_shown(entry, "bucket"));
+    buf_printf(&head, "%s", command_client_shown(entry, "key"));
+    buf_printf(&head, "%s%s %s%s%s", range[0] != '\0' ? " " : "", command_client_visible(range),
+               result, reason[0] != '\0' ? " reason=" : "", reason);
+    command_screen_print(4, "%s\n", buf_cstr(&head));
+    buf_done(&head);
     print_checksums(command_client_text(entry, "checksums"));
     (void)snprintf(note, sizeof(note), "%llu attempts, id %.100s",
                    (unsigned long long)command_client_u64(entry, "attempts"),
