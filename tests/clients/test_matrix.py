@@ -660,7 +660,7 @@ CLIENTS = {
     "boto3 virtual-host": python_client("boto3-virtual", "boto3", main_bin),
     "python3-boto3 (apt), given `endpoint_url`": apt_boto3,
     "aws-cli v1": aws_v1,
-    "aws-cli v2 (apt), given `--endpoint-url`": aws_v2,
+    "aws-cli v2 (apt), given `aws --endpoint-url`": aws_v2,
     "s3fs (fsspec)": python_client("s3fs", "s3fs", fsspec_bin),
     "pyarrow": python_client("pyarrow", "pyarrow", main_bin),
     "polars": python_client("polars", "polars", main_bin, steps=PUT_GET),
