@@ -496,6 +496,44 @@ static void judge_addressing(struct loader *l, const char *where, enum config_ad
     }
 }
 
+static bool has_https_origin(const struct config *c)
+{
+    bool found = strncmp(c->origin_endpoint, "https://", 8) == 0;
+    for (unsigned i = 0; i < c->bucket_count; i++) {
+        const char *endpoint = c->buckets[i].endpoint;
+        found |= endpoint != NULL && strncmp(endpoint, "https://", 8) == 0;
+    }
+    return found;
+}
+
+// No message has the value, because a user may have written a password into it.
+static void finish_proxy(struct loader *l)
+{
+    const struct config *c = l->config;
+    const char *where = l->raws[SETTING_origin_proxy].where, *proxy = c->origin_proxy;
+    if (proxy == NULL) {
+        if (c->origin_proxy_auth_file != NULL) {
+            config_loader_error(l, l->raws[SETTING_origin_proxy_auth_file].where,
+                                "origin.proxy_auth_file needs origin.proxy");
+        }
+        return;
+    }
+    struct span host = span_from_cstr(proxy), scheme = SPAN("http://");
+    bool is_http = span_starts_with(host, scheme);
+    host = is_http ? (struct span){host.ptr + scheme.len, host.len - scheme.len} : host;
+    if (span_find(host, '@') < host.len) {
+        config_loader_error(l, where,
+                            "origin.proxy: user and password belong into the file of "
+                            "origin.proxy_auth_file");
+    } else if (!is_http || host.len == 0 || strcspn(host.ptr, "/?# ,") < host.len) {
+        config_loader_error(l, where, "origin.proxy is no http://HOST:PORT");
+    } else if (!has_https_origin(c)) {
+        config_loader_error(l, where,
+                            "origin.proxy is for https origins, and no origin is https: forebay "
+                            "asks http origins directly");
+    }
+}
+
 static void finish_origin(struct loader *l)
 {
     const struct config *c = l->config;
@@ -513,6 +551,7 @@ static void finish_origin(struct loader *l)
         config_loader_error(l, l->raws[SETTING_origin_ca_file].where,
                             "\"%.200s\" cannot be read: %s", c->origin_ca_file, strerror(errno));
     }
+    finish_proxy(l);
     bool files = c->credentials_access_key_file != NULL && c->credentials_secret_key_file != NULL;
     if (c->credentials_source == CONFIG_CREDENTIALS_CONFIG && !files) {
         config_loader_error(l, l->raws[SETTING_credentials_source].where,

@@ -121,7 +121,8 @@ struct config_bucket {
     const char *access_key_file; // if all three files are NULL, credentials.* applies
     const char *secret_key_file;
     const char *session_token_file;
-    const char *source; // place of the entry, "FILE:LINE:COL"
+    bool requester_pays; // the owner of Forebay's keys pays for requests
+    const char *source;  // place of the entry, "FILE:LINE:COL"
 };
 
 #define CONFIG_LIMITED_RULES_MAX 21u // how many rules may have a pin or a share

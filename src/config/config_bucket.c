@@ -52,6 +52,7 @@ enum bucket_name {
     BUCKET_ACCESS_KEY,
     BUCKET_SECRET_KEY,
     BUCKET_SESSION_TOKEN,
+    BUCKET_REQUESTER_PAYS,
     BUCKET_FIELD_COUNT
 };
 
@@ -63,7 +64,8 @@ static const char *const bucket_names[BUCKET_FIELD_COUNT] = {"name",
                                                              "credentials",
                                                              "credentials.access_key_file",
                                                              "credentials.secret_key_file",
-                                                             "credentials.session_token_file"};
+                                                             "credentials.session_token_file",
+                                                             "requester_pays"};
 
 static void parse_bucket_origin(struct entry *e, struct span value, struct config_bucket *bucket)
 {
@@ -139,6 +141,11 @@ static void parse_bucket_field(struct entry *e, struct config_bucket *bucket)
         break;
     case BUCKET_SESSION_TOKEN:
         parse_secret(e, &bucket->session_token_file);
+        break;
+    case BUCKET_REQUESTER_PAYS:
+        if (report(e, config_value_parse_choice(value, "false|true", &choice, why), why)) {
+            bucket->requester_pays = choice == 1;
+        }
         break;
     case BUCKET_FIELD_COUNT:
         unknown_field(e, bucket_names, BUCKET_FIELD_COUNT);

@@ -188,6 +188,7 @@ static void judge_origin(const struct overlap *o, const char *origin)
     } secrets[] = {{"auth.keys_file", c->auth_keys_file},
                    {"admin.token_file", c->admin_token_file},
                    {"listen_tls.key", c->listen_tls_key},
+                   {"origin.proxy_auth_file", c->origin_proxy_auth_file},
                    {"credentials.access_key_file", c->credentials_access_key_file},
                    {"credentials.secret_key_file", c->credentials_secret_key_file},
                    {"credentials.session_token_file", c->credentials_session_token_file}};

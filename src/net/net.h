@@ -30,7 +30,10 @@ struct transfer_pool_options {
     uint64_t idle_timeout_ms;       // Longest silence inside a body that we have not paused; 10 s.
     uint64_t keepalive_ms;          // A connection that was idle for longer is not reused; 4 s.
     const char *ca_file;            // File of certificate authorities. NULL: the system's.
-    bool deny_link_local;           // Refuse addresses at which clouds hand out credentials.
+    // The proxy for https URLs, "http://[USER:PASSWORD@]HOST:PORT". NULL: none. Proxies that the
+    // environment names are ignored. The text must outlive the pool.
+    const char *proxy;
+    bool deny_link_local; // Refuse addresses at which clouds hand out credentials.
     // For tests: "NAME:PORT:ADDRESS,ADDRESS" gives the addresses of NAME instead of a look-up.
     // Otherwise NULL.
     const char *names;
@@ -120,7 +123,8 @@ void transfer_cancel(struct transfer *t);
 // Returns true if the connection has carried an earlier request. Only for use in a callback.
 bool transfer_reused_connection(const struct transfer *t);
 
-// Returns how private the address of the server is; PUBLIC if unknown. Only for use in a callback.
+// Returns how private the address of the server is. PUBLIC if unknown, as behind a proxy. Only for
+// use in a callback.
 enum transfer_reach transfer_reach_of_peer(const struct transfer *t);
 
 // --- response_head.c -----------------------------------------------------------------------------

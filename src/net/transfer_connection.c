@@ -120,8 +120,9 @@ enum transfer_reach transfer_reach_of_text(const char *address)
 enum transfer_reach transfer_reach_of_peer(const struct transfer *t)
 {
     char *address = NULL;
-    bool known =
-        curl_easy_getinfo(t->easy, CURLINFO_PRIMARY_IP, &address) == CURLE_OK && address != NULL;
+    bool known = !t->is_proxied &&
+                 curl_easy_getinfo(t->easy, CURLINFO_PRIMARY_IP, &address) == CURLE_OK &&
+                 address != NULL;
     enum transfer_reach reach = known ? transfer_reach_of_text(address) : TRANSFER_REACH_ANY;
     return reach != TRANSFER_REACH_ANY ? reach : TRANSFER_REACH_PUBLIC;
 }

@@ -237,7 +237,7 @@ curl_socket_t transfer_open_socket(void *ctx, curlsocktype purpose, struct curl_
         return CURL_SOCKET_BAD;
     }
     bool is_denied = pool->options.deny_link_local && transfer_address_is_metadata(&addr->addr);
-    if (t->reach != TRANSFER_REACH_ANY &&
+    if (t->reach != TRANSFER_REACH_ANY && !t->is_proxied &&
         (is_denied || transfer_reach_of(&addr->addr) > t->reach)) {
         t->is_out_of_reach = true;
         return CURL_SOCKET_BAD;

@@ -102,6 +102,7 @@ struct transfer {
     enum transfer_head head;
     // The connection that curl chose is not clean, so the request needs another.
     bool must_reconnect;
+    bool is_proxied; // The connection is to the pool's proxy.
     bool has_opened; // curl has opened a socket for the transfer.
     enum transfer_reach reach;
     bool is_out_of_reach; // We refused an address because of `reach`.

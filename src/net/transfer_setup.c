@@ -118,8 +118,13 @@ static void transfer_set_connection(struct transfer *t, const struct transfer_re
     CURL_SET(easy, CURLOPT_HTTP09_ALLOWED, 0L);
     CURL_SET(easy, CURLOPT_FOLLOWLOCATION, 0L);
     CURL_SET(easy, CURLOPT_NETRC, (long)CURL_NETRC_IGNORED);
-    // A proxy named in the environment must not see signed requests.
-    CURL_SET(easy, CURLOPT_NOPROXY, "*");
+    // Only a configured proxy is used, and only by CONNECT. A proxy that the environment names was
+    // meant for other programs, and must not see requests to this machine or to the cluster.
+    t->is_proxied = options->proxy != NULL && request->unix_socket == NULL &&
+                    strncmp(request->url, "https://", 8) == 0;
+    CURL_SET(easy, CURLOPT_NOPROXY, t->is_proxied ? "" : "*");
+    CURL_SET(easy, CURLOPT_PROXY, t->is_proxied ? options->proxy : "");
+    CURL_SET(easy, CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
     CURL_SET(easy, CURLOPT_BUFFERSIZE, buffer_size(t, TRANSFER_PIECE_MAX));
     CURL_SET(easy, CURLOPT_TCP_NODELAY, 1L);
     CURL_SET(easy, CURLOPT_TCP_KEEPALIVE, 1L);
@@ -167,8 +172,9 @@ enum err transfer_error_from_curl(const struct transfer *t, CURLcode code)
     case CURLE_OK:
         return ERR_OK;
     case CURLE_COULDNT_RESOLVE_HOST:
-    case CURLE_COULDNT_RESOLVE_PROXY:
         return ERR_ORIGIN_DNS;
+    case CURLE_COULDNT_RESOLVE_PROXY:
+        return ERR_ORIGIN_CONNECT;
     case CURLE_COULDNT_CONNECT:
     case CURLE_INTERFACE_FAILED:
         return t->is_out_of_reach ? ERR_PERMISSION : ERR_ORIGIN_CONNECT;
@@ -198,6 +204,9 @@ enum err transfer_error_from_curl(const struct transfer *t, CURLcode code)
     case CURLE_SEND_FAIL_REWIND:
         return ERR_ORIGIN_RESET;
     case CURLE_RECV_ERROR:
+        if (t->is_proxied && t->wait == WAIT_CONNECT && strstr(t->error, "CONNECT") != NULL) {
+            return ERR_ORIGIN_CONNECT; // the proxy has refused the tunnel
+        }
         // If the chunked framing is broken, earlier chunks may be wrong too.
         return strstr(t->error, "chunk") != NULL ? ERR_ORIGIN_PROTOCOL : ERR_ORIGIN_RESET;
     // The answer does not begin with "HTTP/". On a reused connection it may be the rest of an

@@ -44,6 +44,7 @@ struct credentials_options {
     const char *access_key_file, *secret_key_file, *session_token_file;
     const char *region; // The region of STS. NULL: us-east-1.
     const char *ca_file;
+    const char *proxy; // For STS, as in struct transfer_pool_options. It must outlive the renewer.
     // The renewer stores the expiry of the current set here; may be NULL.
     atomic_llong *expires_at_s;
 };

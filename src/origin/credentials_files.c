@@ -71,6 +71,46 @@ enum err credentials_from_key_files(const struct credentials_options *options,
     return err;
 }
 
+enum err origin_proxy_url(const char *proxy, const char *auth_file, char **ret_url,
+                          struct buf *ret_why)
+{
+    static const char scheme[] = "http://";
+    struct buf file, url;
+    struct span user, password = {NULL, 0};
+    enum err err = ERR_OK;
+    *ret_url = NULL;
+    if (!credentials_text_is_set(proxy)) {
+        return ERR_OK;
+    }
+    check(strncmp(proxy, scheme, sizeof(scheme) - 1) == 0);
+    buf_init(&file, CREDENTIALS_FILE_MAX);
+    buf_init(&url, 3 * CREDENTIALS_FILE_MAX);
+    buf_append_cstr(&url, scheme);
+    if (credentials_text_is_set(auth_file)) {
+        err = read_key_file(auth_file, &file, &password, ret_why);
+        if (err == ERR_OK &&
+            (!span_split(&password, ':', &user) || user.len == 0 || password.ptr == NULL)) {
+            buf_printf(ret_why, "%s: must hold one line USER:PASSWORD", auth_file);
+            err = ERR_ORIGIN_CREDENTIALS;
+        }
+        if (err == ERR_OK) {
+            buf_append_uri_encoded(&url, user, false);
+            buf_append_char(&url, ':');
+            buf_append_uri_encoded(&url, password, false);
+            buf_append_char(&url, '@');
+        }
+    }
+    buf_append_cstr(&url, proxy + sizeof(scheme) - 1);
+    if (err == ERR_OK) {
+        check(buf_ok(&url));
+        *ret_url = strdup(buf_cstr(&url));
+        check(*ret_url != NULL);
+    }
+    credentials_buf_done(&file);
+    credentials_buf_done(&url);
+    return err;
+}
+
 // --- Profiles ------------------------------------------------------------------------------------
 
 // Reads the name from a line "[ name ]". Returns false for other lines.

@@ -24,7 +24,7 @@
 struct ask {
     const char *method, *url, *body; // `body` is NULL if there is none.
     const char *headers[4];          // Each is "Name: value".
-    const char *ca_file;
+    const char *ca_file, *proxy;
     long timeout_ms;
     struct buf answer;
     long status;
@@ -54,7 +54,9 @@ static bool ask_run(struct ask *ask)
     (void)curl_easy_setopt(curl, CURLOPT_URL, ask->url);
     (void)curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers);
     (void)curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
-    (void)curl_easy_setopt(curl, CURLOPT_NOPROXY, "*");
+    bool is_proxied = ask->proxy != NULL && strncmp(ask->url, "https://", 8) == 0;
+    (void)curl_easy_setopt(curl, CURLOPT_NOPROXY, is_proxied ? "" : "*");
+    (void)curl_easy_setopt(curl, CURLOPT_PROXY, is_proxied ? ask->proxy : "");
     (void)curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
     (void)curl_easy_setopt(curl, CURLOPT_FOLLOWLOCATION, 0L);
     (void)curl_easy_setopt(curl, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
@@ -175,6 +177,7 @@ enum err credentials_from_web_identity(const struct credentials_options *options
                           .ca_file = credentials_text_is_set(getenv("AWS_ENDPOINT_URL_STS"))
                                          ? options->ca_file
                                          : NULL,
+                          .proxy = options->proxy,
                           .headers = {"Content-Type: application/x-www-form-urlencoded"},
                           .timeout_ms = STS_TIMEOUT_MS};
         bool answered = ask_run(&ask);

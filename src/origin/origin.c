@@ -38,6 +38,8 @@ static void options_copy(const struct origin_options *from, struct origin_option
     to->secret_key_file = copy_text(from->secret_key_file);
     to->session_token_file = copy_text(from->session_token_file);
     to->ca_file = copy_text(from->ca_file);
+    to->proxy = copy_text(from->proxy);
+    to->proxy_auth_file = copy_text(from->proxy_auth_file);
 }
 
 static void text_free(const char *text)
@@ -54,6 +56,8 @@ static void options_done(struct origin_options *options)
     text_free(options->secret_key_file);
     text_free(options->session_token_file);
     text_free(options->ca_file);
+    text_free(options->proxy);
+    text_free(options->proxy_auth_file);
 }
 
 static void workers_init(struct origin *origin, bool is_directory)
@@ -84,6 +88,10 @@ static void live_set(struct origin *origin, const struct origin_options *options
     origin->live.idle_timeout_ms = options->idle_timeout_ms;
     origin->live.retries = options->retries;
     origin->live.retry_budget_percent = options->retry_budget_percent;
+    if (atomic_exchange(&origin->live.max_rate_bytes_per_s, options->max_rate_bytes_per_s) !=
+        options->max_rate_bytes_per_s) {
+        atomic_store(&origin->rate_paid_us, 0); // a debt at a small rate may last for minutes
+    }
     check(pthread_mutex_lock(&origin->live.lock) == 0);
     text_free(origin->live.ca_file);
     origin->live.ca_file = copy_text(options->ca_file);
@@ -249,6 +257,7 @@ void origin_free(struct origin *origin)
     }
     for (unsigned i = 0; i < origin->worker_count; i++) {
         struct list_node *node;
+        timer_done(&origin->workers[i].rate_timer);
         while ((node = list_pop_front(&origin->workers[i].live)) != NULL) {
             struct origin_call *call = container_of(node, struct origin_call, live);
             origin_slot_stop_waiting(call);
@@ -306,6 +315,11 @@ void origin_set_number(struct origin *origin, uint64_t number)
 uint64_t origin_number(const struct origin *origin)
 {
     return origin->number;
+}
+
+bool origin_requester_pays(const struct origin *origin)
+{
+    return origin->options.requester_pays;
 }
 
 const char *origin_place(const struct origin *origin)

@@ -52,12 +52,22 @@ struct origin_options {
     // Files with the keys. CONFIG reads only these; AUTO tries them first.
     const char *access_key_file, *secret_key_file, *session_token_file;
     const char *ca_file;
+    // "http://HOST:PORT" of the proxy for https endpoints, and the file with USER:PASSWORD for it.
+    // NULL: none.
+    const char *proxy, *proxy_auth_file;
+    bool requester_pays;           // Each signed request agrees to pay for its bucket.
+    uint64_t max_rate_bytes_per_s; // Most bytes of bodies received per second. 0: no limit.
     unsigned connections;
     uint64_t keepalive_ms, connect_timeout_ms, first_byte_timeout_ms, idle_timeout_ms;
     unsigned retries;
     unsigned retry_budget_percent;
     bool probe; // origin_probe_start() sends probes to this origin.
 };
+
+// Returns `proxy` with the user and password of the file, for libcurl. The result is a secret, and
+// the caller frees it. NULL if `proxy` is NULL. Errors are those of key files in origin_new().
+enum err origin_proxy_url(const char *proxy, const char *auth_file, char **ret_url,
+                          struct buf *ret_why) MUST_USE;
 
 struct origin;
 // Creates an origin and finds its credentials. May block; not on a worker. It is no error if an S3
@@ -69,7 +79,8 @@ struct origin;
 // - ERR_PERMISSION: a key file is unreadable, or other users may read it.
 enum err origin_new(const struct origin_options *options, struct loop *loop,
                     struct origin **ret_origin, struct buf *ret_why) MUST_USE;
-// A change of an origin's settings while it runs: timeouts, retries, ca_file and the key files.
+// A change of an origin's settings while it runs: timeouts, retries, the rate, ca_file and the key
+// files.
 // origin_update_new() reads the key files again and prepares the change, but changes nothing. It
 // has the errors of origin_new() and may block. Only one thread calls it, which is not a worker.
 struct origin_update;
@@ -99,6 +110,8 @@ const char *origin_endpoint(const struct origin *origin); // Returns the endpoin
 // uses the origin.
 void origin_set_number(struct origin *origin, uint64_t number);
 uint64_t origin_number(const struct origin *origin);
+// Returns true if clients need not say that they pay, because Forebay's requests do.
+bool origin_requester_pays(const struct origin *origin);
 // Returns the canonical endpoint. It is the same for all origins that reach the same buckets,
 // whatever their credentials, region, addressing or spelling of the endpoint. The result may equal
 // the endpoint setting of another origin, but only if that setting is in canonical form.

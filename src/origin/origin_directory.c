@@ -319,6 +319,7 @@ static enum err deliver(struct origin_directory_fetch *d)
     enum err err = ERR_OK;
     for (unsigned i = 0; i < d->piece_chunks && err == ERR_OK && !d->cancelled; i++) {
         stats_add(COUNTER_origin_received_bytes, d->iov[i].iov_len);
+        (void)origin_rate_received(&d->call, d->iov[i].iov_len); // delays the next calls only
         err = d->call.f->on_body(d->call.f, (struct span){d->piece[i]->data, d->iov[i].iov_len});
     }
     piece_drop(d);

@@ -124,6 +124,9 @@ struct origin_worker {
     bool is_settled; // After the first SlowDown or timeout. From then on `limit` grows slowly.
     // Times from a request to the first byte of its answer.
     uint64_t usual_us, best_us, former_best_us, best_since_us;
+    // While origin.max_rate delays calls: when the next call of a client may start. 0: none waits.
+    uint64_t rate_turn_us;
+    struct timer rate_timer;
     struct task wake;
 
     void *driver_state;
@@ -146,11 +149,16 @@ struct origin {
     struct {
         _Atomic uint64_t keepalive_ms, connect_timeout_ms, first_byte_timeout_ms, idle_timeout_ms;
         atomic_uint retries, retry_budget_percent;
+        _Atomic uint64_t max_rate_bytes_per_s;
         atomic_uint number; // Incremented at the end of each change.
         bool has_key_files; // Only for the thread that makes updates.
         pthread_mutex_t lock;
         const char *ca_file; // `lock` guards it.
     } live;
+
+    // When the bytes received so far are paid for at origin.max_rate; see origin_slots.c.
+    // Monotonic.
+    _Atomic uint64_t rate_paid_us;
 
     // The retry budget, in thousandths of a retry. Each request adds 10 * retry_budget_percent, and
     // each retry takes 1000.
@@ -250,6 +258,13 @@ void origin_slot_slow_down(struct origin_worker *ow);
 // Adapts the number of slots after any other answer. first_byte_us: time to its first byte; 0:
 // unknown.
 void origin_slot_success(struct origin_worker *ow, uint64_t first_byte_us);
+
+// Records bytes that the call has received, for origin.max_rate. Returns how long the call should
+// receive nothing more; 0: it may go on.
+uint64_t origin_rate_received(struct origin_call *call, uint64_t bytes);
+// Called when that time is over. Returns how much longer the call should wait. Read-ahead waits
+// until all bytes are paid for, so that it takes only what clients leave.
+uint64_t origin_rate_wait_ms(const struct origin_call *call);
 
 // --- hops.c --------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ static void origin_s3_free(struct origin *origin)
     credentials_renewer_free(state->renewer);
     origin_s3_endpoint_done(&state->endpoint);
     free(state->region);
+    free(state->proxy);
     free(state);
     origin->driver_state = NULL;
 }
@@ -110,6 +111,9 @@ static void describe(struct origin *origin, const struct origin_s3_state *state,
     buf_printf(&text, " region %s%s %s, credentials: %s", state->region,
                state->region_is_fixed ? "" : " (auto)",
                is_virtual ? "virtual-host-style" : "path-style", source);
+    if (state->proxy != NULL && state->endpoint.is_https) {
+        buf_printf(&text, ", proxy: %s", origin->options.proxy);
+    }
     origin->description = text_take(&text);
 }
 
@@ -117,11 +121,13 @@ static struct credentials_options credentials_options_of(struct origin *origin,
                                                          const struct origin_options *options,
                                                          const char *region)
 {
+    const struct origin_s3_state *state = origin->driver_state;
     return (struct credentials_options){.source = options->credentials,
                                         .access_key_file = options->access_key_file,
                                         .secret_key_file = options->secret_key_file,
                                         .session_token_file = options->session_token_file,
                                         .ca_file = options->ca_file,
+                                        .proxy = state->proxy,
                                         .expires_at_s = &origin->credentials_expire_s,
                                         .region = region};
 }
@@ -141,6 +147,9 @@ enum err origin_s3_open(struct origin *origin, struct buf *ret_why)
     check(state != NULL);
     origin->driver_state = state;
     enum err err = origin_s3_endpoint_parse(options->endpoint, &state->endpoint, ret_why);
+    if (err == ERR_OK) {
+        err = origin_proxy_url(options->proxy, options->proxy_auth_file, &state->proxy, ret_why);
+    }
     if (err != ERR_OK) {
         return err;
     }

@@ -17,9 +17,8 @@
 // early. It is retried for ORIGIN_SLOWDOWN_WAIT_US without the budget; the slots bound these
 // retries. Bodies are never sent twice.
 //
-// If a reused connection delivers a status that no S3 store sends, this is not an answer to our
-// request. A request that may be repeated is then sent again on a new connection, which does not
-// count as a retry.
+// On a reused connection, a status that no S3 store sends is no answer to our request. If the
+// request may be repeated, it is sent again on a new connection, which does not count as a retry.
 #include <assert.h>
 #include <stdlib.h>
 
@@ -212,7 +211,7 @@ static void call_go_on(struct origin_s3_call *c)
     }
     if (c->phase == S3_PHASE_HELD || c->collected.len > 0) {
         worker_defer(c->call.ow->w, &c->task);
-    } else {
+    } else if (!c->is_held) {
         transfer_resume(c->transfer);
     }
 }
@@ -422,9 +421,8 @@ static bool status_is_enough(const struct origin_s3_call *c)
     return c->call.r == NULL || origin_s3_status_is_hidden(c->response_head.status);
 }
 
-// Passes the answer on unchanged, because it is too long for an error document. Only the task
-// passes on the collected bytes, because the caller may pause or cancel the call when it gets the
-// head.
+// Passes on unchanged an answer that is too long for an error document. Only the task passes on the
+// collected bytes, because the caller may pause or cancel the call when it gets the head.
 static enum err relay_collected(struct origin_s3_call *c)
 {
     timer_stop(&c->timer);
@@ -461,12 +459,18 @@ static enum err on_body(void *ctx, struct span data)
     struct origin_s3_call *c = ctx;
     stats_add(COUNTER_origin_received_bytes, data.len);
     c->received += data.len;
+    uint64_t wait_ms = origin_rate_received(&c->call, data.len);
     switch (c->phase) {
     case S3_PHASE_COLLECT:
         return collect(c, data);
     case S3_PHASE_DESCRIBED:
         return c->received > 1 ? ERR_CANCELLED : ERR_OK; // the caller needs only the head
     case S3_PHASE_BODY:
+        if (wait_ms > 0) {
+            c->is_held = true;
+            transfer_pause(c->transfer);
+            timer_start(&c->timer, wait_ms);
+        }
         if (c->call.f == NULL) {
             return c->call.r->on_body(c->call.r, data);
         }
@@ -554,6 +558,16 @@ static void on_timer(struct timer *timer)
     if (c->phase == S3_PHASE_COLLECT) {
         origin_s3_call_enter(c, S3_PHASE_CUT);
         transfer_cancel(c->transfer);
+        return;
+    }
+    if (c->phase == S3_PHASE_BODY) {
+        uint64_t wait_ms = origin_rate_wait_ms(&c->call);
+        if (wait_ms > 0) {
+            timer_start(&c->timer, wait_ms);
+        } else {
+            c->is_held = false;
+            call_go_on(c);
+        }
         return;
     }
     check(c->phase == S3_PHASE_WAIT);

@@ -71,6 +71,14 @@ static bool may_retry(struct origin_s3_call *c, enum err err, struct origin_s3_v
     return true;
 }
 
+// Returns which trouble of the proxy curl's text shows, after no connection was made.
+static enum origin_trouble trouble_of_proxy(const char *detail)
+{
+    return strstr(detail, "CONNECT") == NULL ? ORIGIN_TROUBLE_PROXY
+           : strstr(detail, "407") != NULL   ? ORIGIN_TROUBLE_PROXY_AUTH
+                                             : ORIGIN_TROUBLE_PROXY_DENIES;
+}
+
 // Records which trouble of the origin a failure without any answer shows.
 static void note_failure(struct origin_s3_call *c, enum err err, const char *detail)
 {
@@ -79,6 +87,10 @@ static void note_failure(struct origin_s3_call *c, enum err err, const char *det
     enum origin_trouble trouble = origin_trouble_of(err, endpoint->is_https, detail);
     if (trouble == ORIGIN_TROUBLE_DNS && origin_s3_call_is_virtual(c)) {
         trouble = ORIGIN_TROUBLE_ANY_DNS; // no name may be resolved, or only those with a bucket
+    }
+    if (trouble == ORIGIN_TROUBLE_CONNECT && endpoint->is_https &&
+        origin_s3_state_of(c->call.ow)->proxy != NULL) {
+        trouble = trouble_of_proxy(detail);
     }
     if (c->response_head.head_bytes == 0 && c->redirect_url == NULL) {
         origin_trouble_met(origin, trouble, c->started_us, detail);

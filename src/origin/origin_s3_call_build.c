@@ -105,6 +105,11 @@ static enum err sign(struct origin_s3_call *c, const struct origin_s3_url *url,
     if (is_anonymous) {
         return ERR_OK;
     }
+    if (c->call.ow->origin->options.requester_pays &&
+        headers_count(headers, SPAN("x-amz-request-payer")) == 0 &&
+        !add(c, headers, "x-amz-request-payer", SPAN("requester"))) {
+        return ERR_NO_MEMORY;
+    }
     struct sigv4_scope scope = {.region = c->region, .service = SPAN("s3")};
     c->signed_skew_s = atomic_load(&origin_s3_state_of(c->call.ow)->clock_skew_s);
     time_t now = (time_t)(clock_wall_s() + c->signed_skew_s);
@@ -121,6 +126,9 @@ static enum err build_url(struct origin_s3_call *c, struct origin_s3_url *ret_ur
     struct span key = {NULL, 0}, query = {NULL, 0};
     bool known = false;
     enum err err = ERR_OK;
+    if (endpoint->is_aws && span_ends_with(origin_s3_call_bucket(c), SPAN("--x-s3"))) {
+        return ERR_ORIGIN_EXPRESS; // it wants a session, another host and another signature
+    }
     c->region =
         arena_copy(c->call.arena, origin_s3_region_of(ow, origin_s3_call_bucket(c), &known));
     if (c->region.ptr == NULL) {

@@ -35,6 +35,7 @@ struct origin_s3_call {
     enum origin_s3_form form;
     struct origin_s3_mended mended;
     bool is_paused; // The caller has paused the call.
+    bool is_held;   // origin.max_rate pauses the body until the timer fires.
     bool upload_has_left;
     bool wants_fresh;    // Each further attempt uses a new connection.
     bool omits_if_match; // If-Match is not sent; see origin_s3_odd.c.

@@ -119,6 +119,7 @@ struct origin_s3_state {
     struct origin_s3_endpoint endpoint;
     char *region; // Configured, or chosen when the origin was opened.
     bool region_is_fixed;
+    char *proxy; // The result of origin_proxy_url().
     struct credentials_renewer *renewer;
     // The origin's clock minus ours; 0 until it refuses a request for its time.
     atomic_long clock_skew_s;

@@ -115,6 +115,7 @@ static void pool_refresh(struct origin_worker *ow, struct origin_s3_pool *pool)
         .idle_timeout_ms = origin->live.idle_timeout_ms,
         .keepalive_ms = origin->live.keepalive_ms,
         .ca_file = origin->live.ca_file,
+        .proxy = origin_s3_state_of(ow)->proxy,
         .deny_link_local = true,
     };
     if (pool->pool == NULL) {

@@ -19,6 +19,13 @@
 // number is halved again if all calls of a round trip are refused. If the origin refuses only one
 // hot key, other keys lose little.
 //
+// With origin.max_rate, each received byte takes time, and `rate_paid_us` is when all of them are
+// paid for. All workers share it. A call that has received bytes pauses until they are paid for.
+// Until all bytes are, no fetch starts. The exception: each worker starts one fetch of a client
+// when those bytes are paid for that were received before the fetch waited. So clients get their
+// turn however much is received, and read-ahead and warm jobs get what clients leave. Relays start
+// at once, because most of them receive little.
+//
 // A refused call keeps its slot while it backs off. If there are fewer slots by then, the call
 // returns its slot and is first in line. So an origin that refuses gets no more calls than there
 // are slots, however many calls wait.
@@ -100,12 +107,88 @@ void origin_lines_next(struct origin_lines *lines, const struct origin_call *ser
     lines->turn = (served->line + 1) % ORIGIN_LINES;
 }
 
+// --- The rate ------------------------------------------------------------------------------------
+
+// Debts below this time delay nothing, because timers are coarse.
+#define RATE_SLACK_US 5000u
+
+static bool is_wanted(const struct origin_worker *ow)
+{
+    return ow->waiters[ORIGIN_CALL_FETCH].count + ow->waiters[ORIGIN_CALL_RELAY].count > 0;
+}
+
+static uint64_t rate_debt_us(const struct origin *origin)
+{
+    uint64_t paid_us = atomic_load_explicit(&origin->rate_paid_us, memory_order_relaxed);
+    uint64_t now_us = clock_monotonic_us();
+    bool is_limited = atomic_load(&origin->live.max_rate_bytes_per_s) > 0;
+    return is_limited && paid_us > now_us + RATE_SLACK_US ? paid_us - now_us : 0;
+}
+
+// Returns true if a call of this kind may start now.
+static bool rate_allows(const struct origin_worker *ow, enum origin_call_kind kind)
+{
+    bool has_turn = kind == ORIGIN_CALL_FETCH && ow->rate_turn_us > 0 &&
+                    clock_monotonic_us() >= ow->rate_turn_us;
+    return kind == ORIGIN_CALL_RELAY || has_turn || rate_debt_us(ow->origin) == 0;
+}
+
+static void on_rate_timer(struct timer *timer)
+{
+    struct origin_worker *ow = container_of(timer, struct origin_worker, rate_timer);
+    worker_defer(ow->w, &ow->wake);
+}
+
+// Called while calls wait. If the rate delays them, sets the time of the next turn.
+static void rate_wait(struct origin_worker *ow)
+{
+    uint64_t debt_us = rate_debt_us(ow->origin), now_us = clock_monotonic_us();
+    if (debt_us == 0) {
+        return; // only the slots delay them
+    }
+    if (ow->rate_turn_us == 0) {
+        stats_add(COUNTER_origin_rate_waits, 1);
+    }
+    if (ow->rate_turn_us == 0 || (ow->rate_turn_us <= now_us && !is_wanted(ow))) {
+        ow->rate_turn_us = now_us + debt_us;
+        timer_start(&ow->rate_timer, debt_us / 1000 + 1);
+    }
+}
+
+uint64_t origin_rate_received(struct origin_call *call, uint64_t bytes)
+{
+    struct origin *origin = call->ow->origin;
+    uint64_t rate = atomic_load_explicit(&origin->live.max_rate_bytes_per_s, memory_order_relaxed);
+    if (rate == 0) {
+        return 0;
+    }
+    uint64_t now_us = clock_monotonic_us(), paid_us = atomic_load(&origin->rate_paid_us), next_us;
+    do {
+        next_us = max_u64(paid_us, now_us) + bytes * 1000000 / rate;
+    } while (!atomic_compare_exchange_weak(&origin->rate_paid_us, &paid_us, next_us));
+    if (next_us <= now_us + RATE_SLACK_US) {
+        return 0;
+    }
+    stats_add(COUNTER_origin_rate_waits, 1);
+    return (next_us - now_us) / 1000 + 1;
+}
+
+uint64_t origin_rate_wait_ms(const struct origin_call *call)
+{
+    uint64_t debt_us = call->kind == ORIGIN_CALL_AHEAD ? rate_debt_us(call->ow->origin) : 0;
+    return debt_us > 0 ? debt_us / 1000 + 1 : 0;
+}
+
 // --- Slots ---------------------------------------------------------------------------------------
 
 static void on_slot_timer(struct timer *timer)
 {
     struct origin_call *call = container_of(timer, struct origin_call, slot_timer);
     check(list_node_linked(&call->waiting));
+    if (call->kind == ORIGIN_CALL_AHEAD && rate_debt_us(call->ow->origin) > 0) {
+        timer_start(timer, ORIGIN_SLOT_WAIT_MS); // it may take long, and nobody waits for it
+        return;
+    }
     origin_slot_stop_waiting(call);
     stats_add(COUNTER_origin_waits_timed_out, 1);
     call->ops->refused(call, ERR_ORIGIN_FULL);
@@ -123,12 +206,7 @@ unsigned origin_slots_spared(const struct origin_worker *ow)
     return ow->limit > 1 ? (unsigned)max_u64(ow->limit / SPARED_SHARE, 1) : 0;
 }
 
-static bool is_wanted(const struct origin_worker *ow)
-{
-    return ow->waiters[ORIGIN_CALL_FETCH].count + ow->waiters[ORIGIN_CALL_RELAY].count > 0;
-}
-
-static bool may_run(const struct origin_worker *ow, enum origin_call_kind kind)
+static bool has_slot_for(const struct origin_worker *ow, enum origin_call_kind kind)
 {
     unsigned kept = ow->limit > 1 ? max_u64(ow->limit / ORIGIN_KEPT_SHARE, 1) : 0;
     switch (kind) {
@@ -141,9 +219,17 @@ static bool may_run(const struct origin_worker *ow, enum origin_call_kind kind)
     }
 }
 
+static bool may_run(const struct origin_worker *ow, enum origin_call_kind kind)
+{
+    return has_slot_for(ow, kind) && rate_allows(ow, kind);
+}
+
 static void slot_take(struct origin_call *call)
 {
     call->has_slot = true;
+    if (call->kind == ORIGIN_CALL_FETCH) {
+        call->ow->rate_turn_us = 0; // the next fetch waits for a turn of its own
+    }
     call->ow->running_count++;
     stats_add(COUNTER_origin_calls_active, 1);
     call->ow->relay_count += call->kind == ORIGIN_CALL_RELAY;
@@ -205,6 +291,7 @@ static void wait_begin(struct origin_call *call, bool is_first)
     call->ow->waiting_count++;
     stats_add(COUNTER_origin_calls_waiting, 1);
     timer_start(&call->slot_timer, ORIGIN_SLOT_WAIT_MS);
+    rate_wait(call->ow);
 }
 
 enum err origin_slot_enter(struct origin_call *call, bool *ret_now)
@@ -263,6 +350,9 @@ static void on_wake(struct task *task)
         slot_take(call);
         call->ops->ready(call);
     }
+    if (ow->waiting_count > 0) {
+        rate_wait(ow);
+    }
 }
 
 void origin_slots_init(struct origin_worker *ow, unsigned most, unsigned first)
@@ -274,6 +364,7 @@ void origin_slots_init(struct origin_worker *ow, unsigned most, unsigned first)
         lines_init(&ow->waiters[kind]);
     }
     worker_task_init(&ow->wake, on_wake);
+    timer_init(ow->w, &ow->rate_timer, on_rate_timer);
 }
 
 void origin_slot_slow_down(struct origin_worker *ow)

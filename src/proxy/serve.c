@@ -60,7 +60,10 @@ enum step_result serve_step_authorize(struct request *r)
 // Returns the reason why this read may not be answered from the cache. NULL: it may.
 static const char *bypass_reason(const struct request *r)
 {
-    if (r->s3.bypass_reason != NULL) {
+    bool says_that_we_pay = r->s3.bypass_reason != NULL && r->origin != NULL &&
+                            strcmp(r->s3.bypass_reason, "payer") == 0 &&
+                            origin_requester_pays(r->origin);
+    if (r->s3.bypass_reason != NULL && !says_that_we_pay) {
         return r->s3.bypass_reason;
     }
     if ((r->s3.flags & S3_OP_CACHEABLE) == 0) {

@@ -665,6 +665,7 @@ bool s3_header_is_neutral(struct span name)
 static const char *headers_bypass_reason(const struct headers *headers)
 {
     const struct span customer_key = SPAN("x-amz-server-side-encryption-customer-");
+    const char *payer = NULL;
     for (unsigned i = 0; i < headers->count; i++) {
         struct span name = headers->items[i].name;
         if (name.len < 6 || !span_equal_nocase((struct span){name.ptr, 6}, SPAN("x-amz-")) ||
@@ -680,12 +681,13 @@ static const char *headers_bypass_reason(const struct headers *headers)
         if (span_equal_nocase(name, SPAN("x-amz-expected-bucket-owner"))) {
             return "expected-owner";
         }
-        if (span_equal_nocase(name, SPAN("x-amz-request-payer"))) {
-            return "payer";
+        if (!span_equal_nocase(name, SPAN("x-amz-request-payer")) ||
+            !span_equal_cstr(headers->items[i].value, "requester")) {
+            return "header";
         }
-        return "header";
+        payer = "payer"; // returned if there is no other reason
     }
-    return NULL;
+    return payer;
 }
 
 static const char *find_bypass_reason(const struct s3_request *r, const struct headers *headers)
@@ -700,7 +702,10 @@ static const char *find_bypass_reason(const struct s3_request *r, const struct h
         return "version";
     }
     const char *reason = headers_bypass_reason(headers);
-    return reason == NULL && r->has_part_number && r->part_number != 1 ? "part-number" : reason;
+    return (reason == NULL || strcmp(reason, "payer") == 0) && r->has_part_number &&
+                   r->part_number != 1
+               ? "part-number"
+               : reason;
 }
 
 // Parses the parameters that Forebay itself needs. The origin checks all others.
@@ -779,7 +784,7 @@ enum err s3_request_parse(struct arena *arena, struct span method, struct span h
     }
     if (level == LEVEL_OBJECT && method_is_read(method)) {
         r->bypass_reason = find_bypass_reason(r, headers);
-        if (r->bypass_reason != NULL) {
+        if (r->bypass_reason != NULL && strcmp(r->bypass_reason, "payer") != 0) {
             r->flags &= ~(unsigned)S3_OP_CACHEABLE;
         }
     }

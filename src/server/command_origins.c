@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "base/arena.h"
+#include "base/log.h"
 #include "server/server_private.h"
 
 struct origin_options command_origins_options(const struct config *c, unsigned connections)
@@ -32,6 +33,9 @@ struct origin_options command_origins_options(const struct config *c, unsigned c
         .secret_key_file = c->credentials_secret_key_file,
         .session_token_file = c->credentials_session_token_file,
         .ca_file = c->origin_ca_file,
+        .proxy = c->origin_proxy,
+        .proxy_auth_file = c->origin_proxy_auth_file,
+        .max_rate_bytes_per_s = c->origin_max_rate_bytes_per_s,
         .connections = connections,
         .keepalive_ms = c->origin_keepalive_ms,
         .connect_timeout_ms = c->origin_connect_timeout_ms,
@@ -46,7 +50,7 @@ struct origin_options command_origins_options(const struct config *c, unsigned c
 static bool bucket_has_own_origin(const struct config_bucket *b)
 {
     return b->kind == CONFIG_BUCKET_DIRECTORY || b->endpoint != NULL || b->region != NULL ||
-           b->has_addressing || b->anonymous || b->access_key_file != NULL;
+           b->has_addressing || b->anonymous || b->access_key_file != NULL || b->requester_pays;
 }
 
 bool command_origins_url(const struct config *c, const char *endpoint,
@@ -128,7 +132,7 @@ static const char *identity_of(struct arena *arena, const struct config_bucket *
                            or_none(b->session_token_file)};
     struct buf text;
     buf_init(&text, 65536);
-    buf_printf(&text, "%u %d", (unsigned)o->addressing, b->anonymous);
+    buf_printf(&text, "%u %d %d", (unsigned)o->addressing, b->anonymous, b->requester_pays);
     for (size_t i = 0; i < ARRAY_LEN(texts); i++) {
         buf_printf(&text, " %zu:%s", strlen(texts[i]), texts[i]);
     }
@@ -156,6 +160,7 @@ static struct wanted wanted_of(struct arena *arena, const struct config_bucket *
         w.options.addressing = (enum origin_addressing)b->addressing;
     }
     bucket_credentials(b, &w.options);
+    w.options.requester_pays = b->requester_pays;
     (void)snprintf(name, sizeof(name), "%s#%s", w.options.endpoint, b->name);
     w.options.name = text_in(arena, name);
     w.identity = identity_of(arena, b, &w.options, w.origin_bucket);
@@ -202,6 +207,26 @@ static const char *bucket_at_default(const struct config_bucket *b)
 #define NAMES_SHOWN 3u
 #define WANTED_ARENA_MAX ((size_t)64 << 20) // enough for a configuration of 1 MiB
 
+// Warns if the environment names a proxy for https and the configuration names none. The value may
+// contain a password, so the line has only the variable's name.
+static void warn_of_ignored_proxy(const struct command_origins *o, const struct config *c)
+{
+    static const char *const names[] = {"HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"};
+    bool is_https = false;
+    for (unsigned i = 0; i < o->origin_count; i++) {
+        is_https |= strncmp(origin_endpoint(o->origins[i]), "https://", 8) == 0;
+    }
+    for (size_t i = 0; i < ARRAY_LEN(names) && is_https && c->origin_proxy == NULL; i++) {
+        const char *value = getenv(names[i]);
+        if (value != NULL && value[0] != '\0') {
+            log_warn("proxy_ignored", "variable=%s remedy=%s", names[i],
+                     log_quote(SPAN("Forebay asks origins directly; set origin.proxy if they are "
+                                    "reached through a proxy only")));
+            return;
+        }
+    }
+}
+
 enum err command_origins_open(const struct config *c, unsigned connections, struct loop *loop,
                               struct command_origins *o, struct buf *ret_why)
 {
@@ -235,6 +260,7 @@ enum err command_origins_open(const struct config *c, unsigned connections, stru
         o->bucket_count += err == ERR_OK;
     }
     arena_free(arena);
+    warn_of_ignored_proxy(o, c);
     return err;
 }
 
@@ -273,6 +299,8 @@ static struct origin_options options_now(const struct config *first, const struc
     options.region = at_start.region;
     options.addressing = at_start.addressing;
     options.credentials = at_start.credentials;
+    options.proxy = at_start.proxy;
+    options.proxy_auth_file = at_start.proxy_auth_file;
     options.probe = at_start.probe;
     return options;
 }

@@ -14,6 +14,7 @@ struct doctor {
     const struct config *config;
     const char *const *buckets; // named by the user
     unsigned bucket_count;
+    char *proxy_url;        // with its password; NULL: https origins are asked directly
     uint64_t timeout_ms;    // longest wait for an answer of an origin
     struct store_look look; // what is at cache.dir
     unsigned count[3];      // findings by state

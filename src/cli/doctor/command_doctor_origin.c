@@ -55,7 +55,9 @@ static void reach(const struct doctor *d, const char *url, struct reach *ret)
     (void)curl_easy_setopt(easy, CURLOPT_URL, url); // these options cannot fail with this libcurl
     (void)curl_easy_setopt(easy, CURLOPT_NOBODY, 1L);
     (void)curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
-    (void)curl_easy_setopt(easy, CURLOPT_PROXY, ""); // serve uses no proxy either
+    const char *proxy = strncmp(url, "https://", 8) == 0 ? d->proxy_url : NULL;
+    (void)curl_easy_setopt(easy, CURLOPT_NOPROXY, proxy != NULL ? "" : "*");
+    (void)curl_easy_setopt(easy, CURLOPT_PROXY, proxy != NULL ? proxy : "");
     (void)curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, (long)d->timeout_ms);
     (void)curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS,
                            (long)min_u64(d->config->origin_connect_timeout_ms, d->timeout_ms));
@@ -77,8 +79,22 @@ static void reach(const struct doctor *d, const char *url, struct reach *ret)
     curl_easy_cleanup(easy);
 }
 
+// Returns true if it is the proxy that cannot be reached, or that refuses the tunnel.
+static bool is_of_proxy(const struct doctor *d, const char *url, const struct reach *r)
+{
+    return d->proxy_url != NULL && strncmp(url, "https://", 8) == 0 &&
+           (r->code == CURLE_COULDNT_CONNECT || r->code == CURLE_COULDNT_RESOLVE_PROXY ||
+            r->code == CURLE_RECV_ERROR);
+}
+
 static void find_unreachable(struct doctor *d, const char *url, const struct reach *r)
 {
+    if (is_of_proxy(d, url, r)) {
+        command_doctor_red_of_origin(
+            d, "origin", "check origin.proxy, origin.proxy_auth_file, and what the proxy allows",
+            r->why[0] != '\0' ? r->why : curl_easy_strerror(r->code), url);
+        return;
+    }
     switch (r->code) {
     case CURLE_COULDNT_RESOLVE_HOST:
         command_doctor_red_of_origin(
@@ -342,6 +358,14 @@ static void check_with_credentials(struct doctor *d)
 void command_doctor_origin(struct doctor *d)
 {
     const struct config *c = d->config;
+    struct buf why;
+    buf_init(&why, 4096);
+    if (origin_proxy_url(c->origin_proxy, c->origin_proxy_auth_file, &d->proxy_url, &why) !=
+        ERR_OK) {
+        command_doctor_red_of_origin(d, "origin", "correct origin.proxy_auth_file", buf_cstr(&why),
+                                     "origin.proxy");
+    }
+    buf_done(&why);
     bool all = check_endpoint(d, c->origin_endpoint);
     for (unsigned i = 0; i < c->bucket_count && i < BUCKETS_MAX; i++) {
         if (c->buckets[i].endpoint != NULL) {
@@ -351,4 +375,6 @@ void command_doctor_origin(struct doctor *d)
     if (all) { // an endpoint without a server would fail these checks too
         check_with_credentials(d);
     }
+    free(d->proxy_url);
+    d->proxy_url = NULL;
 }

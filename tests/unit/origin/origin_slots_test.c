@@ -3,6 +3,7 @@
 // halved, and grow slowly, once the origin has refused a request for its limit. The refused call is
 // the next to get a slot.
 #include "harness.h"
+#include "stats/stats.h"
 #include "test.h"
 
 enum { CALLS = 200, FIRST = 8, MOST = 64 };
@@ -12,7 +13,7 @@ struct slots_rig {
     struct origin origin;
     struct origin_worker ow;
     struct origin_call calls[CALLS];
-    unsigned running;
+    unsigned running, ready[CALLS], ready_count;
 };
 
 static void begin(struct slots_rig *rig)
@@ -66,6 +67,7 @@ static void end(struct slots_rig *rig)
         origin_slot_leave(&rig->calls[i]);
         timer_done(&rig->calls[i].slot_timer);
     }
+    timer_done(&rig->ow.rate_timer);
     loop_free(rig->loop);
 }
 
@@ -206,6 +208,56 @@ Test(origin_slots, more_clients_than_lines_share_them)
     }
     cr_assert_eq(rig.ow.waiting_count, 0);
     cr_assert_eq(rig.ow.waiters[ORIGIN_CALL_FETCH].taken, 0);
+    end(&rig);
+}
+
+static void on_ready(struct origin_call *call)
+{
+    struct slots_rig *rig = container_of(call->ow, struct slots_rig, ow);
+    rig->ready[rig->ready_count++] = (unsigned)(call - rig->calls);
+}
+
+static void wake(struct slots_rig *rig)
+{
+    rig->ow.wake.fn(&rig->ow.wake);
+}
+
+// With origin.max_rate, received bytes delay the next fetches. A client's fetch gets its turn even
+// if more is received all the time; read-ahead and warm jobs wait until everything is paid for.
+Test(origin_slots, rate_lets_clients_have_turns_and_read_ahead_what_they_leave)
+{
+    static const struct origin_call_ops ops = {.ready = on_ready};
+    enum { RATE = 1 << 20 };
+    struct slots_rig rig;
+    begin(&rig);
+    for (unsigned i = 0; i < CALLS; i++) {
+        rig.calls[i].ops = &ops;
+    }
+    cr_assert_eq(origin_rate_received(&rig.calls[0], RATE), 0, "no limit");
+    rig.origin.live.max_rate_bytes_per_s = RATE;
+    cr_assert_eq(origin_rate_received(&rig.calls[0], 1), 0, "too short a debt");
+    uint64_t waits = stats_sum(COUNTER_origin_rate_waits);
+    cr_assert_gt(origin_rate_received(&rig.calls[0], RATE), 990);
+    enter(&rig, 1, ORIGIN_CALL_AHEAD, 7);
+    enter(&rig, 2, ORIGIN_CALL_FETCH, 8);
+    enter(&rig, 3, ORIGIN_CALL_FETCH, 8);
+    cr_assert_eq(rig.running, 0);
+    cr_assert_eq(stats_sum(COUNTER_origin_rate_waits), waits + 2, "the body, and the worker");
+    enter(&rig, 4, ORIGIN_CALL_RELAY, 9);
+    cr_assert_eq(rig.running, 1, "a relay does not wait");
+    cr_assert_gt(origin_rate_received(&rig.calls[0], RATE), 1990);
+    wake(&rig);
+    cr_assert_eq(rig.ready_count, 0);
+    clock_test_advance_us(1100000);
+    wake(&rig);
+    cr_assert(rig.ready_count == 1 && rig.ready[0] == 2);
+    wake(&rig);
+    cr_assert_eq(rig.ready_count, 1, "one fetch a turn");
+    cr_assert_eq(origin_rate_wait_ms(&rig.calls[2]), 0);
+    cr_assert_gt(origin_rate_wait_ms(&rig.calls[1]), 0);
+    clock_test_advance_us(1100000);
+    wake(&rig);
+    cr_assert(rig.ready_count == 3 && rig.ready[1] == 3 && rig.ready[2] == 1);
     end(&rig);
 }
 

@@ -230,7 +230,7 @@ Test(s3_request, only_plain_reads_are_cacheable)
     } HEADERS[] = {
         {"X-Amz-Server-Side-Encryption-Customer-Key", "sse-c"},
         {"x-amz-expected-bucket-owner", "expected-owner"},
-        {"x-amz-request-payer", "payer"},
+        {"x-amz-request-payer", "header"}, // not the value that S3 knows
         {"x-amz-something-new", "header"},
         {"X-AMZ-Checksum-Mode", "none"},
         {"x-amz-optional-object-attributes", "none"},
@@ -245,6 +245,11 @@ Test(s3_request, only_plain_reads_are_cacheable)
         cr_assert_eq(parse_with("HEAD", "localhost", "/b/k", HEADERS[i].name, "1"), ERR_OK);
         cr_assert_str_eq(r.bypass_reason != NULL ? r.bypass_reason : "none", HEADERS[i].reason);
     }
+    // The configuration may say that Forebay pays, so this reason leaves the read cacheable.
+    cr_assert_eq(parse_with("GET", "localhost", "/b/k", "x-amz-request-payer", "requester"),
+                 ERR_OK);
+    cr_assert_str_eq(r.bypass_reason, "payer");
+    cr_assert((r.flags & S3_OP_CACHEABLE) != 0);
 }
 
 Test(s3_request, keys_are_decoded_once_and_never_normalised)

@@ -85,6 +85,11 @@ seccompProfile:
       mountPath: /etc/forebay
       readOnly: true
     {{- end }}
+    {{- if .Values.origin.caConfigMap }}
+    - name: forebay-ca
+      mountPath: /etc/forebay-ca
+      readOnly: true
+    {{- end }}
     {{- if and .Values.credentials.existingSecret (not $sidecar) }}
     - name: forebay-credentials
       mountPath: /secrets/credentials
@@ -124,6 +129,10 @@ seccompProfile:
 {{- with .Values.origin.region }}
 - name: FOREBAY_ORIGIN_REGION
   value: {{ . | quote }}
+{{- end }}
+{{- if .Values.origin.caConfigMap }}
+- name: FOREBAY_ORIGIN_CA_FILE
+  value: /etc/forebay-ca/ca.pem
 {{- end }}
 - name: FOREBAY_CACHE_DIR
   value: /cache
@@ -246,6 +255,10 @@ seccompProfile:
     {{- if $sidecar }}
     optional: true
     {{- end }}
+{{- end }}
+{{- with .Values.origin.caConfigMap }}
+- name: forebay-ca
+  configMap: {name: {{ . }}}
 {{- end }}
 {{- if and .Values.credentials.existingSecret (not $sidecar) }}
 - name: forebay-credentials
