@@ -102,11 +102,10 @@ static void announce_cache(const struct command_announcement *s,
                   why != NULL ? why->text : "");
     if (room_bytes != 0) {
         human_size(room_bytes, room, sizeof(room));
-        (void)fprintf(
-            stderr,
-            "             cache.size is MORE THAN THE DISK HAS ROOM FOR (%s): lower it, free "
-            "space,\n             or use a percentage\n",
-            room);
+        (void)fprintf(stderr,
+                      "             MORE THAN THE DISK HAS ROOM FOR (%s): lower cache.size, free\n"
+                      "             space, or use a percentage\n",
+                      room);
     }
 }
 
