@@ -5,8 +5,9 @@
 #   deploy/quickstart.sh             installs packages, builds, serves a sample on 127.0.0.1:9000
 #   deploy/quickstart.sh --check     the same on a free port; fetches twice through it, and stops
 #   deploy/quickstart.sh --dir DIR   serves DIR instead (its folders are the buckets)
-#   deploy/quickstart.sh --port N    another port
+#   deploy/quickstart.sh --port N    another port; the page is on the next one
 #
+# It shows each step with its time, and the build with a bar on a terminal.
 # It writes only to build/quickstart of the source tree.
 set -eu
 
@@ -20,7 +21,7 @@ while [ $# -gt 0 ]; do
     --check) check=1 ;;
     --dir) data=$(cd "$2" && pwd); shift ;;
     --port) port=$2; shift ;;
-    -h | --help) sed -n '3,10p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
+    -h | --help) sed -n '3,11p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
     *) echo "quickstart.sh: unknown option $1 (--help)" >&2; exit 2 ;;
     esac
     shift
@@ -28,18 +29,71 @@ done
 
 say() { printf '%s\n' "$*" >&2; }
 
-say "1/3 packages"
-sh "$here/deploy/packages.sh" --install build quickstart
+# took BEGAN: the seconds since then, as words.
+took() { echo "$(($(date +%s) - $1)) s"; }
 
-say "2/3 build (in $root)"
-mkdir -p "$root"
-if ! { cmake -S "$here" -B "$root/release" -G Ninja -DFOREBAY_BUILD=release -DFOREBAY_TESTS=OFF &&
-    cmake --build "$root/release" --target forebay; } >"$root/build.log" 2>&1; then
+# Draws "$root/step" (DONE/ALL, of files) each second, until that is gone.
+draw() {
+    while sleep 1 && [ -e "$root/step" ]; do
+        read -r step <"$root/step" || continue
+        percent=$((100 * ${step%/*} / ${step#*/}))
+        bar=$(printf "%$((percent * 3 / 10))s" "" | tr ' ' '#')
+        printf '\r\033[K      [%-30s] %d %%, %s' "$bar" "$percent" "$(took "$1")" >&2
+        [ $percent -lt 97 ] || printf ', linking' >&2
+    done
+}
+
+# Reads ninja's lines "[3/213] ...". Keeps the last one for draw() on a terminal, and writes a line
+# for each quarter elsewhere.
+progress() {
+    shown=0
+    while read -r line; do
+        case $line in "["[0-9]*/[0-9]*"] "*) ;; *) continue ;; esac
+        step=${line#"["} step=${step%%"]"*}
+        percent=$((100 * ${step%/*} / ${step#*/}))
+        if [ -t 2 ]; then
+            echo "$step" >"$root/step"
+        elif [ $((percent / 25)) -gt $shown ] && [ $percent -lt 100 ]; then
+            shown=$((percent / 25))
+            say "      $percent % after $(took "$1")"
+        fi
+    done
+}
+
+build() {
+    cmake -S "$here" -B "$root/release" -G Ninja -DFOREBAY_BUILD=release -DFOREBAY_TESTS=OFF &&
+        cmake --build "$root/release" --target forebay
+}
+
+mkdir -p "$root/bin"
+began=$(date +%s)
+say "1/3 packages: what the build needs, by apt"
+sh "$here/deploy/packages.sh" --install build quickstart
+say "      all there after $(took "$began")"
+
+began=$(date +%s)
+say "2/3 build: a few minutes on one core (log: $root/build.log)"
+rm -f "$root/built"
+if [ -t 2 ]; then
+    echo 0/1 >"$root/step"
+    draw "$began" &
+    trap 'rm -f "$root/step"' EXIT
+fi
+{ build 2>&1 && : >"$root/built"; } | tee "$root/build.log" | progress "$began"
+if [ -t 2 ]; then
+    rm -f "$root/step"
+    wait
+    trap - EXIT
+    printf '\r\033[K' >&2
+fi
+if [ ! -e "$root/built" ]; then
     tail -30 "$root/build.log" >&2
     say "the build failed: $root/build.log"
     exit 1
 fi
-forebay=$root/release/forebay
+forebay=$root/bin/forebay
+ln -sf ../release/forebay "$forebay"
+say "      built after $(took "$began"): $forebay"
 
 # A little of everything: nested text files, an odd key, an empty object, one of several blocks.
 sample() {
@@ -77,6 +131,7 @@ rules:
   - {match: "sample/**", freshness: immutable}
 YAML
 
+admin=http://127.0.0.1:$((port + 1))
 say "3/3 serve"
 serve() {
     exec "$forebay" serve -c "$config" --origin.endpoint "dir:$data" --listen "127.0.0.1:$1" \
@@ -84,19 +139,25 @@ serve() {
 }
 
 if [ $check = 0 ]; then
+    elsewhere= # commands look at the default port by themselves
+    [ "$port" = 9000 ] || elsewhere=$admin
     cat >&2 <<TEXT
 
 Forebay serves $data on http://127.0.0.1:$port (stop with Ctrl-C). In another terminal:
 
+    export PATH=$root/bin:\$PATH${elsewhere:+ FOREBAY_ADMIN=$elsewhere}
+    forebay status                                    # how it is; forebay: what else there is
     curl http://127.0.0.1:$port/${fetch:-BUCKET/KEY}
     export AWS_ENDPOINT_URL_S3=http://127.0.0.1:$port AWS_ACCESS_KEY_ID=x AWS_SECRET_ACCESS_KEY=x
     aws s3 ls s3://sample/                            # any S3 client, unchanged
-    curl -s http://127.0.0.1:$((port + 1))/metrics | grep cache_requests
 
+The page, in a browser: $admin/
+
+To keep it: ln -s $root/release/forebay ~/.local/bin/   (or into another folder on your PATH)
 To put it before a real store:
 
     AWS_ACCESS_KEY_ID=... AWS_SECRET_ACCESS_KEY=... \\
-        $forebay serve --origin.endpoint https://s3.eu-central-1.amazonaws.com
+        forebay serve --origin.endpoint https://s3.eu-central-1.amazonaws.com
 
 TEXT
     serve "$port" "$((port + 1))"

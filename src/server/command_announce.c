@@ -130,7 +130,12 @@ static void announce_to_people(const struct command_announcement *s,
                   s->descriptors->origin_connections, s->descriptors->segments,
                   s->descriptors->is_short ? "; FEWER than configured: raise ulimit -n" : "");
     if (s->config->admin_listen.kind != CONFIG_LISTEN_OFF) {
-        (void)fprintf(stderr, "  admin      http://%s/metrics\n", admin_listen_address(s->admin));
+        const char *admin = admin_listen_address(s->admin);
+        (void)fprintf(stderr, "  admin      http://%s/metrics\n", admin);
+        if (commands_advertise(admin, url, sizeof(url))) {
+            (void)fprintf(stderr, "  page       %s/ in a browser, `forebay status` in a terminal\n",
+                          url);
+        }
     }
     bool is_reached = false;
     for (unsigned i = 0; http_server_address(s->http, i) != NULL && !is_reached; i++) {

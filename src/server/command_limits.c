@@ -13,6 +13,7 @@
 //
 // Forebay does not start with fewer than `least` descriptors: those that workers hold from the
 // start, and a few for each other use.
+#include <string.h>
 #include <sys/resource.h>
 
 #include "base/log.h"
@@ -29,7 +30,10 @@
 #define SPARE_SHARE 16u // reserve for origins that a reload adds
 #define CLIENTS_MIN 8u
 #define DESCRIPTORS_MAX (1ull << 20) // most that Forebay requests
-#define ORIGINS_SPARE 8u             // origins that a reload may add with all their connections
+// Defaults are ceilings: if the user has not set them, fewer are no shortage down to these.
+#define CLIENTS_ENOUGH 1024u
+#define ORIGIN_ENOUGH 64u
+#define ORIGINS_SPARE 8u // origins that a reload may add with all their connections
 
 static uint64_t descriptors_raise(void)
 {
@@ -92,16 +96,28 @@ struct command_limits_plan command_limits_plan_for(uint64_t descriptors, unsigne
     return plan;
 }
 
+// Returns the fewest that are no shortage.
+static unsigned wanted_of(const struct config *c, const char *key, unsigned value, unsigned enough)
+{
+    bool is_default = strcmp(config_source_text(c, commands_setting(key)), "default") == 0;
+    return is_default && enough < value ? enough : value;
+}
+
 struct command_limits_plan command_limits_plan(const struct config *c)
 {
     unsigned origins = 2 + c->bucket_count; // the default origin and STS
-    return command_limits_plan_for(descriptors_raise(), c->workers, origins,
-                                   c->limits_max_connections, c->origin_connections);
+    struct command_limits_plan plan = command_limits_plan_for(
+        descriptors_raise(), c->workers, origins, c->limits_max_connections, c->origin_connections);
+    plan.is_short = plan.clients < wanted_of(c, "limits.max_connections", c->limits_max_connections,
+                                             CLIENTS_ENOUGH) ||
+                    plan.origin_connections <
+                        wanted_of(c, "origin.connections", c->origin_connections, ORIGIN_ENOUGH);
+    return plan;
 }
 
 void command_limits_tell(const struct command_limits_plan *plan, const struct config *c)
 {
-    enum log_level level = plan->is_short ? LOG_LEVEL_WARN : LOG_LEVEL_INFO;
+    enum log_level level = plan->is_short ? LOG_LEVEL_WARN : LOG_LEVEL_DEBUG;
     log_event(level, "descriptors",
               "limit=%llu clients=%u clients_wanted=%u origin_connections=%u origin_wanted=%u "
               "segments=%u%s",

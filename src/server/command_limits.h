@@ -17,7 +17,9 @@ struct command_limits_plan {
     unsigned origin_connections; // connections to each origin
     uint64_t origin_descriptors; // descriptors for all origins together
     unsigned segments;           // open segment files of the cache
-    bool is_short;               // a limit is lower than configured
+    // A limit is lower than configured. For command_limits_plan(): lower than the user has set, or
+    // low for everybody.
+    bool is_short;
 };
 // Computes the plan. If there is room, it includes a reserve for origins that a reload may add.
 struct command_limits_plan command_limits_plan_for(uint64_t descriptors, unsigned workers,

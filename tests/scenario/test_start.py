@@ -69,6 +69,21 @@ def test_a_cache_size_that_the_disk_has_no_room_for_is_said(start, data, tmp_pat
         assert not any("THE DISK" in line or "beyond_disk" in line for line in server.stderr)
 
 
+@pytest.mark.parametrize("most, short", [(None, False), (16384, True)])
+def test_the_start_names_the_page_and_does_not_warn_of_a_default(start, data, most, short):
+    """At 20,000 descriptors clients get fewer than the default of limits.max_connections. That is a
+    warning only if the user has set it. The start names the page."""
+    server = start(
+        f"dir:{data}",
+        settings={"limits.max_connections": most},
+        wrapper=["prlimit", "--nofile=20000:20000"],
+    )
+    text = "\n".join(server.stdout + server.stderr)
+    assert ("FEWER than configured" in text) == ("raise_ulimit_n" in text) == short, text
+    assert f"  page       http://127.0.0.1:{server.admin_port}/ in a browser" in text
+    assert short or text.startswith("forebay "), text
+
+
 def test_nothing_but_an_origin(start, data):
     """With nothing but an origin set, the start names the listener, the origin, the cache
     directory, the engine, and how to point a client here."""
