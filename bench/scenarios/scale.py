@@ -110,7 +110,12 @@ def rebuild(rig, report, forebay, origin, args, size, paths):
     began = time.monotonic()
     forebay = rig.forebay(origin, engine=args.engine, size=str(size), place=forebay.place)
     got = rig.load(forebay, paths, 4, seconds=2, random=True, blind=True)
-    wait(rig, forebay, lambda m: m['forebay_degraded{component="index"}'] == 0, 3600)
+    wait(
+        rig,
+        forebay,
+        lambda m: m['forebay_condition{condition="index-rebuilding",severity="warning"}'] == 0,
+        3600,
+    )
     took_s = time.monotonic() - began
     stored(rig, forebay, len(paths))
     report.row(

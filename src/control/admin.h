@@ -15,6 +15,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "control/conditions.h"
 #include "stats/stats.h"
 
 #define ADMIN_CONNECTIONS_MAX 32u    // open at once; beyond it, the oldest idle one is closed
@@ -94,9 +95,9 @@ struct admin_options {
     admin_probe_fn alive; // checks the heartbeat of every worker
     admin_probe_fn ready;
     admin_probe_fn started;
-    enum refusal (*refusal)(void *ctx); // why nothing is stored now; NULL: unknown. Admin thread
-    admin_render_fn metrics;            // more rows of Prometheus text; NULL = none
-    admin_render_fn config;             // JSON of /api/v1/config; NULL = 404
+    struct conditions *conditions;                // NULL: none
+    admin_render_fn metrics;                      // more rows of Prometheus text; NULL = none
+    admin_render_fn config;                       // JSON of /api/v1/config; NULL = 404
     admin_action_fn actions[ADMIN_ACTION_COUNT_]; // NULL = 404
     struct admin_lines lines;                     // for /api/v1/log; if `turn` is NULL: 404
     void *ctx;        // passed to the callbacks from `alive` to `config`

@@ -28,30 +28,12 @@ struct sample {
     uint64_t monotonic_us;
 };
 
-// Conditions whose beginning and end are events.
-static const struct {
-    enum counter gauge;
-    const char *begin, *begin_text, *end, *end_text;
-} watched[] = {
-    {COUNTER_degraded_origin, "origin-down", "the origin does not answer", "origin-up",
-     "the origin answers again"},
-    {COUNTER_degraded_credentials, "credentials-bad", "the origin refuses the credentials",
-     "credentials-good", "the origin accepts the credentials"},
-    {COUNTER_degraded_disk, "disk-failed", "the cache directory does not work", "disk-back",
-     "the cache directory works again"},
-    {COUNTER_degraded_index, "index-failed", "the index does not work", "index-back",
-     "the index works again"},
-    {COUNTER_cache_short_space, "disk-full", "the file system of the cache is full", "disk-room",
-     "the file system of the cache has room"},
-    {COUNTER_cache_short_min_free, "disk-short", "the file system has less than cache.min_free",
-     "disk-room", "the file system has cache.min_free again"},
-};
-
 struct admin_history {
     struct event *timer; // fires when the next step begins
     struct sample last;
-    bool held[ARRAY_LEN(watched)];
-    uint64_t reloads, refused_reloads;
+    struct conditions *conditions; // NULL: none
+    bool held[CONDITION_COUNT_];
+    uint64_t reloads;
     struct history ring;
 };
 
@@ -150,26 +132,25 @@ static void make_row(struct sample *last, float ret_row[HISTORY_SERIES])
     *last = now;
 }
 
+// The beginning and the end of each condition that is more than an information are events.
 static void note_events(struct admin_history *h, uint64_t wall_us)
 {
-    for (unsigned i = 0; i < ARRAY_LEN(watched); i++) {
-        bool holds = stats_value(watched[i].gauge) > 0;
-        if (holds != h->held[i]) {
-            h->held[i] = holds;
-            history_note(&h->ring, wall_us, holds ? watched[i].begin : watched[i].end,
-                         holds ? watched[i].begin_text : watched[i].end_text, holds);
+    bool holds[CONDITION_COUNT_] = {0};
+    if (h->conditions != NULL) {
+        conditions_read(h->conditions, holds);
+    }
+    for (unsigned i = 0; i < CONDITION_COUNT_; i++) {
+        struct condition_row row = conditions_row((enum condition)i);
+        if (holds[i] != h->held[i] && row.severity != CONDITION_SEVERITY_INFO) {
+            history_note(&h->ring, wall_us, row.word, holds[i] ? row.text : "it is over", holds[i]);
         }
+        h->held[i] = holds[i];
     }
     uint64_t applied = stats_value(COUNTER_config_reloads);
-    uint64_t refused = stats_value(COUNTER_config_reloads_refused);
     if (applied != h->reloads) {
         history_note(&h->ring, wall_us, "reload", "the configuration was reloaded", false);
     }
-    if (refused != h->refused_reloads) {
-        history_note(&h->ring, wall_us, "reload-refused", "a reload was refused", true);
-    }
     h->reloads = applied;
-    h->refused_reloads = refused;
 }
 
 static void take_sample(struct admin_history *h)
@@ -200,7 +181,7 @@ static void on_step(evutil_socket_t fd, short what, void *ctx)
     arm(ctx);
 }
 
-struct admin_history *admin_history_new(struct event_base *base)
+struct admin_history *admin_history_new(struct event_base *base, struct conditions *conditions)
 {
     struct admin_history *h = calloc(1, sizeof(*h));
     check(h != NULL);
@@ -209,7 +190,7 @@ struct admin_history *admin_history_new(struct event_base *base)
     history_note(&h->ring, clock_wall_us(), "start", "the server started", false);
     sample_totals(&h->last);
     h->reloads = stats_value(COUNTER_config_reloads);
-    h->refused_reloads = stats_value(COUNTER_config_reloads_refused);
+    h->conditions = conditions;
     h->timer = event_new(base, -1, 0, on_step, h);
     check(h->timer != NULL);
     arm(h);

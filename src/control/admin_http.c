@@ -358,7 +358,7 @@ static void make_loop(struct admin *admin)
     admin->take_event = event_new(admin->base, -1, 0, on_take, admin);
     check(admin->sweep_event != NULL && admin->resume_event != NULL && admin->tick_event != NULL);
     check(admin->lines_event != NULL && admin->take_event != NULL);
-    admin->history = admin_history_new(admin->base);
+    admin->history = admin_history_new(admin->base, admin->options.conditions);
     admin->hub = admin_hub_new();
     admin->answer_event =
         event_new(admin->base, admin_hub_fd(admin->hub), EV_READ | EV_PERSIST, on_answered, admin);

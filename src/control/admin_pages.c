@@ -44,6 +44,9 @@ void admin_page_metrics(struct admin *admin, struct evhttp_request *req)
     struct buf out;
     buf_init(&out, TEXT_MAX_BYTES);
     admin_render_metrics(&out, admin->options.io_engine);
+    if (admin->options.conditions != NULL) {
+        conditions_metrics(admin->options.conditions, &out);
+    }
     if (admin->options.metrics != NULL) {
         admin->options.metrics(admin->options.ctx, &out);
     }
@@ -95,6 +98,11 @@ void admin_page_config(struct admin *admin, struct evhttp_request *req)
         admin_reply_refusal(req, HTTP_INTERNAL, "the settings do not fit their buffer");
     }
     buf_done(&out);
+}
+
+void admin_page_conditions(struct admin *admin, struct evhttp_request *req)
+{
+    admin_reply_json(req, HTTP_OK, json_pack("{s:o}", "conditions", admin_conditions(admin)));
 }
 
 void admin_page_summary(struct admin *admin, struct evhttp_request *req)

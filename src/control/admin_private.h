@@ -182,10 +182,12 @@ bool admin_where_holds(const struct admin_where *where, struct span line);
 // --- admin_summary.c -----------------------------------------------------------------------------
 
 json_t *admin_summary(const struct admin *admin);
+json_t *admin_conditions(const struct admin *admin); // conditions_json(); empty if there are none
 
 // --- admin_history.c -----------------------------------------------------------------------------
 
-struct admin_history *admin_history_new(struct event_base *base); // starts to sample
+// Starts to sample. `conditions` may be NULL.
+struct admin_history *admin_history_new(struct event_base *base, struct conditions *conditions);
 void admin_history_free(struct admin_history *history);
 
 #define PAGE(method, path, class, parameters, name)                                                \

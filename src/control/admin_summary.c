@@ -4,8 +4,7 @@
 // requests. Runs on the admin thread.
 //
 //   time, uptime_s, version, ready, reason   current values
-//   degraded     components of forebay_degraded that are 1, except io_engine
-//   refusal      the word of refusals.def for why nothing is stored now; null: no known reason
+//   conditions   conditions.def: those that hold, as in conditions_json()
 //   refusals     refusals.def: [{word, text, remedy, count}], `count` fills not stored since
 //                the start
 //   savings      compared with clients that ask the origin themselves: {bytes, requests,
@@ -18,8 +17,6 @@
 //   requests     {code: count}; results {result: count}; bypass {reason: count};
 //                origin {code: count}
 #include "control/admin_private.h"
-
-#include <string.h>
 
 #include "base/clock.h"
 #include "base/version.h"
@@ -82,19 +79,6 @@ static json_t *table_json(enum stats_table table, stats_row_fn *on_row)
     return json;
 }
 
-static json_t *degraded_json(void)
-{
-    json_t *json = json_array();
-    for (int c = 0; c < COUNTER_COUNT_; c++) {
-        if (c != COUNTER_degraded_io_engine && stats_value((enum counter)c) != 0 &&
-            strcmp(stats_metric((enum counter)c), "forebay_degraded") == 0) {
-            json_t *name = json_string(stats_label_value((enum counter)c));
-            check(json_array_append_new(json, name) == 0);
-        }
-    }
-    return json;
-}
-
 static json_t *refusals_json(void)
 {
     json_t *json = json_array();
@@ -121,22 +105,25 @@ static json_t *savings_json(void)
     return json;
 }
 
+json_t *admin_conditions(const struct admin *admin)
+{
+    return admin->options.conditions == NULL ? json_array()
+                                             : conditions_json(admin->options.conditions);
+}
+
 json_t *admin_summary(const struct admin *admin)
 {
     struct buf why;
     buf_init(&why, ADMIN_WHY_MAX_BYTES);
     bool ready = admin->options.ready == NULL || admin->options.ready(admin->options.ctx, &why);
-    enum refusal refusal =
-        admin->options.refusal == NULL ? REFUSAL_none : admin->options.refusal(admin->options.ctx);
     json_t *json = json_pack(
-        "{s:f, s:f, s:s, s:s, s:b, s:o, s:o, s:s?, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "time",
+        "{s:f, s:f, s:s, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "time",
         (double)clock_wall_us() / 1e6, "uptime_s",
         (double)(clock_monotonic_us() - admin->started_us) / 1e6, "version", version_text(),
         "io_engine", admin->options.io_engine, "ready", ready, "reason",
-        admin_json_text(buf_span(&why)), "degraded", degraded_json(), "refusal",
-        refusal != REFUSAL_none ? refusal_text(refusal)->word : NULL, "refusals", refusals_json(),
-        "savings", savings_json(), "counters", counters_json(), "histograms", histograms_json(),
-        "requests", table_json(STATS_REQUESTS, on_second), "results",
+        admin_json_text(buf_span(&why)), "conditions", admin_conditions(admin), "refusals",
+        refusals_json(), "savings", savings_json(), "counters", counters_json(), "histograms",
+        histograms_json(), "requests", table_json(STATS_REQUESTS, on_second), "results",
         table_json(STATS_RESULTS, on_second), "bypass", table_json(STATS_BYPASS, on_first),
         "origin", table_json(STATS_ORIGIN, on_second));
     check(json != NULL);

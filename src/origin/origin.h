@@ -141,6 +141,7 @@ struct origin_trouble_text {
     const char *why;    // The kind: "dns", "connect", "tls", "credentials" ... "": none.
     const char *text;   // Describes the trouble in a log line.
     const char *remedy; // Advises people what to change.
+    bool is_refusal;    // It answers, but does not accept our requests.
 };
 // Returns true while the origin is in trouble: its last calls got no answer, or it refused our
 // credentials. Any thread.

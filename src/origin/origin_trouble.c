@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tracks whether an origin as a whole is in trouble: it cannot be reached, or it refuses our
 // credentials. One atomic has the present trouble. The calls of all workers update it. The probe
-// (origin_probe.c) updates it too, because there may be no calls. forebay_degraded shows changes.
-// Any thread.
+// (origin_probe.c) updates it too, because there may be no calls. Any thread.
 //
 // A failure is ignored if any call was answered after the failed call was sent. While there is no
 // trouble, an answer costs one atomic load.
@@ -15,11 +14,10 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "origin/origin_private.h"
-#include "stats/stats.h"
 
 #define BUCKET_DNS_US 60000000u
 
-enum component { COMPONENT_ORIGIN, COMPONENT_CREDENTIALS, COMPONENT_COUNT_ };
+enum component { COMPONENT_ORIGIN, COMPONENT_CREDENTIALS };
 
 static const struct trouble_row {
     const char *why, *text, *remedy;
@@ -32,32 +30,11 @@ static const struct trouble_row {
 #undef TROUBLE
 };
 
-static atomic_uint degraded[COMPONENT_COUNT_]; // How many origins have a trouble of each component.
-
-static void gauge_move(enum origin_trouble trouble, bool up)
-{
-    if (trouble == ORIGIN_TROUBLE_NONE) {
-        return;
-    }
-    enum component component = rows[trouble].component;
-    enum counter gauge =
-        component == COMPONENT_ORIGIN ? COUNTER_degraded_origin : COUNTER_degraded_credentials;
-    if (up && atomic_fetch_add(&degraded[component], 1) == 0) {
-        stats_add(gauge, 1);
-    } else if (!up && atomic_fetch_sub(&degraded[component], 1) == 1) {
-        stats_sub(gauge, 1);
-    }
-}
-
+// Returns false if another thread has changed the trouble. That thread does the rest.
 static bool change(struct origin *origin, enum origin_trouble from, enum origin_trouble to)
 {
     unsigned was = from;
-    if (!atomic_compare_exchange_strong(&origin->trouble, &was, to)) {
-        return false; // another thread has changed the trouble, and does the rest
-    }
-    gauge_move(to, true);
-    gauge_move(from, false);
-    return true;
+    return atomic_compare_exchange_strong(&origin->trouble, &was, to);
 }
 
 enum origin_trouble origin_trouble_of(enum err err, bool is_https, const char *detail)
@@ -229,6 +206,7 @@ bool origin_in_trouble(const struct origin *origin, struct origin_trouble_text *
 {
     enum origin_trouble trouble = atomic_load(&origin->trouble);
     const struct trouble_row *row = &rows[trouble];
-    *ret_text = (struct origin_trouble_text){row->why, row->text, row->remedy};
+    *ret_text = (struct origin_trouble_text){row->why, row->text, row->remedy,
+                                             row->component == COMPONENT_CREDENTIALS};
     return trouble != ORIGIN_TROUBLE_NONE;
 }

@@ -165,9 +165,6 @@ void command_announce(const struct command_announcement *s)
     const char *listen = http_server_address(s->http, 0);
     const char *admin =
         s->config->admin_listen.kind == CONFIG_LISTEN_OFF ? "off" : admin_listen_address(s->admin);
-    if (s->config->io_engine == CONFIG_IO_AUTO && loop_engine(s->loop) == DISK_ENGINE_THREADS) {
-        stats_add(COUNTER_degraded_io_engine, 1);
-    }
     log_info("started",
              "version=%s listen=%s admin=%s engine=%s origin=%s cache=%s capacity=%llu pid=%d",
              version_text(), log_quote(span_from_cstr(listen != NULL ? listen : "off")),

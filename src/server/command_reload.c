@@ -50,7 +50,6 @@ void command_reload_init(struct command_reload *reload, int argc, char **argv,
     *reload = (struct command_reload){.argc = argc, .argv = argv, .first = config};
     check(pthread_mutex_init(&reload->guarded.lock, NULL) == 0);
     check(sem_init(&reload->told, 0, 0) == 0);
-    stats_add(COUNTER_config_reload_good, 1);
     good_since_now(reload);
     values_take(reload, config);
     command_watch_note(&reload->watch, 0, config->file);
@@ -81,10 +80,7 @@ static void reload_failed(struct command_reload *reload, const struct buf *why)
     struct span rest = buf_span(why);
     struct span line;
     stats_add(COUNTER_config_reloads_refused, 1);
-    if (!reload->has_failed) { // count first, because callers wait for the log line
-        reload->has_failed = true;
-        stats_sub(COUNTER_config_reload_good, 1);
-    }
+    reload->has_failed = true; // before the log line, for which callers wait
     while (span_split(&rest, '\n', &line)) {
         if (line.len > 0) {
             log_error("reload_failed", "why=%s", log_quote(line));
@@ -522,10 +518,8 @@ static void reload_apply(struct command_reload *reload, struct fresh *fresh,
     command_origins_now_free(&fresh->origins);
     good_since_now(reload);
     stats_add(COUNTER_config_reloads, 1);
-    if (reload->has_failed) {
-        reload->has_failed = false;
-        stats_add(COUNTER_config_reload_good, 1);
-    }
+    reload->has_failed = false;
+    reload->needs_restart = report->restart.len > 0;
     log_info("reloaded", "file=%s keys=%s",
              log_quote(span_from_cstr(latest->file != NULL ? latest->file : "")),
              log_quote(span_from_cstr(fresh->keys != NULL ? latest->auth_keys_file : "")));

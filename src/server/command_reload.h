@@ -34,7 +34,8 @@ struct command_reload {
     struct access_keys **access_keys; // the current table; a reload replaces it
     struct command_rules *rules;      // the current rules; a reload replaces them
     struct command_watch watch;
-    bool has_failed;            // the last reload failed
+    atomic_bool has_failed;     // the last reload failed
+    atomic_bool needs_restart;  // settings have changed that need a restart
     uint64_t good_since_s;      // time of the last successful reload, for its gauge
     uint64_t grace_ms;          // shutdown.grace, for the main thread
     atomic_bool is_disk_needed; // readiness needs the disk, see cache.disk_failure

@@ -32,6 +32,7 @@
 #include "proxy/proxy.h"
 #include "s3/s3.h"
 #include "server/command_announce.h"
+#include "server/command_conditions.h"
 #include "server/command_holders.h"
 #include "server/command_notify.h"
 #include "server/command_origins.h"
@@ -43,7 +44,6 @@
 #include "stats/stats.h"
 #include "store/store.h"
 
-#define HEARTBEAT_MAX_MS 5000u
 #define MIN_RATE_GRACE_MS 30000u
 #define MIN_RATE_PATIENCE_MS 600000u
 #define UPGRADE_LOOK_MS 100u // interval of checks for connections that must end
@@ -69,6 +69,8 @@ struct serve {
     sem_t told; // posted once for each probed origin
     struct command_reload reload;
     struct control control;
+    struct conditions conditions;
+    struct command_conditions_parts parts; // at which `conditions` looks
     struct command_upgrade upgrade;
     struct command_watchdog watchdog;
     struct buf why;
@@ -131,31 +133,16 @@ static enum err serve_sts_origin(struct serve *s)
 
 // --- probes --------------------------------------------------------------------------------------
 
-static bool serve_moves(const struct serve *s, uint64_t *ret_age_ms)
-{
-    uint64_t now_ms = clock_monotonic_ms(), beat_ms = loop_oldest_heartbeat_ms(s->loop);
-    *ret_age_ms = now_ms - min_u64(now_ms, beat_ms); // the beat may be newer than now_ms
-    return *ret_age_ms <= HEARTBEAT_MAX_MS;
-}
-
 static bool probe_alive(void *ctx, struct buf *why)
 {
     const struct serve *s = ctx;
     uint64_t age_ms;
-    if (!serve_moves(s, &age_ms)) {
+    if (!command_conditions_moves(s->loop, &age_ms)) {
         buf_printf(why, "a worker has not moved for %llu ms", (unsigned long long)age_ms);
         return false;
     }
     buf_append_cstr(why, "all workers move");
     return true;
-}
-
-static enum refusal probe_refusal(void *ctx)
-{
-    const struct serve *s = ctx;
-    struct store_summary summary;
-    store_summarize(s->store, &summary);
-    return summary.refusal;
 }
 
 static bool probe_ready(void *ctx, struct buf *why)
@@ -171,23 +158,9 @@ static bool probe_ready(void *ctx, struct buf *why)
         buf_append_cstr(why, "the cache disk does not work");
         return false;
     }
+    // Requests go on in any other condition, with no cache at worst.
     buf_append_cstr(why, "ready");
-    if (summary.degraded && summary.refusal != REFUSAL_none) {
-        buf_printf(why, "; nothing is stored: %s", refusal_text(summary.refusal)->text);
-    }
-    unsigned troubled = 0;
-    for (unsigned i = 0; i < s->origins.origin_count; i++) {
-        const struct origin *origin = s->origins.origins[i];
-        struct origin_trouble_text trouble;
-        bool is_wrong = origin_in_trouble(origin, &trouble); // Forebay still serves cached objects
-        if (is_wrong && troubled++ == 0) {
-            buf_printf(why, "; origin %.200s: %s: %s", origin_shown(origin), trouble.text,
-                       trouble.remedy);
-        }
-    }
-    if (troubled > 1) {
-        buf_printf(why, "; %u origins in all", troubled);
-    }
+    conditions_say(&s->conditions, why);
     return true;
 }
 
@@ -347,7 +320,7 @@ static int serve_build_admin(struct serve *s)
         .auth = c->auth_mode == CONFIG_AUTH_OPEN ? "open" : "verify",
         .alive = probe_alive,
         .ready = probe_ready,
-        .refusal = probe_refusal,
+        .conditions = &s->conditions,
         .started = probe_started,
         .metrics = render_metrics,
         .config = show_config,
@@ -357,6 +330,11 @@ static int serve_build_admin(struct serve *s)
     s->control.store = s->store;
     s->control.argc = s->reload.argc;
     s->control.argv = s->reload.argv;
+    s->parts = (struct command_conditions_parts){.store = s->store,
+                                                 .loop = s->loop,
+                                                 .origins = &s->origins,
+                                                 .reload = &s->reload,
+                                                 .is_draining = &s->draining};
     control_init(&s->control);
     control_actions(options.actions);
     options.action_ctx = &s->control;
@@ -501,7 +479,7 @@ static bool serve_upgrade(struct serve *s)
 static void serve_tend_watchdog(struct serve *s)
 {
     uint64_t age_ms;
-    command_watchdog_tend(&s->watchdog, serve_moves(s, &age_ms));
+    command_watchdog_tend(&s->watchdog, command_conditions_moves(s->loop, &age_ms));
 }
 
 static void serve_reload(struct serve *s)
@@ -531,6 +509,7 @@ static void serve_until_stopped(struct serve *s, const sigset_t *signals)
         serve_tend_watchdog(s);
         command_memory_trim(&high_bytes);
         proxy_pins_tend(s->proxy);
+        conditions_look(&s->conditions);
         if (signal_number == SIGUSR1) {
             proxy_reopen_logs(s->proxy);
         } else if (signal_number == SIGHUP) {
@@ -629,6 +608,7 @@ static void serve_tear_down(struct serve *s, bool running)
     }
     http_server_free(s->http);
     control_done(&s->control);
+    conditions_done(&s->conditions);
     proxy_free(s->proxy);
     command_origins_free(&s->origins);
     origin_free(s->sts_origin);
@@ -718,6 +698,7 @@ int command_serve(int argc, char **argv)
         free(s.words);
         return EXIT_CODE_CONFIGURATION;
     }
+    conditions_init(&s.conditions, command_conditions_look, &s.parts);
     buf_init(&s.warnings, 65536);
     buf_append_span(&s.warnings, buf_span(&s.why));
     buf_done(&s.why);

@@ -265,11 +265,6 @@ const char *stats_metric(enum counter c)
     return metric_of(row_of_counter(c))->name;
 }
 
-const char *stats_label_value(enum counter c)
-{
-    return row_of_counter(c)->label;
-}
-
 uint64_t stats_value(enum counter c)
 {
     uint64_t sum = stats_sum(c);

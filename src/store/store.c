@@ -65,8 +65,14 @@ void store_drop_place(struct store *store, const struct store_place *place, stru
 
 void store_summarize(const struct store *store, struct store_summary *ret_summary)
 {
-    bool is_blind = !store->disk.attached || !disk_is_reading(&store->disk) ||
-                    atomic_load(&store->index.current) == NULL;
+    bool is_reading = store->disk.attached && disk_is_reading(&store->disk);
+    bool is_blind = !is_reading || atomic_load(&store->index.current) == NULL;
+    enum refusal refusal = disk_trouble(&store->disk);
+    if (refusal == REFUSAL_none) {
+        refusal = !is_reading ? REFUSAL_disk_degraded
+                  : is_blind  ? REFUSAL_index_degraded
+                              : store_refuses(store);
+    }
     *ret_summary = (struct store_summary){
         .dir = store->disk.dir.path,
         .capacity_bytes = store->disk.capacity_bytes,
@@ -76,10 +82,8 @@ void store_summarize(const struct store *store, struct store_summary *ret_summar
         .blocks = atomic_load(&store->index.blocks),
         .degraded = is_blind || !disk_is_filling(&store->disk) || atomic_load(&store->log.no_room),
         .is_blind = is_blind,
-        .refusal = is_blind && store->disk.attached && disk_is_reading(&store->disk)
-                       ? REFUSAL_index_degraded
-                   : is_blind ? REFUSAL_disk_degraded
-                              : store_refuses(store),
+        .refusal = refusal,
+        .short_of = disk_room_short_of(&store->disk),
         .rebuilding = atomic_load(&store->recovery.is_rebuilding),
     };
 }

@@ -145,10 +145,13 @@ struct store_summary {
     const char *dir;
     uint64_t capacity_bytes, used_bytes, segment_size_bytes;
     uint64_t objects, blocks; // numbers in the index; may be a little old
-    bool degraded;            // the directory, its disk or the index does not work
+    bool degraded;            // the directory, its disk or the index does not work at this moment
     bool is_blind;            // look-ups find nothing
-    // The reason why nothing is stored or found now. REFUSAL_none: none is known.
+    // The reason why nothing is stored or found now. REFUSAL_none: none is known. Trouble with the
+    // disk lasts until a write succeeds, so between two attempts this is set and `degraded` is not.
     enum refusal refusal;
+    const char
+        *short_of;   // "min_free", "inodes" or "space": the file system lacks it; NULL: nothing
     bool rebuilding; // the index is being rebuilt from segments
 };
 // Returns the part of used_bytes that holds runs; the rest is reserved for runs. Not on a worker.

@@ -425,8 +425,5 @@ void store_close(struct store *store)
         store_mark_clean(store, index_txn);
     }
     stats_sub(COUNTER_cache_bytes, atomic_load(&store->disk.used_bytes));
-    if (atomic_load(&store->disk.disk_trouble_told)) { // a store that is closed reports no trouble
-        stats_sub(COUNTER_degraded_disk, 1);
-    }
     store_free(store);
 }

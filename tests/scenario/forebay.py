@@ -397,6 +397,22 @@ class Forebay:
                 total += value
         return total
 
+    def conditions(self):
+        """The names of the conditions that hold (src/control/conditions.def)."""
+        reply = self.admin("/api/v1/conditions")
+        assert reply.status == 200, reply
+        return {row["name"] for row in json.loads(bytes(reply.body))["conditions"]}
+
+    def wait_condition(self, name, holds=True):
+        wait_for(
+            lambda: (name in self.conditions()) == holds,
+            lambda: f"{name} in {self.conditions()}: {holds}",
+        )
+
+    def disk_trouble(self):
+        """The disk does not work, or is full: nothing is stored."""
+        return self.conditions() & {"disk-full", "disk-degraded"}
+
     def troubles(self):
         """Why the server may have cut a reply."""
         words = ("timeout", "error", "cut", "retries", "fail", "shed", "refused")

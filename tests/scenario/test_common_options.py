@@ -292,17 +292,17 @@ def test_no_color_switches_colours_off(words, variables, coloured, tmp_path):
     assert b"green" in seen and (b"\x1b[" in seen) == coloured, seen
 
 
-def test_status_on_a_terminal_shows_degraded_parts_in_red(start):
-    """On a terminal, `status` colours the word DEGRADED, unless NO_COLOR or --no-color is set."""
+def test_status_on_a_terminal_shows_critical_conditions_in_red(start):
+    """On a terminal, `status` colours a critical condition, unless told otherwise."""
     server = start(
         "http://127.0.0.1:1",
         settings={"origin.retries": 0, "origin.region": "us-east-1", "origin.probe": "true"},
     )
     server.wait_stderr("origin_unreachable")
     for words, variables, word in (
-        ([], {}, b"\x1b[1;31mDEGRADED\x1b[0m origin"),
-        (["--no-color"], {}, b"  DEGRADED origin"),
-        ([], {"NO_COLOR": "1"}, b"  DEGRADED origin"),
+        ([], {}, b"\x1b[1;31mcritical\x1b[0m origin-unreachable"),
+        (["--no-color"], {}, b"  critical origin-unreachable"),
+        ([], {"NO_COLOR": "1"}, b"  critical origin-unreachable"),
     ):
         main, child = pty.openpty()
         env = {**server.env, **variables, "FOREBAY_ADMIN": admin_of(server)}

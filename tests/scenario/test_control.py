@@ -84,6 +84,7 @@ WARM = {
     "begun": {**RESULT, "job": int},
     "checked": {**RESULT, "objects": int, "objects_done": int, "bytes": int, "bytes_done": int},
 }
+CONDITION = {"name": str, "severity": str, "text": str, "remedy": str, "since": float}
 SHAPES = {
     "status": {
         "result": {
@@ -92,8 +93,7 @@ SHAPES = {
             "uptime_s": float,
             "ready": bool,
             "reason": str,
-            "degraded": [str],
-            "refusal": (str, type(None)),
+            "conditions": [CONDITION],
             "unstored": dict,
             "byte_hit_ratio": float,
             "request_hit_ratio": float,
@@ -387,7 +387,7 @@ def test_status_and_stats(forebay, origin):
         "forebay_http_requests_total", lambda v: v == 2
     )  # their client has its reply first
     status = ask(forebay, "status")[-1]
-    assert status["ready"] and status["degraded"] == [] and status["requests"] == 2
+    assert status["ready"] and status["conditions"] == [] and status["requests"] == 2
     assert status["served_origin_bytes"] == 3 * MIB and status["byte_hit_ratio"] == 0.5
     assert status["request_hit_ratio"] == 0.5 and status["cache_objects"] == 1
     assert status["cache_held_bytes"] + status["cache_reserved_bytes"] == status["cache_bytes"]
@@ -415,8 +415,10 @@ def test_a_degraded_server_says_so(start, origin, tmp_path):
     server = start(
         origin, settings={"cache.dir": str(tmp_path / "file" / "cache"), "cache.optional": "true"}
     )
-    assert "disk" in ask(server, "status", code=1)[-1]["degraded"]
-    assert "DEGRADED disk" in said(server, "status", code=1)
+    assert server.disk_trouble() == {"disk-degraded"}
+    status = ask(server, "status", code=1)[-1]["conditions"][0]
+    assert status["name"] == "disk-degraded" and status["severity"] == "critical"
+    assert "critical disk-degraded for" in said(server, "status", code=1)
     origin.put("a", 100)
     assert ask(server, "explain", "s3://bkt/a")[-1]["verdict"]["reason"] == "disk-degraded"
     assert "nothing would be stored" in said(server, "warm", "s3://bkt/a", code=1)
@@ -1102,7 +1104,7 @@ def test_reload_reports_its_result(start, origin):
     assert "forebay.yaml:1:" in refused["errors"][0] and "cache.min_free" in refused["errors"][0]
     text = said(server, "reload", code=3)
     assert "forebay.yaml:1:" in text and "everything stays as it was" in text
-    assert server.metric("forebay_config_last_reload_successful") == 0
+    assert "reload-refused" in server.conditions()
 
 
 def test_loglevel_and_drain(start, origin):

@@ -133,9 +133,9 @@ def test_events_are_kept_with_their_times(start, origin):
     origin.down()
     with server.client() as client:
         assert client.get("a").status == 503
-    wait_for(lambda: words()[-1] == "origin-down", words)
+    wait_for(lambda: words()[-1] == "origin-unreachable", words)
     origin.start()
-    wait_for(lambda: words()[-1] == "origin-up", words)
+    wait_for(lambda: words()[-2:] == ["origin-unreachable"] * 2, words)
     events = history(server)["events"]
     assert [event[3] for event in events] == [False, False, True, True, False], events
     times = [event[0] for event in events]

@@ -173,8 +173,8 @@ def free_port():
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0"])
 @pytest.mark.parametrize("setting", ["listen", "admin.listen"])
 def test_the_start_reports_an_endpoint_that_leads_back(start, setting, host):
-    """If the start-up probe comes back to its own process, log, /readyz and gauge name the loop and
-    the remedy."""
+    """If the start-up probe comes back to its own process, log, /readyz and conditions name the
+    loop and the remedy."""
     port = free_port()
     server = start(
         f"http://{host}:{port}",
@@ -190,7 +190,7 @@ def test_the_start_reports_an_endpoint_that_leads_back(start, setting, host):
     assert event["why"] == "loop" and "leads back" in event["text"], event
     assert "origin.endpoint" in event["remedy"] and setting in event["remedy"], event
     assert b"leads back" in server.admin("/readyz").body
-    assert server.metric("forebay_degraded", component="origin") == 1
+    assert "origin-unreachable" in server.conditions()
     with server.client() as client:
         assert is_loop(client.get("a")).code == "LoopDetected"
 

@@ -2,6 +2,7 @@
 """For usual mistakes, the first line of output names the cause and the remedy."""
 
 import os
+import re
 import socket
 import subprocess
 
@@ -509,10 +510,11 @@ def test_a_state_that_is_not_well_says_what_to_do(start, tmp_path):
     )
     server.wait_stderr("origin_unreachable")
     status = said(server, "status", code=1)
-    assert "it refuses connections: check host and port of origin.endpoint" in status, status
-    assert (
-        "DEGRADED origin: what is cached is served" in status and "see the server log" not in status
-    )
+    assert re.search(
+        "critical origin-unreachable for .*: it refuses connections\n *-> check host and port of "
+        "origin.endpoint",
+        status,
+    ), status
 
 
 def test_a_star_inside_is_no_wildcard(forebay, origin):

@@ -116,8 +116,8 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_fault_is_reported_everywhere(start, certificate, case):
-    """The fault is in the start-up text, log, gauge, /readyz, access log and the client's error.
-    The server is up and ready."""
+    """The fault is in the start-up text, log, conditions, /readyz, access log and the client's
+    error. The server is up and ready."""
     why, text, remedy, component, status, words = CASES[case]
     tls = certificate if case in ("https", "self-signed") else None
     with Origin(credentials=KEYS, tls=tls) as origin, ExitStack() as held:
@@ -146,7 +146,8 @@ def test_the_fault_is_reported_everywhere(start, certificate, case):
         ), server.output()
         (event,) = events(server, "origin_unreachable")
         assert event["why"] == why and text in event["text"] and remedy in event["remedy"], event
-        assert server.metric("forebay_degraded", component=component) == 1
+        conditions = {"origin": "origin-unreachable", "credentials": "credentials-refused"}
+        assert server.conditions() == {conditions[component]}
         ready = server.admin("/readyz")
         assert ready.status == 200 and text.encode() in ready.body, ready
         with server.client() as client:
@@ -169,7 +170,7 @@ def test_the_recovery_is_noticed_and_the_probe_stops(start, origin):
     server.wait_stderr("origin_unreachable")
     origin.start()
     server.wait_stderr("origin_back")
-    assert server.metric("forebay_degraded", component="origin") == 0
+    assert "origin-unreachable" not in server.conditions()
     server.stop()
     mark = origin.mark()
     server.start()

@@ -815,7 +815,7 @@ def test_tiny_objects_never_fill_the_index(start, origin, engine, figure):
     assert server.metric("forebay_limit_reached_total", limit="index-room") == 0
     for reason in ("disk-degraded", "disk-full", "index-full"):
         assert server.metric("forebay_cache_admission_rejected_total", reason=reason) == 0
-    assert server.metric("forebay_degraded", component="disk") == 0
+    assert not server.disk_trouble()
     assert not any(
         "event=filling_off" in line or '"event":"filling_off"' in line for line in server.stderr
     )
@@ -933,7 +933,7 @@ def test_space_is_given_back_to_others(start, origin, engine, tmp_path):
         assert before > 50 * MIB and free() > least
         other = hog(disk.mount, least - 20 * MIB)
         wait_for(lambda: free() >= least, lambda: f"{free()} of {least} free: {server.output()}")
-        server.wait_metric("forebay_cache_short", lambda v: v == 0, of="min_free")
+        server.wait_condition("disk-short", False)
         assert server.disk_bytes() < before
         with Sampler(lambda: least - free()) as missing:
             fill(server, origin, keys)
@@ -941,7 +941,7 @@ def test_space_is_given_back_to_others(start, origin, engine, tmp_path):
             f"{missing.highest} of {least} missing"
         )  # folders grow, too
         assert server.metric("forebay_store_events_total", event="segment-given-back") > 0
-        assert server.metric("forebay_degraded", component="disk") == 0
+        assert not server.disk_trouble()
         assert told(server, "min_free") == 1, server.output()
         other.unlink()
 
@@ -1010,10 +1010,8 @@ def test_a_cache_that_had_no_room_at_the_start_comes_on_when_there_is_some(
         for key in keys:
             origin.put(key, MIB)
         fill(server, origin, keys[:10])
-        assert server.metric("forebay_degraded", component="disk") == 1
-        assert (
-            server.metric("forebay_cache_short", of="space") == 1 and told(server, "space") == 1
-        ), server.output()
+        assert server.disk_trouble()
+        assert "disk-full" in server.conditions() and told(server, "space") == 1, server.output()
         with server.client() as client:
             assert client.request("PUT", client.target(keys[0]), body=b"x" * 1000).status == 200
         rule = {
@@ -1027,14 +1025,14 @@ def test_a_cache_that_had_no_room_at_the_start_comes_on_when_there_is_some(
         server.process.send_signal(signal.SIGHUP)
         server.wait_stderr("event=reloaded")
         other.unlink()
-        server.wait_metric("forebay_degraded", lambda v: v == 0, component="disk")
+        wait_for(lambda: not server.disk_trouble(), server.output)
         server.wait_stderr("event=cache_usable")
-        assert server.metric("forebay_cache_short", of="space") == 0
+        assert "disk-full" not in server.conditions()
         assert server.metric("forebay_cache_capacity_bytes") == 100 * MIB
         fill_up(disk.mount / "other")  # and it gives space back again
-        server.wait_metric("forebay_cache_short", lambda v: v == 1, of="min_free")
+        server.wait_condition("disk-full")
         other.unlink()
-        server.wait_metric("forebay_cache_short", lambda v: v == 0, of="min_free")
+        wait_for(lambda: not server.conditions() & {"disk-full", "disk-short"}, server.output)
 
         def all_hits():
             fill(server, origin, keys[1:])
@@ -1094,7 +1092,7 @@ def test_a_cache_on_a_full_disk_is_kept(start, origin, engine, tmp_path):
             stop()
             other = fill_up(disk.mount / "other")
             server.start()
-            assert server.metric("forebay_degraded", component="disk") == 0, server.output()
+            assert not server.disk_trouble(), server.output()
             mark = origin.mark()
             fill(server, origin, keys)
             assert "removed=1 " in [line for line in server.stderr if "cache_shrunk" in line][-1], (
@@ -1124,13 +1122,13 @@ def test_no_inodes_left(start, origin, engine, tmp_path):
                 path.touch()
                 taken.append(path)
         fill(server, origin, keys)
-        server.wait_metric("forebay_cache_short", lambda v: v == 1, of="inodes")
-        assert server.metric("forebay_degraded", component="disk") == 0
+        server.wait_condition("disk-short")
+        assert not server.disk_trouble()
         assert told(server, "inodes") == 1, server.output()
         assert not any("filling_off" in line for line in server.stderr), server.output()
         for path in taken:
             path.unlink()
-        server.wait_metric("forebay_cache_short", lambda v: v == 0, of="inodes")
+        server.wait_condition("disk-short", False)
 
         def all_hits():
             fill(server, origin, keys)
@@ -1164,7 +1162,7 @@ def test_a_read_only_file_system(start, origin, engine, tmp_path, was_used):
         keys = mixed(origin, 20, 2)
         fill(server, origin, keys)
         fill(server, origin, keys)
-        assert server.metric("forebay_degraded", component="disk") == 1
+        assert server.disk_trouble()
         assert server.admin("/readyz").status == 200
         server.stop()
         assert any("EROFS" in line for line in server.stderr), server.output()
@@ -1182,7 +1180,7 @@ def test_written_while_the_cache_directory_could_not_be_used(start, origin, engi
     in_the_way = server.cache / "format.new"
     in_the_way.mkdir()
     server.start()
-    assert server.metric("forebay_degraded", component="disk") == 1
+    assert server.disk_trouble()
     with server.client() as client:
         reply = client.request(
             "PUT", client.target(keys[0]), [("Content-Length", str(len(new)))], new

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay status`: shows the state of a running server on one screen.
+// `forebay status`: shows the state of a running server on one screen. Ends with 1 if the server is
+// not ready or a critical condition holds (control/conditions.def).
 #include "cli/client/command_client.h"
 
 #include <string.h>
@@ -45,17 +46,16 @@ static json_t *figures_of(const json_t *summary)
                     command_client_u64(results, "revalidated") +
                     command_client_u64(results, "stale");
     json_t *json = json_pack(
-        "{s:s, s:f, s:b, s:s, s:O?, s:O?, s:o, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, "
+        "{s:s, s:f, s:b, s:s, s:O?, s:o, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, "
         "s:I, s:I, "
         "s:I, s:I, s:I, s:I, s:O?}",
         "version", command_client_text(summary, "version"), "uptime_s",
         command_client_double(summary, "uptime_s"), "ready", command_client_bool(summary, "ready"),
-        "reason", command_client_text(summary, "reason"), "degraded",
-        json_object_get(summary, "degraded"), "refusal", json_object_get(summary, "refusal"),
-        "unstored", unstored_of(summary), "byte_hit_ratio", share(memory + disk, served),
-        "request_hit_ratio", share(hits, command_client_sum(results)), "cache_bytes",
-        (json_int_t)used, "cache_held_bytes", (json_int_t)held, "cache_reserved_bytes",
-        (json_int_t)(used - held), "cache_capacity_bytes",
+        "reason", command_client_text(summary, "reason"), "conditions",
+        json_object_get(summary, "conditions"), "unstored", unstored_of(summary), "byte_hit_ratio",
+        share(memory + disk, served), "request_hit_ratio", share(hits, command_client_sum(results)),
+        "cache_bytes", (json_int_t)used, "cache_held_bytes", (json_int_t)held,
+        "cache_reserved_bytes", (json_int_t)(used - held), "cache_capacity_bytes",
         (json_int_t)VALUE(c, cache_capacity_bytes), "cache_objects",
         (json_int_t)VALUE(c, cache_objects), "cache_blocks", (json_int_t)VALUE(c, cache_blocks),
         "requests", (json_int_t)command_client_sum(json_object_get(summary, "requests")),
@@ -69,44 +69,43 @@ static json_t *figures_of(const json_t *summary)
     return json;
 }
 
-// Returns the consequence of a degraded component, and where to read more. For an origin, the line
-// `state` already has the trouble and its remedy.
-static const char *meaning_of(const char *component)
+// Returns true if a condition holds for which somebody must act at once.
+static bool has_critical(const json_t *f)
 {
-    static const struct {
-        const char *component, *meaning;
-    } meanings[] = {
-        {"disk",
-         "nothing is stored, all comes from the origin; `forebay doctor` looks at cache.dir"},
-        {"index",
-         "nothing is found, all comes from the origin; index_rebuild in the log tells more"},
-        {"origin", "what is cached is served; it is asked again at least every 30 s"},
-        {"credentials",
-         "what is cached is served; `forebay doctor` looks at credentials and rights"},
-    };
-    for (size_t i = 0; i < ARRAY_LEN(meanings); i++) {
-        if (strcmp(component, meanings[i].component) == 0) {
-            return meanings[i].meaning;
+    size_t i;
+    const json_t *row;
+    json_array_foreach(json_object_get(f, "conditions"), i, row)
+    {
+        if (strcmp(command_client_text(row, "severity"), "critical") == 0) {
+            return true;
         }
     }
-    return "see the server log";
+    return false;
 }
 
-// Prints why nothing is stored now, if that is so, and how many runs were not stored since the
-// start, by reason.
+static void print_conditions(const json_t *f, double now_s)
+{
+    size_t i;
+    const json_t *row;
+    json_array_foreach(json_object_get(f, "conditions"), i, row)
+    {
+        const char *severity = command_client_text(row, "severity");
+        double since_s = command_client_double(row, "since");
+        bool is_red = commands_wants_colour() && strcmp(severity, "critical") == 0;
+        command_screen_print(INDENT, "  %s%-8s%s %s for %s: %s\n", is_red ? "\033[1;31m" : "",
+                             severity, is_red ? "\033[0m" : "", command_client_text(row, "name"),
+                             command_time(now_s > since_s ? now_s - since_s : 0),
+                             command_client_visible(command_client_text(row, "text")));
+        command_screen_print(INDENT, "           -> %s\n", command_client_text(row, "remedy"));
+    }
+}
+
+// Prints how many runs were not stored since the start, by reason.
 static void print_refusals(const json_t *f)
 {
-    const char *now = command_client_text(f, "refusal");
-    enum refusal why = refusal_of_word(now);
     const char *word;
     json_t *count, *counts = json_object_get(f, "unstored");
     struct buf line;
-    if (now[0] != '\0') { // a newer server may use other words
-        const struct refusal_text *row = why != REFUSAL_none ? refusal_text(why) : NULL;
-        command_screen_print(INDENT, "  stores   nothing now: %s%s%s%s%s\n", now,
-                             row != NULL ? ": " : "", row != NULL ? row->text : "",
-                             row != NULL ? "; " : "", row != NULL ? row->remedy : "");
-    }
     buf_init(&line, LINE_MAX_BYTES);
     json_object_foreach(counts, word, count)
     {
@@ -136,14 +135,13 @@ static void print_savings(const json_t *savings)
     buf_done(&worth);
 }
 
-static void print_screen(const struct command_client *client, const json_t *f)
+static void print_screen(const struct command_client *client, const json_t *f, double now_s)
 {
-    const json_t *degraded = json_object_get(f, "degraded");
-    const char *red = commands_wants_colour() ? "\033[1;31m" : "";
-    const char *plain = red[0] != '\0' ? "\033[0m" : "";
     command_screen_print(INDENT, "forebay %s at %s\n", command_client_text(f, "version"),
                          client->address);
-    command_screen_print(INDENT, "  state    %s, up %s\n", command_client_text(f, "reason"),
+    bool is_ready = command_client_bool(f, "ready"); // then the conditions tell the rest
+    command_screen_print(INDENT, "  state    %s, up %s\n",
+                         is_ready ? "ready" : command_client_text(f, "reason"),
                          command_time(command_client_double(f, "uptime_s")));
     command_screen_print(INDENT, "  hits     %.1f %% of bytes, %.1f %% of reads\n",
                          100 * command_client_double(f, "byte_hit_ratio"),
@@ -169,10 +167,7 @@ static void print_screen(const struct command_client *client, const json_t *f)
                          (unsigned long long)command_client_u64(f, "requests_inflight"),
                          (unsigned long long)command_client_u64(f, "fills_inflight"));
     print_refusals(f);
-    for (size_t i = 0; i < json_array_size(degraded); i++) {
-        const char *name = json_string_value(json_array_get(degraded, i));
-        command_screen_print(INDENT, "  %sDEGRADED%s %s: %s\n", red, plain, name, meaning_of(name));
-    }
+    print_conditions(f, now_s);
 }
 
 int command_status(int argc, char **argv)
@@ -188,11 +183,10 @@ int command_status(int argc, char **argv)
     json_t *figures = NULL;
     if (code == EXIT_CODE_OK) {
         figures = figures_of(summary);
-        bool is_well = json_array_size(json_object_get(figures, "degraded")) == 0 &&
-                       command_client_bool(figures, "ready");
+        bool is_well = command_client_bool(figures, "ready") && !has_critical(figures);
         code = is_well ? EXIT_CODE_OK : EXIT_CODE_FAILED;
         if (!client.is_json) {
-            print_screen(&client, figures);
+            print_screen(&client, figures, command_client_double(summary, "time"));
         }
     }
     json_decref(summary);

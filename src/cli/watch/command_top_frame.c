@@ -176,16 +176,20 @@ static void render_past(const struct top *top, unsigned figure, unsigned cells, 
 
 static void render_head(const struct top *top, struct buf *out)
 {
-    const json_t *degraded = json_object_get(top->now.summary, "degraded");
+    size_t i;
+    const json_t *row, *conditions = json_object_get(top->now.summary, "conditions");
+    bool is_ready = command_client_bool(top->now.summary, "ready");
     buf_printf(out, "forebay %s at %s, up %s: %s\n",
                command_client_text(top->now.summary, "version"), top->client.address,
                command_time(command_client_double(top->now.summary, "uptime_s")),
-               command_client_visible(command_client_text(top->now.summary, "reason")));
-    for (size_t i = 0; i < json_array_size(degraded); i++) {
-        buf_printf(out, "%s%s", i == 0 ? "DEGRADED " : ", ",
-                   json_string_value(json_array_get(degraded, i)));
+               is_ready ? "ready"
+                        : command_client_visible(command_client_text(top->now.summary, "reason")));
+    json_array_foreach(conditions, i, row)
+    {
+        buf_printf(out, "%s%s %s", i == 0 ? "" : ", ", command_client_text(row, "severity"),
+                   command_client_text(row, "name"));
     }
-    buf_append_cstr(out, json_array_size(degraded) > 0 ? "\n" : "");
+    buf_append_cstr(out, json_array_size(conditions) > 0 ? "\n" : "");
 }
 
 // Draws the figures in two columns, each with its past.

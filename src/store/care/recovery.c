@@ -54,22 +54,11 @@ void recovery_init(struct recovery *recovery, struct index *index, struct segmen
     clock_cond_init(&recovery->guarded.wake);
 }
 
-static void tell_rebuilding(struct recovery *recovery, bool rebuilding)
-{
-    if (atomic_exchange(&recovery->is_rebuilding, rebuilding) != rebuilding) {
-        if (rebuilding) {
-            stats_add(COUNTER_degraded_index, 1);
-        } else {
-            stats_sub(COUNTER_degraded_index, 1);
-        }
-    }
-}
-
 static void want_rebuild(struct recovery *recovery, bool drop)
 {
     pthread_mutex_lock(&recovery->guarded.lock);
     recovery->guarded.rebuild_wanted = true;
-    tell_rebuilding(recovery, true);
+    atomic_store(&recovery->is_rebuilding, true);
     // From now on, the memory side keeps deletes, because the new index needs them.
     index_memory_recovering(&recovery->index->memory, true);
     if (drop) { // the drop is queued before the runs that the rebuild adds
@@ -318,7 +307,7 @@ static void recovery_ends(struct recovery *recovery)
     pthread_mutex_lock(&recovery->guarded.lock);
     if (!recovery->guarded.rebuild_wanted) {
         index_memory_recovering(&recovery->index->memory, false);
-        tell_rebuilding(recovery, false);
+        atomic_store(&recovery->is_rebuilding, false);
     }
     pthread_mutex_unlock(&recovery->guarded.lock);
 }

@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/hash.h"
+#include "stats/stats.h"
 #include "store/disk/disk_fault.h"
 #include "store/disk/disk_format.h"
 #include "store/disk/disk_room.h"
@@ -96,8 +97,11 @@ uint64_t disk_excess(const struct store_disk *disk);
 
 // --- trouble; any thread
 
-// Shows in the metrics whether the disk is in trouble, and logs the end of trouble.
+// Records whether the disk is in trouble, and logs the end of trouble.
 void disk_tell_trouble(struct store_disk *disk, bool trouble);
+// Returns disk_full or disk_degraded from the first failed write to the first success, also between
+// the pauses of disk_filling_off(), and while the directory is not attached.
+enum refusal disk_trouble(const struct store_disk *disk);
 // Called after a failed write, sync, allocation or commit. Stores nothing for a while: 5 s, doubled
 // up to 60 s. EMFILE and ENFILE are no failure of the disk: storing then stops for a second only.
 void disk_filling_off(struct store_disk *disk, const char *what, int errno_value);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decides whether the file system has room for another segment, and reports a lack of room. While a
-// lack lasts, a gauge is 1. The log has a line when it begins, a line each minute, and a line when
-// it ends. Runs on the supply thread.
+// Decides whether the file system has room for another segment, and reports a lack of room. The log
+// has a line when a lack begins, a line each minute, and a line when it ends. Runs on the supply
+// thread.
 //
 // A lack of room is not treated as a failure: bytes that cannot be stored are only streamed to the
 // client. The cases:
@@ -38,13 +38,20 @@ enum { ANSWER_NONE, ANSWER_REFUSED, ANSWER_GRANTED };
 static const char *const names[] = {"size", "min_free", "inodes", "space"};
 static_assert(ARRAY_LEN(names) == DISK_ROOM_OF_COUNT_, "a name for each");
 
-static enum counter gauge_of(enum disk_room_of of)
+bool disk_room_is_short(const struct store_disk *disk, enum disk_room_of of)
 {
-    static const enum counter gauges[] = {COUNTER_cache_short_size, COUNTER_cache_short_min_free,
-                                          COUNTER_cache_short_inodes, COUNTER_cache_short_space};
-    static_assert(ARRAY_LEN(gauges) == DISK_ROOM_OF_COUNT_, "a gauge for each");
     check(of < DISK_ROOM_OF_COUNT_);
-    return gauges[of];
+    return atomic_load(&disk->room.is_short[of]);
+}
+
+const char *disk_room_short_of(const struct store_disk *disk)
+{
+    for (unsigned of = DISK_ROOM_OF_SIZE + 1; of < DISK_ROOM_OF_COUNT_; of++) {
+        if (atomic_load(&disk->room.is_short[of])) {
+            return names[of];
+        }
+    }
+    return NULL;
 }
 
 static void show_free(struct disk_room *room, uint64_t bytes)
@@ -59,10 +66,7 @@ static void room_tell(struct store_disk *disk, enum disk_room_of of, bool is_sho
     struct disk_room *room = &disk->room;
     uint64_t now_us = clock_monotonic_us();
     check(!is_short || missing > 0);
-    if (room->is_short[of] != is_short) {
-        room->is_short[of] = is_short;
-        stats_add(gauge_of(of), is_short ? 1 : 0UL - 1);
-    }
+    atomic_store(&room->is_short[of], is_short);
     bool due = room->told_us[of] == 0 || now_us - room->told_us[of] >= TELL_US;
     if (is_short && due) {
         room->told_us[of] = now_us;
@@ -184,7 +188,4 @@ void disk_room_set_step(struct store_disk *disk, uint64_t bytes)
 void disk_room_done(struct store_disk *disk)
 {
     show_free(&disk->room, 0);
-    for (unsigned of = 0; of < DISK_ROOM_OF_COUNT_; of++) {
-        stats_sub(gauge_of(of), disk->room.is_short[of]);
-    }
 }

@@ -7,7 +7,6 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "stats/stats.h"
 #include "store/disk/disk.h"
 
 #define FILLING_OFF_MS_MIN 5000u
@@ -19,13 +18,8 @@
 
 void disk_tell_trouble(struct store_disk *disk, bool trouble)
 {
-    if (atomic_exchange(&disk->disk_trouble_told, trouble) != trouble) {
-        if (trouble) {
-            stats_add(COUNTER_degraded_disk, 1);
-        } else {
-            stats_sub(COUNTER_degraded_disk, 1);
-            log_info("disk_recovered", "dir=%s", log_quote(span_from_cstr(disk->dir.path)));
-        }
+    if (atomic_exchange(&disk->disk_trouble_told, trouble) && !trouble) {
+        log_info("disk_recovered", "dir=%s", log_quote(span_from_cstr(disk->dir.path)));
     }
 }
 
@@ -114,4 +108,16 @@ void disk_set_make_err(struct store_disk *disk, enum err err)
 {
     check(err == ERR_OK || err == ERR_DESCRIPTORS || err == ERR_IO);
     atomic_store(&disk->make_err, (int)err);
+}
+
+enum refusal disk_trouble(const struct store_disk *disk)
+{
+    int failed = atomic_load(&disk->filling_off_errno);
+    if (!atomic_load(&disk->attached)) {
+        return disk_room_is_short(disk, DISK_ROOM_OF_SPACE) ? REFUSAL_disk_full
+                                                            : REFUSAL_disk_degraded;
+    }
+    return !atomic_load(&disk->disk_trouble_told) ? REFUSAL_none
+           : failed == ENOSPC || failed == EDQUOT ? REFUSAL_disk_full
+                                                  : REFUSAL_disk_degraded;
 }

@@ -742,7 +742,7 @@ static void open_store(const struct life *plan)
     }
     uint64_t epoch = store_epoch(alive.store, SPAN("origin"), SPAN("bucket"));
     if (past->has_index && past->plan.is_honest &&
-        stats_sum(COUNTER_index_rebuilds) + stats_sum(COUNTER_degraded_index) > 0) {
+        (stats_sum(COUNTER_index_rebuilds) > 0 || summary.rebuilding)) {
         life_fail("the index was discarded although the disk is honest");
     }
     past->has_index = true;

@@ -84,8 +84,7 @@ static void give_room(void)
     atomic_store(&played.free_bytes, SIZE_BYTES);
 }
 
-static const enum counter gauges[] = {COUNTER_cache_short_space, COUNTER_degraded_disk,
-                                      COUNTER_cache_bytes, COUNTER_cache_capacity_bytes};
+static const enum counter gauges[] = {COUNTER_cache_bytes, COUNTER_cache_capacity_bytes};
 static uint64_t before[ARRAY_LEN(gauges)]; // of other tests in the same process
 
 static uint64_t gauge(enum counter counter)
@@ -97,6 +96,18 @@ static uint64_t gauge(enum counter counter)
     }
     cr_assert(false);
     return 0;
+}
+
+static enum refusal refusal_of(const struct box *box)
+{
+    struct store_summary summary;
+    store_summarize(box->store, &summary);
+    return summary.refusal;
+}
+
+static bool is_in_trouble(const struct box *box)
+{
+    return disk_trouble(&box->store->disk) != REFUSAL_none;
 }
 
 static void begin(struct box *box)
@@ -132,17 +143,16 @@ Test(store_late, comes_on_when_there_is_room)
 {
     struct box box;
     open_late(&box);
-    cr_assert_eq(gauge(COUNTER_cache_short_space), 1);
-    cr_assert_eq(gauge(COUNTER_degraded_disk), 1);
+    cr_assert_eq(refusal_of(&box), REFUSAL_disk_full);
     cr_assert_eq(box_put(&box, &first), ERR_IO);
     unsigned tries_then = atomic_load(&played.tries);
     wait_for(atomic_load(&played.tries) > tries_then);
     cr_assert(!box.store->disk.attached);
-    cr_assert_eq(gauge(COUNTER_cache_short_space), 1);
+    cr_assert_eq(refusal_of(&box), REFUSAL_disk_full);
     give_room();
-    wait_for(gauge(COUNTER_degraded_disk) == 0);
+    wait_for(!is_in_trouble(&box));
     wait_for(box.store->disk.attached);
-    cr_assert_eq(gauge(COUNTER_cache_short_space), 0);
+    cr_assert_eq(disk_room_short_of(&box.store->disk), NULL);
     cr_assert_eq(atomic_load(&box.store->disk.capacity_bytes), 64 * MIB);
     wait_for(box_put(&box, &first) == ERR_OK);
     cr_assert_eq(box_read(&box, 1, &first), first.size);
@@ -214,7 +224,7 @@ Test(store_late, residency_is_probed_after_a_late_attach)
     cr_assert(box_open(&box));
     cr_assert_eq(disk_io_residency_mode(), DISK_RESIDENCY_NONE, "it was not there to be asked");
     give_room();
-    wait_for(gauge(COUNTER_degraded_disk) == 0);
+    wait_for(!is_in_trouble(&box));
     cr_assert_eq(disk_io_residency_mode(), there);
     leave(&box);
 }
@@ -244,7 +254,7 @@ Test(store_late, a_directory_that_is_not_ours_is_left_alone)
     give_room();
     wait_for(tries() > tries_then);
     cr_assert(!box.store->disk.attached);
-    cr_assert_eq(gauge(COUNTER_degraded_disk), 1);
+    cr_assert_eq(refusal_of(&box), REFUSAL_disk_degraded);
     file = fopen(path, "r");
     cr_assert(file != NULL && fgets(text, sizeof(text), file) != NULL && fclose(file) == 0);
     cr_assert_str_eq(text, "forebay-cache 1\n");
@@ -316,7 +326,7 @@ Test(store_late, limits_set_before_the_attach_hold)
     cr_assert(store_set_limits(box.store, &limits, &why) == ERR_OK);
     buf_done(&why);
     give_room();
-    wait_for(box.store->disk.attached && gauge(COUNTER_degraded_disk) == 0);
+    wait_for(box.store->disk.attached && !is_in_trouble(&box));
     cr_assert_eq(atomic_load(&box.store->disk.capacity_bytes), 32 * MIB);
     cr_assert(atomic_load(&box.store->verify_always));
     uint64_t rate = 0;

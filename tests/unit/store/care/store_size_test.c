@@ -372,7 +372,7 @@ Test(store_size, space_that_is_to_stay_free_is_given_back)
     wait_for(used(&box) <= 10 * MIB);
     cr_assert(used(&box) + 3 * box.store->log.segment_cost_bytes > 10 * MIB,
               "no more than was asked for");
-    wait_for(stats_sum(COUNTER_cache_short_min_free) == 0);
+    wait_for(!disk_room_is_short(&box.store->disk, DISK_ROOM_OF_MIN_FREE));
     cr_assert(stats_sum(COUNTER_segments_given_back) > 0);
     cr_assert(disk_is_filling(&box.store->disk));
     for (unsigned i = 0; i < 20; i++) { // near it nothing is stored that would break it
@@ -531,13 +531,13 @@ Test(store_size, a_file_system_that_refuses_is_asked_again)
     store_fault_set(STORE_FAULT_ALLOCATE, 1, true, EDQUOT);
     for (unsigned i = 0; i < 200 && put_one(&box, &held); i++) {
     }
-    wait_for(stats_sum(COUNTER_cache_short_space) == 1);
+    wait_for(disk_room_is_short(&box.store->disk, DISK_ROOM_OF_SPACE));
     cr_assert(disk_is_filling(&box.store->disk), "it is no failure");
     store_fault_set(STORE_FAULT_ALLOCATE, 0, false, 0);
     clock_test_advance_us(6000000);
     segment_log_want(&box.store->log, false);
     put(&box, &held, 20);
-    wait_for(stats_sum(COUNTER_cache_short_space) == 0);
+    wait_for(!disk_room_is_short(&box.store->disk, DISK_ROOM_OF_SPACE));
     leave(&box);
 }
 
@@ -563,7 +563,7 @@ Test(store_size, a_file_system_that_refuses_costs_few_segments)
     clock_test_advance_us(6000000);
     segment_log_want(&box.store->log, false);
     put(&box, &held, 8);
-    wait_for(stats_sum(COUNTER_cache_short_space) == 0);
+    wait_for(!disk_room_is_short(&box.store->disk, DISK_ROOM_OF_SPACE));
     leave(&box);
 }
 
@@ -583,9 +583,9 @@ Test(store_size, an_index_that_is_refused_room_takes_that_of_a_segment)
     store_fault_set(STORE_FAULT_ALLOCATE, 1, false, EDQUOT);
     cr_assert(index_grow(index, env, index->allocated_bytes + 1) == ERR_DISK_FULL);
     wait_for(stats_sum(COUNTER_evicted_bytes_capacity) > freed);
-    wait_for(stats_sum(COUNTER_cache_short_space) == 1);
+    wait_for(disk_room_is_short(&box.store->disk, DISK_ROOM_OF_SPACE));
     cr_assert(index_grow(index, env, index->allocated_bytes + 1) == ERR_OK);
-    wait_for(stats_sum(COUNTER_cache_short_space) == 0);
+    wait_for(!disk_room_is_short(&box.store->disk, DISK_ROOM_OF_SPACE));
     cr_assert(disk_is_filling(&box.store->disk));
     leave(&box);
 }

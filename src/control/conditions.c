@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// Keeps the conditions of conditions.def, and renders them for the admin port.
+#include "control/conditions.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "control/admin_private.h"
+
+static const struct {
+    struct condition_row row; // without words if `refusal` has them
+    enum refusal refusal;
+} rows[CONDITION_COUNT_] = {
+#define CONDITION(name, word, severity, text, remedy)                                              \
+    [CONDITION_##name] = {{word, text, remedy, CONDITION_SEVERITY_##severity}, REFUSAL_none},
+#define CONDITION_REFUSAL(name, severity)                                                          \
+    [CONDITION_##name] = {{NULL, NULL, NULL, CONDITION_SEVERITY_##severity}, REFUSAL_##name},
+#include "control/conditions.def"
+#undef CONDITION
+#undef CONDITION_REFUSAL
+};
+
+static const char *const severities[] = {"critical", "warning", "info"};
+
+struct condition_row conditions_row(enum condition which)
+{
+    check(which < CONDITION_COUNT_);
+    struct condition_row row = rows[which].row;
+    if (rows[which].refusal != REFUSAL_none) {
+        const struct refusal_text *text = refusal_text(rows[which].refusal);
+        row.word = text->word;
+        row.text = text->text;
+        row.remedy = text->remedy;
+    }
+    return row;
+}
+
+void conditions_init(struct conditions *conditions, conditions_look_fn look, void *ctx)
+{
+    *conditions = (struct conditions){.look = look, .ctx = ctx};
+    check(pthread_mutex_init(&conditions->guarded.lock, NULL) == 0);
+}
+
+void conditions_done(struct conditions *conditions)
+{
+    check(pthread_mutex_destroy(&conditions->guarded.lock) == 0);
+}
+
+// --- looking -------------------------------------------------------------------------------------
+
+static void begin(struct condition_state *state, const char *remedy)
+{
+    state->since_us = state->since_us != 0 ? state->since_us : clock_wall_us();
+    state->remedy = remedy;
+}
+
+void conditions_tell(struct conditions *conditions, enum condition which, bool holds)
+{
+    struct condition_state *state = &conditions->guarded.items[which];
+    struct condition_row row = conditions_row(which);
+    if (!holds) {
+        state->since_us = 0;
+        return;
+    }
+    begin(state, row.remedy);
+    (void)snprintf(state->text, sizeof(state->text), "%s", row.text);
+}
+
+void conditions_tell_more(struct conditions *conditions, enum condition which, const char *remedy,
+                          const char *format, ...)
+{
+    struct condition_state *state = &conditions->guarded.items[which];
+    va_list args;
+    begin(state, remedy);
+    va_start(args, format);
+    (void)vsnprintf(state->text, sizeof(state->text), format, args); // a longer text is cut
+    va_end(args);
+}
+
+bool conditions_rose(struct conditions *conditions, enum condition which, uint64_t count,
+                     unsigned window_s)
+{
+    struct condition_state *state = &conditions->guarded.items[which];
+    uint64_t now_us = clock_monotonic_us();
+    if (count > state->count) {
+        state->rose_us = now_us;
+    }
+    state->count = count;
+    return state->rose_us != 0 && now_us - state->rose_us < window_s * 1000000ull;
+}
+
+static void look_locked(struct conditions *conditions)
+{
+    conditions->look(conditions->ctx, conditions);
+}
+
+void conditions_look(struct conditions *conditions)
+{
+    pthread_mutex_lock(&conditions->guarded.lock);
+    look_locked(conditions);
+    pthread_mutex_unlock(&conditions->guarded.lock);
+}
+
+// --- answers -------------------------------------------------------------------------------------
+
+void conditions_read(struct conditions *conditions, bool ret_holds[CONDITION_COUNT_])
+{
+    pthread_mutex_lock(&conditions->guarded.lock);
+    look_locked(conditions);
+    for (unsigned i = 0; i < CONDITION_COUNT_; i++) {
+        ret_holds[i] = conditions->guarded.items[i].since_us != 0;
+    }
+    pthread_mutex_unlock(&conditions->guarded.lock);
+}
+
+json_t *conditions_json(struct conditions *conditions)
+{
+    json_t *json = json_array();
+    pthread_mutex_lock(&conditions->guarded.lock);
+    look_locked(conditions);
+    for (unsigned i = 0; i < CONDITION_COUNT_; i++) {
+        const struct condition_state *state = &conditions->guarded.items[i];
+        json_t *item = state->since_us == 0
+                           ? NULL
+                           : json_pack("{s:s, s:s, s:o, s:s, s:f}", "name", conditions_row(i).word,
+                                       "severity", severities[rows[i].row.severity], "text",
+                                       admin_json_text(span_from_cstr(state->text)), "remedy",
+                                       state->remedy, "since", (double)state->since_us / 1e6);
+        check(state->since_us == 0 || (item != NULL && json_array_append_new(json, item) == 0));
+    }
+    pthread_mutex_unlock(&conditions->guarded.lock);
+    return json;
+}
+
+void conditions_say(struct conditions *conditions, struct buf *out)
+{
+    unsigned critical = 0;
+    pthread_mutex_lock(&conditions->guarded.lock);
+    look_locked(conditions);
+    for (unsigned i = 0; i < CONDITION_COUNT_; i++) {
+        const struct condition_state *state = &conditions->guarded.items[i];
+        if (state->since_us != 0 && rows[i].row.severity == CONDITION_SEVERITY_CRITICAL &&
+            critical++ == 0) {
+            buf_printf(out, "; %s: %.200s: %.200s", conditions_row(i).word, state->text,
+                       state->remedy);
+        }
+    }
+    pthread_mutex_unlock(&conditions->guarded.lock);
+    if (critical > 1) {
+        buf_printf(out, "; %u conditions in all", critical);
+    }
+}
+
+void conditions_metrics(struct conditions *conditions, struct buf *out)
+{
+    buf_append_cstr(out, "# HELP forebay_condition 1 while the condition holds.\n"
+                         "# TYPE forebay_condition gauge\n");
+    pthread_mutex_lock(&conditions->guarded.lock);
+    look_locked(conditions);
+    for (unsigned i = 0; i < CONDITION_COUNT_; i++) {
+        buf_printf(out, "forebay_condition{condition=\"%s\",severity=\"%s\"} %d\n",
+                   conditions_row(i).word, severities[rows[i].row.severity],
+                   conditions->guarded.items[i].since_us != 0);
+    }
+    pthread_mutex_unlock(&conditions->guarded.lock);
+}

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// Finds out which conditions of control/conditions.def hold. Asks only for published values, so any
+// thread may call it, and it never waits.
+//
+// A shortage that comes and goes within a moment holds for a minute after its last event. So all
+// who ask see it, and it does not flap.
+#include "server/command_conditions.h"
+
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "stats/stats.h"
+
+#define HEARTBEAT_MAX_MS 5000u
+#define SHORTLY_S 60u
+#define LATELY_S 900u
+#define WARM_S 3600u
+#define SKEW_MAX_S 300
+#define EXPIRY_S 900
+
+bool command_conditions_moves(const struct loop *loop, uint64_t *ret_age_ms)
+{
+    uint64_t now_ms = clock_monotonic_ms(), beat_ms = loop_oldest_heartbeat_ms(loop);
+    *ret_age_ms = now_ms - min_u64(now_ms, beat_ms); // the beat may be newer than now_ms
+    return *ret_age_ms <= HEARTBEAT_MAX_MS;
+}
+
+// Records a condition that holds while a count has risen lately.
+static void tell_count(struct conditions *conditions, enum condition which, uint64_t count,
+                       unsigned window_s)
+{
+    conditions_tell(conditions, which, conditions_rose(conditions, which, count, window_s));
+}
+
+// Records a shortage that holds now, or has held within the last minute.
+static void tell_shortage(struct conditions *conditions, enum condition which, bool holds,
+                          uint64_t count)
+{
+    bool rose = conditions_rose(conditions, which, count, SHORTLY_S);
+    conditions_tell(conditions, which, holds || rose);
+}
+
+static void look_at_store(const struct store *store, struct conditions *conditions)
+{
+    struct store_summary s;
+    store_summarize(store, &s);
+    enum refusal why = s.refusal;
+    uint64_t index_bytes = stats_value(COUNTER_index_bytes);
+    conditions_tell(conditions, CONDITION_disk_degraded, why == REFUSAL_disk_degraded);
+    conditions_tell(conditions, CONDITION_disk_full, why == REFUSAL_disk_full);
+    conditions_tell(conditions, CONDITION_index_degraded, why == REFUSAL_index_degraded);
+    conditions_tell(conditions, CONDITION_index_rebuilding, s.rebuilding);
+    conditions_tell(conditions, CONDITION_disk_short,
+                    s.short_of != NULL && why != REFUSAL_disk_full);
+    tell_shortage(conditions, CONDITION_index_full, why == REFUSAL_index_full,
+                  refusal_sum(REFUSAL_index_full) + stats_value(COUNTER_index_full));
+    conditions_tell(conditions, CONDITION_index_large, index_bytes > s.capacity_bytes / 2);
+    tell_shortage(conditions, CONDITION_disk_busy, why == REFUSAL_disk_busy,
+                  refusal_sum(REFUSAL_disk_busy));
+    tell_shortage(conditions, CONDITION_index_busy, why == REFUSAL_index_busy,
+                  refusal_sum(REFUSAL_index_busy));
+    tell_shortage(conditions, CONDITION_descriptors, why == REFUSAL_descriptors,
+                  refusal_sum(REFUSAL_descriptors) + stats_value(COUNTER_http_accept_paused) +
+                      stats_value(COUNTER_segment_open_failures));
+}
+
+// Records the first trouble of the kind that `which` is about, and how many origins have one.
+static void tell_trouble(const struct command_origins *origins, struct conditions *conditions,
+                         enum condition which, bool is_refusal)
+{
+    struct origin_trouble_text trouble, first = {0};
+    const struct origin *origin = NULL;
+    unsigned count = 0;
+    for (unsigned i = 0; i < origins->origin_count; i++) {
+        if (origin_in_trouble(origins->origins[i], &trouble) && trouble.is_refusal == is_refusal &&
+            count++ == 0) {
+            origin = origins->origins[i];
+            first = trouble;
+        }
+    }
+    if (count == 0) {
+        conditions_tell(conditions, which, false);
+    } else if (count == 1) {
+        conditions_tell_more(conditions, which, first.remedy, "origin %.200s: %s",
+                             origin_shown(origin), first.text);
+    } else {
+        conditions_tell_more(conditions, which, first.remedy,
+                             "origin %.200s: %s; %u origins in all", origin_shown(origin),
+                             first.text, count);
+    }
+}
+
+static void look_at_origins(const struct command_origins *origins, struct conditions *conditions)
+{
+    bool expires = false, is_skewed = false;
+    tell_trouble(origins, conditions, CONDITION_origin_unreachable, false);
+    tell_trouble(origins, conditions, CONDITION_credentials_refused, true);
+    for (unsigned i = 0; i < origins->origin_count; i++) {
+        struct origin_times times;
+        if (origin_rests(origins->origins[i])) {
+            continue;
+        }
+        origin_times(origins->origins[i], &times);
+        int64_t left_s = times.credentials_expire_s - (int64_t)(clock_wall_us() / 1000000);
+        expires = expires || (times.credentials_expire_s != 0 && left_s < EXPIRY_S);
+        is_skewed = is_skewed || (times.has_skew && llabs(times.skew_s) > SKEW_MAX_S);
+    }
+    bool failed = conditions_rose(conditions, CONDITION_credentials_expiring,
+                                  stats_value(COUNTER_credentials_refresh_failures), LATELY_S);
+    conditions_tell(conditions, CONDITION_credentials_expiring, expires && failed);
+    conditions_tell(conditions, CONDITION_clock_skew, is_skewed);
+    tell_count(conditions, CONDITION_no_connection,
+               stats_value(COUNTER_origin_waits_timed_out) +
+                   stats_value(COUNTER_origin_waiters_refused),
+               SHORTLY_S);
+}
+
+static void look_at_counts(struct conditions *conditions)
+{
+    tell_count(conditions, CONDITION_memory, stats_value(COUNTER_http_shed_memory), SHORTLY_S);
+    tell_count(conditions, CONDITION_requests_shed,
+               stats_value(COUNTER_http_shed_connections) +
+                   stats_value(COUNTER_http_shed_inflight) + stats_value(COUNTER_http_shed_source),
+               SHORTLY_S);
+    tell_count(conditions, CONDITION_disk_errors,
+               stats_value(COUNTER_disk_errors_read) + stats_value(COUNTER_disk_errors_write),
+               LATELY_S);
+    tell_count(conditions, CONDITION_wrong_bytes,
+               stats_value(COUNTER_checksum_failures) +
+                   stats_value(COUNTER_checksum_failures_scrub),
+               LATELY_S);
+    tell_count(conditions, CONDITION_warm_failed,
+               stats_value(COUNTER_warm_objects_failed) + stats_value(COUNTER_warm_objects_refused),
+               WARM_S);
+}
+
+void command_conditions_look(void *ctx, struct conditions *conditions)
+{
+    const struct command_conditions_parts *parts = ctx;
+    uint64_t age_ms;
+    conditions_tell(conditions, CONDITION_worker_stuck,
+                    !command_conditions_moves(parts->loop, &age_ms));
+    look_at_store(parts->store, conditions);
+    look_at_origins(parts->origins, conditions);
+    look_at_counts(conditions);
+    conditions_tell(conditions, CONDITION_reload_refused, parts->reload->has_failed);
+    conditions_tell(conditions, CONDITION_restart_needed, parts->reload->needs_restart);
+    conditions_tell(conditions, CONDITION_draining, *parts->is_draining);
+}

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// Finds out which conditions of control/conditions.def hold.
+#ifndef FOREBAY_SERVER_COMMAND_CONDITIONS_H
+#define FOREBAY_SERVER_COMMAND_CONDITIONS_H
+
+#include <stdatomic.h>
+
+#include "control/control.h"
+#include "loop/loop.h"
+#include "server/command_origins.h"
+#include "server/command_reload.h"
+#include "store/store.h"
+
+struct command_conditions_parts {
+    const struct store *store;
+    const struct loop *loop;
+    const struct command_origins *origins;
+    const struct command_reload *reload;
+    const _Atomic bool *is_draining;
+};
+
+// A conditions_look_fn; ctx is a struct command_conditions_parts.
+void command_conditions_look(void *ctx, struct conditions *conditions);
+// Returns true if every worker has moved lately. Any thread.
+bool command_conditions_moves(const struct loop *loop, uint64_t *ret_age_ms);
+
+#endif
