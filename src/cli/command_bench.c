@@ -450,8 +450,8 @@ static void row(struct bench *b, const char *name, double bytes_per_s, double of
     if (of > 0) {
         (void)snprintf(share, sizeof(share), "%.0f %%", 100 * bytes_per_s / of);
     }
-    buf_printf(&b->out, "%-32s %10s/s %10s   %s\n", name, command_bytes(bytes_per_s), share,
-               verdict);
+    buf_printf(&b->out, "%-32s %10s/s %10s%s%s\n", name, command_bytes(bytes_per_s), share,
+               verdict[0] != '\0' ? "   " : "", verdict);
 }
 
 static void render_verdict(struct bench *b)
@@ -511,21 +511,20 @@ static void render(struct bench *b)
     char name[64];
     render_head(b);
     if (b->disk > 0) {
-        row(b, "disk read ceiling, 1 MiB", b->disk, 0, "-");
+        row(b, "disk read ceiling, 1 MiB", b->disk, 0, "");
     }
     if (b->many > 0) {
-        row(b, "origin, one connection", b->one, 0, "-");
+        row(b, "origin, one connection", b->one, 0, "");
         (void)snprintf(name, sizeof(name), "origin ceiling (direct, %u)", b->direct);
-        row(b, name, b->many, 0, "-");
+        row(b, name, b->many, 0, "");
     }
     if (b->cold > 0) {
         row(b, "cold through Forebay", b->cold, b->many,
             b->cold >= GOOD_SHARE * b->many ? "ok (target 95 %)" : "below 95 %");
         row(b, "warm, 8 MiB", b->warm, b->disk, b->warm >= b->cold ? "ok" : "slower than cold");
-        buf_printf(&b->out, "%-32s %11.0f/s %10s   %s\n", "warm, 128 KiB random", b->small_per_s,
-                   "-", "-");
+        buf_printf(&b->out, "%-32s %11.0f/s %10s\n", "warm, 128 KiB random", b->small_per_s, "-");
         (void)snprintf(name, sizeof(name), "%.2f / %.2f ms", b->first_p50_ms, b->first_p99_ms);
-        buf_printf(&b->out, "%-32s %13s %9s   -\n", "first byte of these, p50 / p99", name, "-");
+        buf_printf(&b->out, "%-32s %13s %9s\n", "first byte of these, p50 / p99", name, "-");
         buf_printf(&b->out, "%s of s3://%s/%s by %u connections.\n",
                    command_bytes((double)b->data_bytes), b->bucket, b->key, READERS);
     }

@@ -32,7 +32,7 @@ class Terminal:
         self.seen, self.columns = "", columns
         self.resize(columns, rows)
         self.child = subprocess.Popen(
-            [binary(), *PATIENT, *words],
+            [binary(), *words],
             stdin=child,
             stdout=child,
             stderr=child,
@@ -96,6 +96,7 @@ def busy(start, origin):
 @pytest.mark.parametrize(
     "words, wanted",
     [
+        (["bench", "--disk", "--quick"], [r"disk read ceiling, 1 MiB +\S+ [MG]iB/s"]),
         (["status"], [r"state +ready", r"hits +33\.3 % of", r"saved +6\.0 MiB", r"of waiting"]),
         (["stats", "-n", "2"], [r"req/s", r"hit%", r"p50 ms", r"p99 ms"]),
         (["jobs"], [r"there are no jobs"]),
@@ -111,7 +112,8 @@ def busy(start, origin):
     ],
 )
 def test_output_fits_the_terminal(busy, columns, words, wanted):
-    text = "\n".join(Terminal(busy, columns, *words).end())
+    front = [] if words[0] == "bench" else PATIENT  # bench asks no server
+    text = "\n".join(Terminal(busy, columns, *front, *words).end())
     missing = [part for part in wanted if not re.search(part, text, re.MULTILINE)]
     assert not missing, text
 
@@ -120,7 +122,7 @@ def test_output_fits_the_terminal(busy, columns, words, wanted):
 def test_top_shows_keys_buckets_reasons_and_their_past(busy, columns):
     """`top` on a terminal names what the server is asked for, and no metric. It has one line for
     each frame of the server, and one more when the terminal changes its size."""
-    top = Terminal(busy, columns, "top", "-i", "2", rows=30)
+    top = Terminal(busy, columns, *PATIENT, "top", "-i", "2", rows=30)
     top.until(r"key, since top began")
     for _ in range(3):
         read(busy, LONG + "1.tar", LONG + "2.tar", "never/x")
@@ -135,7 +137,7 @@ def test_top_shows_keys_buckets_reasons_and_their_past(busy, columns):
 
 @pytest.mark.parametrize("words", [["top", "-i", "3600"], ["top", "keys", "-i", "2"]])
 def test_top_is_drawn_again_when_the_terminal_changes_its_size(busy, words):
-    top = Terminal(busy, 200, *words)
+    top = Terminal(busy, 200, *PATIENT, *words)
     busy.wait_metric("forebay_admin_streams", lambda v: v == 1)
     top.resize(60, rows=8)
     while True:
@@ -148,9 +150,11 @@ def test_top_is_drawn_again_when_the_terminal_changes_its_size(busy, words):
 
 @pytest.mark.parametrize("columns", COLUMNS)
 def test_log_and_trace_fit_the_terminal(busy, columns):
-    log = Terminal(busy, columns, "log", "-n", "3")
-    fields = Terminal(busy, columns, "log", "-n", "3", "--fields", "key,key,status,ttfb_ms")
-    trace = Terminal(busy, columns, "trace", "s3://bkt/*", "-n", "3")
+    log = Terminal(busy, columns, *PATIENT, "log", "-n", "3")
+    fields = Terminal(
+        busy, columns, *PATIENT, "log", "-n", "3", "--fields", "key,key,status,ttfb_ms"
+    )
+    trace = Terminal(busy, columns, *PATIENT, "trace", "s3://bkt/*", "-n", "3")
     busy.wait_metric("forebay_admin_streams", lambda v: v == 3)
     with busy.client() as client:
         for key, status in ((LONG + "1.tar", 200), (LONG + "9.tar", 404), ("never/x", 200)):
@@ -170,7 +174,7 @@ def test_a_waiting_warm_rewrites_one_row(start, origin, columns):
     server = start(origin)
     origin.put("a", MIB)
     with origin.hold("a") as go:
-        warm = Terminal(server, columns, "warm", "s3://bkt/a", "--wait")
+        warm = Terminal(server, columns, *PATIENT, "warm", "s3://bkt/a", "--wait")
         for _ in range(3):
             warm.until(r"\r\x1b\[K +0\.0 %, [^\r]*/s, ")
         assert "\n" not in warm.seen

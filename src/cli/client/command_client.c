@@ -61,6 +61,50 @@ static void tell_wait(struct command_client *client, const struct buf *answer)
     }
 }
 
+// --- signals -------------------------------------------------------------------------------------
+
+static volatile sig_atomic_t is_interrupted, is_resized;
+static bool catches; // catch_interrupts() was called
+
+static void on_interrupt(int number)
+{
+    (void)number;
+    is_interrupted = 1;
+}
+
+static void on_resize(int number)
+{
+    (void)number;
+    is_resized = 1;
+}
+
+// Lets SIGWINCH, SIGINT and SIGTERM interrupt recv(2) with EINTR. The same signal a second time
+// ends the process.
+static void catch_interrupts(void)
+{
+    struct sigaction resize = {.sa_handler = on_resize};
+    sigemptyset(&resize.sa_mask);
+    check(sigaction(SIGWINCH, &resize, NULL) == 0);
+    struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND};
+    sigemptyset(&action.sa_mask);
+    check(sigaction(SIGINT, &action, NULL) == 0 && sigaction(SIGTERM, &action, NULL) == 0);
+    catches = true;
+}
+
+// Blocks these signals, so that none interrupts a request. Returns the signal mask before.
+static sigset_t block_interrupts(void)
+{
+    sigset_t interrupts, before;
+    (void)sigemptyset(&interrupts);
+    (void)sigaddset(&interrupts, SIGINT);
+    (void)sigaddset(&interrupts, SIGTERM);
+    (void)sigaddset(&interrupts, SIGWINCH);
+    check(sigprocmask(SIG_BLOCK, &interrupts, &before) == 0);
+    return before;
+}
+
+// --- requests ------------------------------------------------------------------------------------
+
 static int ask(struct command_client *client, const char *method, const char *path, json_t *body,
                json_t **ret_answer)
 {
@@ -79,12 +123,21 @@ static int ask(struct command_client *client, const char *method, const char *pa
     struct buf answer;
     unsigned status = 0;
     buf_init(&answer, ANSWER_MAX_BYTES);
+    sigset_t before;
+    (void)sigemptyset(&before);
+    bool is_following = catches;
+    if (is_following) { // without handlers, a signal ends the process
+        before = block_interrupts();
+    }
     enum err err = commands_ask(client->config, &request, client->address, &status, &answer);
     while (err == ERR_OK && status == ADMIN_STATUS_BUSY && client->waits) {
         tell_wait(client, &answer);
         (void)poll(NULL, 0, BUSY_MS); // a signal may shorten the pause
         answer.len = 0;
         err = commands_ask(client->config, &request, client->address, &status, &answer);
+    }
+    if (is_following) {
+        check(sigprocmask(SIG_SETMASK, &before, NULL) == 0);
     }
     free(text);
     int code = EXIT_CODE_OK;
@@ -131,43 +184,11 @@ int command_client_delete(struct command_client *client, const char *path, json_
 
 #define SILENCE_MAX_MS 20000u // a server without news sends an empty line more often
 
-static volatile sig_atomic_t is_interrupted, is_resized;
-
-static void on_interrupt(int number)
-{
-    (void)number;
-    is_interrupted = 1;
-}
-
-static void on_resize(int number)
-{
-    (void)number;
-    is_resized = 1;
-}
-
-// Lets SIGWINCH, SIGINT and SIGTERM interrupt recv(2) with EINTR. The same signal a second time
-// ends the process.
-static void catch_interrupts(void)
-{
-    struct sigaction resize = {.sa_handler = on_resize};
-    sigemptyset(&resize.sa_mask);
-    check(sigaction(SIGWINCH, &resize, NULL) == 0);
-    struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND};
-    sigemptyset(&action.sa_mask);
-    check(sigaction(SIGINT, &action, NULL) == 0 && sigaction(SIGTERM, &action, NULL) == 0);
-}
-
 bool command_client_wait(uint64_t ms)
 {
     const struct timespec time = {.tv_sec = (time_t)(ms / 1000),
                                   .tv_nsec = (long)(ms % 1000) * 1000000};
-    sigset_t interrupts, waiting;
-    (void)sigemptyset(&interrupts);
-    (void)sigaddset(&interrupts, SIGINT);
-    (void)sigaddset(&interrupts, SIGTERM);
-    (void)sigaddset(&interrupts, SIGWINCH);
-    check(sigprocmask(SIG_BLOCK, &interrupts, &waiting) ==
-          0); // so that a signal does not interrupt a request
+    sigset_t waiting = block_interrupts();
     (void)sigdelset(&waiting, SIGINT);
     (void)sigdelset(&waiting, SIGTERM);
     (void)sigdelset(&waiting, SIGWINCH);
@@ -184,9 +205,13 @@ struct following {
 static bool on_followed(void *ctx, struct span line)
 {
     const struct following *f = ctx;
-    bool has_news = line.len > 0 || is_resized != 0;
-    is_resized = 0;
-    return is_interrupted == 0 && (!has_news || f->on_line(f->ctx, line));
+    bool goes_on = true;
+    while (goes_on && is_interrupted == 0 && (line.len > 0 || is_resized != 0)) {
+        is_resized = 0;
+        goes_on = f->on_line(f->ctx, line);
+        line = SPAN("");
+    }
+    return goes_on && is_interrupted == 0;
 }
 
 int command_client_follow(struct command_client *client, const char *path,
