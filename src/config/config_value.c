@@ -450,6 +450,12 @@ static bool is_place_of_aws(struct span s, char *ret_why)
     if (!is_aws || memmem(host.ptr, host.len, ".vpce.", 6) != NULL) {
         return true;
     }
+    if (span_starts_with(host, SPAN("s3express-"))) {
+        return refuse(ret_why,
+                      "\"%.*s\": Forebay does not support directory buckets (S3 Express): let "
+                      "clients ask S3 for them",
+                      SHOWN(s));
+    }
     bool has_bucket = dot != NULL && (dot[3] == '.' || dot[3] == '-');
     if (has_bucket) {
         place = (struct span){dot + 1, (size_t)(host.ptr + host.len - dot - 1)};

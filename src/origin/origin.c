@@ -90,7 +90,9 @@ static void live_set(struct origin *origin, const struct origin_options *options
     origin->live.retry_budget_percent = options->retry_budget_percent;
     if (atomic_exchange(&origin->live.max_rate_bytes_per_s, options->max_rate_bytes_per_s) !=
         options->max_rate_bytes_per_s) {
-        atomic_store(&origin->rate_paid_us, 0); // a debt at a small rate may last for minutes
+        // A debt at a small rate may last for minutes.
+        atomic_store(&origin->rate_clients_paid_us, 0);
+        atomic_store(&origin->rate_paid_us, 0);
     }
     check(pthread_mutex_lock(&origin->live.lock) == 0);
     text_free(origin->live.ca_file);

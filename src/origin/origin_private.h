@@ -156,9 +156,9 @@ struct origin {
         const char *ca_file; // `lock` guards it.
     } live;
 
-    // When the bytes received so far are paid for at origin.max_rate; see origin_slots.c.
-    // Monotonic.
-    _Atomic uint64_t rate_paid_us;
+    // When the bytes received so far are paid for at origin.max_rate: those for clients, and all of
+    // them; see origin_slots.c. Monotonic.
+    _Atomic uint64_t rate_clients_paid_us, rate_paid_us;
 
     // The retry budget, in thousandths of a retry. Each request adds 10 * retry_budget_percent, and
     // each retry takes 1000.

@@ -19,12 +19,16 @@
 // number is halved again if all calls of a round trip are refused. If the origin refuses only one
 // hot key, other keys lose little.
 //
-// With origin.max_rate, each received byte takes time, and `rate_paid_us` is when all of them are
-// paid for. All workers share it. A call that has received bytes pauses until they are paid for.
-// Until all bytes are, no fetch starts. The exception: each worker starts one fetch of a client
-// when those bytes are paid for that were received before the fetch waited. So clients get their
-// turn however much is received, and read-ahead and warm jobs get what clients leave. Relays start
-// at once, because most of them receive little.
+// With origin.max_rate, each received byte takes time. All workers share two clocks, which tell
+// when bytes are paid for. One counts the bytes for clients, the other counts all bytes. A call for
+// a client waits for the first clock only, so clients may use the whole rate. Read-ahead and warm
+// jobs wait for the second clock, so they take what clients leave, and pay back what they took
+// before.
+//
+// A call that has received bytes pauses until they are paid for. Until all bytes of its clock are,
+// no fetch starts. The exception: each worker starts one fetch of a client when those bytes are
+// paid for that were received before the fetch waited. So clients get their turn however much is
+// received. Relays start at once, because most of them receive little.
 //
 // A refused call keeps its slot while it backs off. If there are fewer slots by then, the call
 // returns its slot and is first in line. So an origin that refuses gets no more calls than there
@@ -117,9 +121,11 @@ static bool is_wanted(const struct origin_worker *ow)
     return ow->waiters[ORIGIN_CALL_FETCH].count + ow->waiters[ORIGIN_CALL_RELAY].count > 0;
 }
 
-static uint64_t rate_debt_us(const struct origin *origin)
+// Returns how long the bytes received so far delay a call of this kind.
+static uint64_t rate_debt_us(const struct origin *origin, enum origin_call_kind kind)
 {
-    uint64_t paid_us = atomic_load_explicit(&origin->rate_paid_us, memory_order_relaxed);
+    uint64_t paid_us = atomic_load(kind == ORIGIN_CALL_AHEAD ? &origin->rate_paid_us
+                                                             : &origin->rate_clients_paid_us);
     uint64_t now_us = clock_monotonic_us();
     bool is_limited = atomic_load(&origin->live.max_rate_bytes_per_s) > 0;
     return is_limited && paid_us > now_us + RATE_SLACK_US ? paid_us - now_us : 0;
@@ -130,7 +136,7 @@ static bool rate_allows(const struct origin_worker *ow, enum origin_call_kind ki
 {
     bool has_turn = kind == ORIGIN_CALL_FETCH && ow->rate_turn_us > 0 &&
                     clock_monotonic_us() >= ow->rate_turn_us;
-    return kind == ORIGIN_CALL_RELAY || has_turn || rate_debt_us(ow->origin) == 0;
+    return kind == ORIGIN_CALL_RELAY || has_turn || rate_debt_us(ow->origin, kind) == 0;
 }
 
 static void on_rate_timer(struct timer *timer)
@@ -142,17 +148,31 @@ static void on_rate_timer(struct timer *timer)
 // Called while calls wait. If the rate delays them, sets the time of the next turn.
 static void rate_wait(struct origin_worker *ow)
 {
-    uint64_t debt_us = rate_debt_us(ow->origin), now_us = clock_monotonic_us();
+    bool is_client = is_wanted(ow);
+    uint64_t now_us = clock_monotonic_us();
+    uint64_t debt_us = rate_debt_us(ow->origin, is_client ? ORIGIN_CALL_FETCH : ORIGIN_CALL_AHEAD);
     if (debt_us == 0) {
         return; // only the slots delay them
     }
     if (ow->rate_turn_us == 0) {
         stats_add(COUNTER_origin_rate_waits, 1);
     }
-    if (ow->rate_turn_us == 0 || (ow->rate_turn_us <= now_us && !is_wanted(ow))) {
+    // A client keeps a turn that has come, and takes an earlier one than read-ahead.
+    if (ow->rate_turn_us == 0 || (ow->rate_turn_us <= now_us && !is_client) ||
+        ow->rate_turn_us > now_us + debt_us) {
         ow->rate_turn_us = now_us + debt_us;
         timer_start(&ow->rate_timer, debt_us / 1000 + 1);
     }
+}
+
+// Adds the cost of bytes to a clock. Returns when they are paid for.
+static uint64_t rate_pay(_Atomic uint64_t *clock_us, uint64_t now_us, uint64_t cost_us)
+{
+    uint64_t paid_us = atomic_load(clock_us), next_us;
+    do {
+        next_us = max_u64(paid_us, now_us) + cost_us;
+    } while (!atomic_compare_exchange_weak(clock_us, &paid_us, next_us));
+    return next_us;
 }
 
 uint64_t origin_rate_received(struct origin_call *call, uint64_t bytes)
@@ -162,20 +182,22 @@ uint64_t origin_rate_received(struct origin_call *call, uint64_t bytes)
     if (rate == 0) {
         return 0;
     }
-    uint64_t now_us = clock_monotonic_us(), paid_us = atomic_load(&origin->rate_paid_us), next_us;
-    do {
-        next_us = max_u64(paid_us, now_us) + bytes * 1000000 / rate;
-    } while (!atomic_compare_exchange_weak(&origin->rate_paid_us, &paid_us, next_us));
-    if (next_us <= now_us + RATE_SLACK_US) {
+    uint64_t now_us = clock_monotonic_us(), cost_us = bytes * 1000000 / rate;
+    uint64_t paid_us = rate_pay(&origin->rate_paid_us, now_us, cost_us);
+    if (call->kind != ORIGIN_CALL_AHEAD) {
+        paid_us = rate_pay(&origin->rate_clients_paid_us, now_us, cost_us);
+    }
+    if (paid_us <= now_us + RATE_SLACK_US) {
         return 0;
     }
     stats_add(COUNTER_origin_rate_waits, 1);
-    return (next_us - now_us) / 1000 + 1;
+    return (paid_us - now_us) / 1000 + 1;
 }
 
 uint64_t origin_rate_wait_ms(const struct origin_call *call)
 {
-    uint64_t debt_us = call->kind == ORIGIN_CALL_AHEAD ? rate_debt_us(call->ow->origin) : 0;
+    bool is_ahead = call->kind == ORIGIN_CALL_AHEAD;
+    uint64_t debt_us = is_ahead ? rate_debt_us(call->ow->origin, call->kind) : 0;
     return debt_us > 0 ? debt_us / 1000 + 1 : 0;
 }
 
@@ -185,7 +207,7 @@ static void on_slot_timer(struct timer *timer)
 {
     struct origin_call *call = container_of(timer, struct origin_call, slot_timer);
     check(list_node_linked(&call->waiting));
-    if (call->kind == ORIGIN_CALL_AHEAD && rate_debt_us(call->ow->origin) > 0) {
+    if (call->kind == ORIGIN_CALL_AHEAD && rate_debt_us(call->ow->origin, call->kind) > 0) {
         timer_start(timer, ORIGIN_SLOT_WAIT_MS); // it may take long, and nobody waits for it
         return;
     }

@@ -81,6 +81,11 @@ AT_THE_COMMAND_LINE = {
         ["must not name a bucket", "(https://s3.eu-west-1.amazonaws.com?)"],
         "check --origin.endpoint https://s3.eu-west-1.amazonaws.com/bkt",
     ),
+    "endpoint of directory buckets": (
+        3,
+        ["does not support directory buckets (S3 Express)"],
+        "check --origin.endpoint https://s3express-use1-az4.us-east-1.amazonaws.com",
+    ),
     "bucket before an address": (
         3,
         ["is an IP address", "set addressing to path"],

@@ -258,6 +258,15 @@ Test(origin_slots, rate_lets_clients_have_turns_and_read_ahead_what_they_leave)
     clock_test_advance_us(1100000);
     wake(&rig);
     cr_assert(rig.ready_count == 3 && rig.ready[1] == 3 && rig.ready[2] == 1);
+    cr_assert_gt(origin_rate_received(&rig.calls[1], RATE), 990);
+    enter(&rig, 5, ORIGIN_CALL_FETCH, 8);
+    cr_assert_eq(rig.running, 2, "bytes of read-ahead do not delay clients");
+    enter(&rig, 6, ORIGIN_CALL_AHEAD, 8);
+    cr_assert_gt(origin_rate_received(&rig.calls[5], RATE / 4), 240);
+    enter(&rig, 7, ORIGIN_CALL_FETCH, 8);
+    clock_test_advance_us(300000);
+    wake(&rig);
+    cr_assert(rig.ready_count == 4 && rig.ready[3] == 7, "its turn is before read-ahead's");
     end(&rig);
 }
 
