@@ -30,8 +30,6 @@
 #define TRANSFER 16u
 #define POOL_MAX 4096u // 256 MiB
 #define WAITERS_MAX 4096u
-#define SOCKET_LEAST (128u << 10)
-#define SOCKET_PLENTY (1u << 20)
 
 static atomic_ulong budget_max;
 static atomic_ulong budget_kinds[BUDGET_KINDS];
@@ -312,12 +310,6 @@ uint64_t chunk_budget_share(uint64_t plenty)
         return 1;
     }
     return max_u64(chunk_budget_lean(plenty), 1);
-}
-
-uint64_t chunk_budget_socket_bytes(void)
-{
-    uint64_t share = chunk_budget_max_bytes() / 256;
-    return share == 0 || share >= SOCKET_PLENTY ? 0 : max_u64(share, SOCKET_LEAST);
 }
 
 static void note_peak(void)

@@ -80,11 +80,6 @@ uint64_t chunk_budget_lean(uint64_t plenty); // `plenty`, or an eighth of it whi
 // chunk_budget_lean(), but 1 if the budget is used up. With 1, only an empty buffer accepts bytes.
 uint64_t chunk_budget_share(uint64_t plenty);
 
-// Returns the limit for one socket's buffer in the kernel, because such buffers count as memory of
-// a cgroup of version 2. The limit is 1/256 of the budget, but at least 128 KiB. Returns 0 if it
-// would be 1 MiB or more; the kernel may then choose.
-uint64_t chunk_budget_socket_bytes(void);
-
 struct chunk *chunk_new(void);        // returns NULL above the budget
 struct chunk *chunk_new_forced(void); // ignores the budget
 struct chunk *chunk_ref(struct chunk *chunk);

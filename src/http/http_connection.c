@@ -144,7 +144,7 @@ void http_connection_close(struct http_connection *c, bool reset)
     list_remove(&c->node);
     unsigned before = atomic_fetch_sub_explicit(&c->hw->connection_count, 1, memory_order_relaxed);
     check(before > 0);
-    http_quota_connection_leave(c->hw->quota, c->source, c->held_bytes);
+    http_quota_connection_leave(c->hw->quota, &c->admission, c->held_bytes);
     worker_free_later(c->hw->worker, connection_free, c);
 }
 

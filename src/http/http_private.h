@@ -197,11 +197,18 @@ struct http_quota {
 void http_quota_init(struct http_quota *quota, const struct http_limits *limits);
 void http_quota_done(struct http_quota *quota);
 void http_quota_set(struct http_quota *quota, const struct http_limits *limits);
-// Counts one more connection, which holds `held` bytes. Returns false if a limit forbids it;
-// *ret_why is the counter of such refusals.
+// The parts of limits that a connection holds as long as it lives.
+struct http_admission {
+    unsigned source; // slot that counts its client, see http_quota.c; 0: none
+    struct socket_room room;
+};
+// Counts one more connection, with the socket `fd`, which holds `held` bytes. Returns false if a
+// limit forbids it; *ret_why is the counter of such refusals.
 bool http_quota_connection_enter(struct http_quota *quota, const struct sockaddr_storage *addr,
-                                 uint64_t held, unsigned *ret_source, enum counter *ret_why);
-void http_quota_connection_leave(struct http_quota *quota, unsigned source, uint64_t held);
+                                 int fd, uint64_t held, struct http_admission *ret_admission,
+                                 enum counter *ret_why);
+void http_quota_connection_leave(struct http_quota *quota, const struct http_admission *admission,
+                                 uint64_t held);
 // Counts one more exchange. Returns false if limits.max_inflight are in flight already.
 bool http_quota_request_enter(struct http_quota *quota);
 void http_quota_request_leave(struct http_quota *quota);
@@ -209,7 +216,8 @@ void http_quota_request_leave(struct http_quota *quota);
 // returns false and leaves `from` counted. With `force` the limit does not apply.
 bool http_quota_hold(struct http_quota *quota, uint64_t from, uint64_t to, bool force);
 bool http_quota_memory_is_full(const struct http_quota *quota);
-// Returns true if three quarters of the allowed connections, or requests in flight, are in use.
+// Returns true if three quarters of the allowed connections, of the requests in flight, or of the
+// room for sockets are in use.
 bool http_quota_is_scarce(const struct http_quota *quota);
 
 // --- http_connection.c ---------------------------------------------------------------------------
@@ -274,7 +282,7 @@ struct http_connection {
     size_t in_used;                   // bytes of `in` that were consumed
     struct request_head request_head; // scan of the current or the next head
     char peer[128];                   // NUL-terminated
-    unsigned source;                  // slot that counts this client, see http_quota.c; 0: none
+    struct http_admission admission;  // of the limits on connections
     uint64_t held_bytes;              // memory counted by http_quota_hold()
     struct http_exchange x;
 };
@@ -376,7 +384,7 @@ void http_reply_enter(struct reply_state *r, enum reply_phase to);
 // Starts a connection that the quota and hw->connection_count count already. Takes ownership of fd
 // and ssl (NULL: plain). Runs on the worker of `hw`.
 void http_run_start(struct http_worker *hw, int fd, SSL *ssl, const char *peer, bool loopback,
-                    unsigned source);
+                    const struct http_admission *admission);
 // Call it after the loop has stopped: ends every exchange and frees every connection.
 void http_run_end_all(struct http_worker *hw);
 
@@ -387,6 +395,7 @@ struct listener {
     int fd;
     bool is_tls, is_unix, is_inherited, event_on;
     char address[128];
+    uint64_t room;             // see socket_room_apply_listener()
     struct unix_listener name; // the name that this process removes; empty path: none
     struct event event;
 };

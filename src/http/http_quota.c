@@ -110,7 +110,8 @@ bool http_quota_is_scarce(const struct http_quota *quota)
     uint64_t connections = atomic_load_explicit(&quota->connection_count, memory_order_relaxed);
     uint64_t inflight = atomic_load_explicit(&quota->inflight_count, memory_order_relaxed);
     return connections * 4 >= (uint64_t)quota->max_connections * 3 ||
-           inflight * 4 >= (uint64_t)quota->max_inflight * 3;
+           inflight * 4 >= (uint64_t)quota->max_inflight * 3 ||
+           socket_room_is_scarce(SOCKETS_CLIENTS);
 }
 
 // --- Connections ---------------------------------------------------------------------------------
@@ -157,28 +158,33 @@ static bool source_enter(struct http_quota *quota, const struct sockaddr_storage
 }
 
 bool http_quota_connection_enter(struct http_quota *quota, const struct sockaddr_storage *addr,
-                                 uint64_t held, unsigned *ret_source, enum counter *ret_why)
+                                 int fd, uint64_t held, struct http_admission *ret_admission,
+                                 enum counter *ret_why)
 {
-    if (!source_enter(quota, addr, ret_source)) {
+    *ret_admission = (struct http_admission){0};
+    if (!source_enter(quota, addr, &ret_admission->source)) {
         *ret_why = COUNTER_http_shed_source;
         return false;
     }
     if (!http_quota_hold(quota, 0, held, false)) {
-        source_leave(quota, *ret_source);
+        source_leave(quota, ret_admission->source);
         *ret_why = COUNTER_http_shed_memory;
         return false;
     }
-    if (add(&quota->connection_count, 1) >= quota->max_connections) {
-        http_quota_connection_leave(quota, *ret_source, held);
-        *ret_why = COUNTER_http_shed_connections;
+    bool is_allowed = add(&quota->connection_count, 1) < quota->max_connections;
+    if (!is_allowed || !socket_room_take(SOCKETS_CLIENTS, fd, &ret_admission->room)) {
+        http_quota_connection_leave(quota, ret_admission, held);
+        *ret_why = is_allowed ? COUNTER_http_shed_sockets : COUNTER_http_shed_connections;
         return false;
     }
     return true;
 }
 
-void http_quota_connection_leave(struct http_quota *quota, unsigned source, uint64_t held)
+void http_quota_connection_leave(struct http_quota *quota, const struct http_admission *admission,
+                                 uint64_t held)
 {
     (void)http_quota_hold(quota, held, 0, true);
-    source_leave(quota, source);
+    socket_room_give_back(SOCKETS_CLIENTS, &admission->room);
+    source_leave(quota, admission->source);
     leave(&quota->connection_count);
 }

@@ -16,6 +16,7 @@
 // connection ends the exchange. Only http_reply_write() asks the source, so the source is never
 // called inside http_reply_start().
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -523,6 +524,19 @@ static enum file_result send_file(struct http_exchange *x, struct reply_entry *e
     }
 }
 
+// Cuts the pieces to `max` bytes together. Returns how many remain.
+static unsigned iov_cut(struct iovec *iov, unsigned count, uint64_t max)
+{
+    for (unsigned i = 0; i < count; i++) {
+        if (iov[i].iov_len >= max) {
+            iov[i].iov_len = (size_t)max;
+            return i + 1;
+        }
+        max -= iov[i].iov_len;
+    }
+    return count;
+}
+
 static uint64_t iov_bytes(const struct iovec *iov, unsigned count)
 {
     uint64_t bytes = 0;
@@ -550,8 +564,12 @@ static enum reply_progress send_some(struct http_exchange *x, uint64_t *budget)
         }
     }
     if (count > 0) {
+        uint64_t all = iov_bytes(iov, count);
+        unsigned piece = connection_of(x)->admission.room.piece;
+        count = piece > 0 ? iov_cut(iov, count, piece) : count;
         uint64_t want = iov_bytes(iov, count);
-        int64_t n = http_connection_send(connection_of(x), iov, count, file != NULL);
+        bool more = file != NULL && want == all;
+        int64_t n = http_connection_send(connection_of(x), iov, count, more);
         if (n < 0) {
             return n == -EAGAIN ? REPLY_BLOCKED : REPLY_GONE;
         }
@@ -609,13 +627,28 @@ static enum reply_progress reply_write(struct http_exchange *x, uint64_t *budget
     }
 }
 
+// Returns how many bytes the connection may send now: its share of the turn, or less if its socket
+// has small buffers.
+static uint64_t sendable(const struct http_connection *c)
+{
+    unsigned piece = c->admission.room.piece;
+    if (piece == 0) {
+        return c->share.left;
+    }
+    struct pollfd poll_fd = {.fd = c->fd, .events = POLLOUT};
+    return poll(&poll_fd, 1, 0) == 0 ? 0 : min_u64(c->share.left, piece);
+}
+
 enum reply_progress http_reply_write(struct http_exchange *x)
 {
     struct http_connection *c = connection_of(x);
     check(c->phase == CONNECTION_EXCHANGE);
     uint64_t now_us = connection_now_us(c);
     (void)http_share_left(&c->hw->turn, &c->share, now_us);
-    enum reply_progress progress = reply_write(x, &c->share.left);
+    uint64_t given = sendable(c);
+    uint64_t left = given;
+    enum reply_progress progress = reply_write(x, &left);
+    c->share.left -= given - left;
     if (progress == REPLY_DONE) {
         http_share_note_reply(&c->hw->turn, x->reply.body_bytes, now_us);
         worker_expect_short(c->hw->worker, c->hw->turn.small_until_us);

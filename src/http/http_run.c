@@ -560,7 +560,7 @@ static void on_deadline(struct timer *timer)
 // --- Start and end -------------------------------------------------------------------------------
 
 void http_run_start(struct http_worker *hw, int fd, SSL *ssl, const char *peer, bool loopback,
-                    unsigned source)
+                    const struct http_admission *admission)
 {
     check(worker_is_mine(hw->worker));
     check(fd >= 0);
@@ -571,7 +571,7 @@ void http_run_start(struct http_worker *hw, int fd, SSL *ssl, const char *peer, 
     c->fd = fd;
     c->ssl = ssl;
     c->loopback = loopback;
-    c->source = source;
+    c->admission = *admission;
     c->held_bytes = ssl != NULL ? HTTP_TLS_BUSY_BYTES : 0;
     snprintf(c->peer, sizeof(c->peer), "%s", peer);
     list_node_init(&c->node);

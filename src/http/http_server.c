@@ -20,7 +20,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "base/chunk.h"
 #include "base/log.h"
 #include "http/http_private.h"
 #include "stats/stats.h"
@@ -74,7 +73,7 @@ struct handover {
     int fd;
     SSL *ssl;
     bool loopback;
-    unsigned source;
+    struct http_admission admission;
     char peer[128];
 };
 
@@ -82,7 +81,7 @@ static void on_handover(struct worker *to, struct message *message)
 {
     struct handover *h = container_of(message, struct handover, message);
     check(h->hw->worker == to);
-    http_run_start(h->hw, h->fd, h->ssl, h->peer, h->loopback, h->source);
+    http_run_start(h->hw, h->fd, h->ssl, h->peer, h->loopback, &h->admission);
     free(h);
 }
 
@@ -154,15 +153,26 @@ static void shed(struct listener *l, int fd, enum counter why)
     close(fd);
 }
 
+// Gives the receive buffers of future connections the size that the room for sockets allows now.
+static void listeners_follow_room(struct http_server *server)
+{
+    for (unsigned i = 0; i < server->listener_count; i++) {
+        struct listener *l = &server->listeners[i];
+        if (l->fd >= 0) {
+            socket_room_apply_listener(l->fd, &l->room);
+        }
+    }
+}
+
 static void hand_over(struct listener *l, int fd, const struct sockaddr_storage *addr,
                       socklen_t addr_len)
 {
     struct http_server *server = l->server;
     check(worker_is_mine(server->workers[0].worker));
-    unsigned source;
+    struct http_admission admission;
     uint64_t held = l->is_tls ? HTTP_TLS_BUSY_BYTES : 0;
     enum counter why;
-    if (!http_quota_connection_enter(&server->quota, addr, held, &source, &why)) {
+    if (!http_quota_connection_enter(&server->quota, addr, fd, held, &admission, &why)) {
         shed(l, fd, why);
         return;
     }
@@ -170,7 +180,7 @@ static void hand_over(struct listener *l, int fd, const struct sockaddr_storage 
     if (l->is_tls) {
         ssl = http_tls_accept(server->tls, server->workers[0].worker, fd);
         if (ssl == NULL) {
-            http_quota_connection_leave(&server->quota, source, held);
+            http_quota_connection_leave(&server->quota, &admission, held);
             shed(l, fd, COUNTER_http_shed_connections);
             return;
         }
@@ -181,19 +191,14 @@ static void hand_over(struct listener *l, int fd, const struct sockaddr_storage 
         (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
         (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
     }
-    int unsent = (int)chunk_budget_socket_bytes();
-    if (!l->is_unix && unsent > 0) {
-        // Keep the unsent bytes of a slow client in this process, which bounds them. The kernel
-        // would buffer megabytes.
-        (void)setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof(unsent));
-    }
+    listeners_follow_room(server);
     struct handover *h = calloc(1, sizeof(*h));
     check(h != NULL);
     h->message.deliver = on_handover;
     h->hw = worker_with_fewest(server);
     h->fd = fd;
     h->ssl = ssl;
-    h->source = source;
+    h->admission = admission;
     h->loopback = l->is_unix || address_is_loopback(addr);
     if (l->is_unix) {
         snprintf(h->peer, sizeof(h->peer), "unix:");
@@ -330,6 +335,7 @@ static enum err listen_one(struct http_server *server, const char *address,
                   : http_listener_open(l, address, server->options.unix_mode, ret_why);
     }
     server->listener_count += err == ERR_OK;
+    listeners_follow_room(server);
     return err;
 }
 

@@ -325,4 +325,35 @@ void unix_socket_folder_is_locked(int fd);
 // closed. Otherwise another process could meanwhile take the file for a stale one and replace it.
 void unix_socket_remove(const struct unix_listener *listener);
 
+// --- socket_room.c -------------------------------------------------------------------------------
+// Room for the kernel's buffers of TCP sockets, because a cgroup of version 2 counts them against
+// the memory limit. Sockets of clients share a quarter of the limit, and those of origins share an
+// eighth. The first sockets get the most, and later ones get less as the share fills. The kernel
+// chooses the sizes for a socket with much room, and for all sockets without a memory limit. Any
+// thread.
+
+// The room of one socket; all 0 without a memory limit.
+struct socket_room {
+    uint64_t bytes;
+    // The most bytes to write at once, and only while the socket polls as writable: the kernel
+    // fills up the last packet, of up to 64 KiB, even if the buffer is full. 0: no such bound.
+    unsigned piece;
+};
+
+enum socket_side { SOCKETS_CLIENTS, SOCKETS_ORIGINS, SOCKETS_SIDES };
+
+void socket_room_init(uint64_t memory_limit_bytes); // 0: none; sockets keep the room that they have
+uint64_t socket_room_bytes(enum socket_side side);  // what all sockets of the side have
+
+// Takes room for one socket, and sets the sizes of its buffers: of an accepted one, or of one that
+// is not connected yet. Returns false if clients have used up their share. An origin always gets
+// room, because origin.connections and the memory for transfers limit how many there are.
+bool socket_room_take(enum socket_side side, int fd, struct socket_room *ret_room) MUST_USE;
+bool socket_room_is_scarce(enum socket_side side); // three quarters of the share are taken
+void socket_room_give_back(enum socket_side side, const struct socket_room *room);
+
+// Sets the size of the receive buffer for future connections of a listener.
+// `*set_bytes` is the room that the listener was set for; 0: none so far.
+void socket_room_apply_listener(int fd, uint64_t *set_bytes);
+
 #endif

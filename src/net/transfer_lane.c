@@ -210,6 +210,12 @@ static int on_curl_socket(CURL *easy, curl_socket_t fd, int what, void *ctx, voi
 
 // --- Connections ---------------------------------------------------------------------------------
 
+static void connection_free(struct pool_connection *c)
+{
+    socket_room_give_back(SOCKETS_ORIGINS, &c->room);
+    free(c);
+}
+
 static void connection_forget(struct transfer_lane *lane, curl_socket_t fd)
 {
     list_for_each(node, &lane->connections)
@@ -217,7 +223,7 @@ static void connection_forget(struct transfer_lane *lane, curl_socket_t fd)
         struct pool_connection *c = container_of(node, struct pool_connection, node);
         if (c->fd == fd) {
             list_remove(&c->node);
-            free(c);
+            connection_free(c);
             return;
         }
     }
@@ -249,12 +255,6 @@ curl_socket_t transfer_open_socket(void *ctx, curlsocktype purpose, struct curl_
     if (fd < 0) {
         return CURL_SOCKET_BAD;
     }
-    int unread = (int)chunk_budget_socket_bytes() * 4;
-    if (unread > 0 && addr->family != AF_UNIX) {
-        // Limit the receive buffer, because that of a paused transfer would grow to megabytes. If
-        // this fails, the transfer works without the limit.
-        (void)setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &unread, sizeof(unread));
-    }
     struct pool_connection *c = calloc(1, sizeof(*c));
     check(c != NULL);
     for (unsigned i = 0; i < pool->lane_count; i++) {
@@ -264,6 +264,7 @@ curl_socket_t transfer_open_socket(void *ctx, curlsocktype purpose, struct curl_
         forget_socket(&pool->lanes[i], fd);
     }
     c->fd = fd;
+    check(socket_room_take(SOCKETS_ORIGINS, fd, &c->room));
     list_node_init(&c->node);
     list_push_back(&lane->connections, &c->node);
     return fd;
@@ -281,7 +282,7 @@ static void connections_done(struct transfer_lane *lane)
 {
     struct list_node *node;
     while ((node = list_pop_front(&lane->connections)) != NULL) {
-        free(container_of(node, struct pool_connection, node));
+        connection_free(container_of(node, struct pool_connection, node));
     }
 }
 

@@ -63,6 +63,7 @@ struct transfer_pool {
 // A socket that was opened for curl.
 struct pool_connection {
     struct list_node node;
+    struct socket_room room;
     curl_socket_t fd;
     int local_port; // The socket's local port. 0: not known yet.
 };

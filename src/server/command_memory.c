@@ -5,14 +5,16 @@
 #include <malloc.h>
 
 #include "http/http.h"
+#include "loop/loop.h"
 #include "server/server_private.h"
 
 #define MMAP_THRESHOLD_BYTES (128 * 1024) // malloc's initial value
 #define TRIM_BYTES (1u << 20) // least memory of requests and transfers that counts as a burst
 
-void command_memory_begin(uint64_t max_buffer_bytes)
+void command_memory_begin(const struct config *config)
 {
-    chunk_budget_init(max_buffer_bytes);
+    chunk_budget_init(config->limits_max_buffer_bytes);
+    socket_room_init(config->memory_limit_bytes);
     // Fix the threshold, so that free() always returns larger allocations to the kernel. Otherwise
     // glibc raises it when it frees such an allocation, up to 32 MiB. Other allocators may ignore
     // the setting.
@@ -65,6 +67,13 @@ void command_memory_metrics(struct buf *out)
         buf_printf(out, "forebay_buffer_bytes{kind=\"%s\"} %llu\n", kinds[i].name,
                    (unsigned long long)chunk_budget_kind_bytes(kinds[i].kind));
     }
+    buf_append_cstr(out, "# HELP forebay_socket_room_bytes most that the kernel may hold for "
+                         "sockets, where memory is limited\n"
+                         "# TYPE forebay_socket_room_bytes gauge\n");
+    buf_printf(out, "forebay_socket_room_bytes{of=\"clients\"} %llu\n",
+               (unsigned long long)socket_room_bytes(SOCKETS_CLIENTS));
+    buf_printf(out, "forebay_socket_room_bytes{of=\"origins\"} %llu\n",
+               (unsigned long long)socket_room_bytes(SOCKETS_ORIGINS));
     render_gauge(out, "forebay_buffer_used_bytes", "all kinds together", chunk_budget_used_bytes());
     render_gauge(out, "forebay_buffer_peak_bytes", "most of all kinds together so far",
                  chunk_budget_peak_bytes());

@@ -499,7 +499,7 @@ static void reload_apply(struct command_reload *reload, struct fresh *fresh,
     size_judge(reload, latest, report);
     http_certificate_use(reload->http, fresh->certificate);
     struct http_limits limits = command_http_limits(latest, reload->descriptors);
-    command_memory_begin(latest->limits_max_buffer_bytes);
+    command_memory_begin(latest);
     http_server_set_limits(reload->http, &limits);
     admin_access_use(reload->admin, fresh->access);
     origins_apply(reload, fresh);

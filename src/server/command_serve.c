@@ -364,7 +364,7 @@ static int serve_build(struct serve *s)
     if (!serve_has_descriptors(s)) {
         return serve_fail(s, EXIT_CODE_FAILED);
     }
-    command_memory_begin(c->limits_max_buffer_bytes);
+    command_memory_begin(c);
     static_assert(CONFIG_WORKERS_MAX <= LOOP_WORKERS_MAX,
                   "each setting that is taken can be served");
     struct loop_options loop_options = {.worker_count = c->workers,

@@ -34,6 +34,8 @@ class MemoryCgroup:
                 (top / "cgroup.subtree_control").write_text("+memory")
             self.folder.mkdir()
             (self.folder / self.limit_file).write_text(str(limit))
+            if self.version == 1:  # counts sockets only where they have a limit of their own
+                (self.folder / "memory.kmem.tcp.limit_in_bytes").write_text(str(1 << 40))
             self.stat()
         except (OSError, KeyError) as error:
             with contextlib.suppress(OSError):
@@ -64,6 +66,13 @@ class MemoryCgroup:
 
     def anonymous_bytes(self):
         return self.stat()[0]
+
+    def socket_bytes(self):
+        """Returns the memory that the kernel holds for sockets, with its overhead."""
+        if self.version == 1:
+            return int((self.folder / "memory.kmem.tcp.usage_in_bytes").read_text())
+        text = (self.folder / "memory.stat").read_text()
+        return int(re.search(r"^sock (\d+)", text, re.MULTILINE).group(1))
 
     def kills(self):
         return int(

@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import socket
+import ssl
 import urllib.parse
 
 import pytest
@@ -19,6 +20,7 @@ from client import Client, Closed, Connection, judge_streamed, request_bytes
 from forebay import build_kind, parallel, scaled
 from conftest import not_run
 from signer import Signer
+from test_connections import certificate
 from test_control import ask
 from test_memory import (
     ANONYMOUS_MAX,
@@ -31,10 +33,12 @@ from test_memory import (
     anonymous_of,
     group,
     settings_of_the_pod,
+    sockets_of,
 )
 
-assert group  # the fixture
+assert certificate and group  # fixtures
 REALMS = 63
+LEAST = 24 * 1024  # socket_room.c
 COLLECTED = 2 * MIB  # PASS_COLLECT_MAX
 ALL = ["read", "list", "write", "delete", "any"]
 KINDS = ("bodies", "writes")
@@ -314,8 +318,9 @@ def test_requests_with_long_targets_stay_within_the_share_of_clients(
 
 
 def test_requests_sent_ahead_stay_within_the_share_of_clients(group, start, origin, engine, figure):
-    """2,000 connections send 45 KB of requests ahead and read no reply. When the share is used up,
-    the server receives only a little ahead from each."""
+    """2,000 connections send 45 KB of requests ahead and read no reply. Those with room for their
+    sockets stay. When the share of clients is used up, the server receives only a little ahead
+    from each."""
     no_sanitizer()
     server = start(
         origin,
@@ -339,22 +344,94 @@ def test_requests_sent_ahead_stay_within_the_share_of_clients(group, start, orig
     def send(part):
         for connection in connections[part::8]:
             connection.sock.setblocking(False)
-            with contextlib.suppress(BlockingIOError):
+            with contextlib.suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
                 connection.sock.send(ahead)
 
-    with Watch(read, []) as watch:
+    with Watch(read, []) as watch, Watch(sockets_of(group), []) as sockets:
         parallel(8, send)
-        server.wait_metric("forebay_http_connections", lambda v: v == count, state="active")
-    assert watch.error is None
+        server.wait_metric("forebay_http_connections", lambda v: v == 0, state="idle")
+    stay = server.metric("forebay_http_connections", state="active")
+    assert watch.error is None and sockets.error is None
     grown = watch.highest - before
     figure(
-        f"{engine}: {count} connections that send requests ahead: "
-        f"{grown / MIB:.1f} MiB anonymous memory more than before"
+        f"{engine}: {stay:.0f} of {count} connections that send requests ahead: "
+        f"{grown / MIB:.1f} MiB anonymous memory more than before, sockets up to "
+        f"{sockets.highest / MIB:.1f} MiB"
     )
     assert grown <= 40 * MIB
+    assert sockets.highest <= POD // 4, "more than the share of clients"
+    assert stay > 128 + 256, "each has 128 KiB in half of the share, and 32 KiB in a quarter"
+    assert group is None or group.kills() == 0
     for connection in connections:
         connection.close()
     server.wait_metric("forebay_buffer_bytes", lambda v: v == 0, kind="clients")
+
+
+def test_connections_without_room_for_their_sockets_are_refused(
+    group, start, origin, engine, certificate, figure
+):
+    """Idle clients take all of the room for sockets, and the next one gets SlowDown. The last two
+    with room, one of them with TLS, read and write large objects through small buffers."""
+    no_sanitizer()
+    if group is None:
+        not_run("no memory cgroup can be made here")
+    server = start(
+        origin,
+        engine=engine,
+        wrapper=group.wrapper,
+        settings=settings_of_the_pod(
+            group,
+            workers=2,
+            **{
+                "listen": "127.0.0.1:0,tls:127.0.0.1:0",
+                "listen_tls.cert": certificate[0],
+                "listen_tls.key": certificate[1],
+            },
+        ),
+    )
+    size = 4 * MIB
+    origin.put("large", size)
+    idle = []
+
+    def fill(bytes):
+        while server.metric("forebay_socket_room_bytes", of="clients") <= bytes:
+            idle.extend(server.connection() for _ in range(20))
+            server.wait_metric(
+                "forebay_http_connections",
+                lambda v: v + server.metric("forebay_http_shed_total") == len(idle),
+            )
+
+    fill(POD // 4 // 4 * 3)
+    last = [server.connection(), Connection(server.tls_port)]
+    context = ssl.create_default_context(cafile=certificate[0])
+    last[1].sock = context.wrap_socket(last[1].sock, server_hostname="127.0.0.1")
+    idle += last
+    fill(POD // 4 - LEAST)
+    refused = server.metric("forebay_http_shed_total", reason="sockets")
+    with server.connection() as connection:
+        reply = connection.read_reply("GET")
+        assert reply.status == 503 and reply.code == "SlowDown", reply
+    assert server.metric("forebay_http_shed_total", reason="sockets") == refused + 1
+    with Watch(sockets_of(group), []) as sockets:
+        for i, connection in enumerate(last * 2):
+            connection.send(b"GET /bkt/large HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            judge_streamed(connection, origin, "large", 0, size)
+            connection.send(request_bytes("PUT", f"/bkt/up{i}", "127.0.0.1", [], b"u" * MIB))
+            assert connection.read_reply("PUT").status == 200
+    assert sockets.error is None
+    room = server.metric("forebay_socket_room_bytes", of="clients")
+    figure(
+        f"{engine}: {len(idle) - refused:.0f} connections with room for {room / MIB:.1f} MiB, "
+        f"sockets up to {sockets.highest / MIB:.1f} MiB"
+    )
+    assert sockets.highest <= POD // 4 and group.kills() == 0
+    idle[0].close()
+    server.wait_metric("forebay_socket_room_bytes", lambda v: v < room, of="clients")
+    with server.client() as client:
+        assert client.get("large").status == 200
+    for connection in idle:
+        connection.close()
+    server.wait_metric("forebay_socket_room_bytes", lambda v: v == 0, of="clients")
 
 
 def test_answers_with_long_headers_are_refused_when_memory_is_used_up(
