@@ -13,6 +13,11 @@ install(FILES ${CMAKE_SOURCE_DIR}/deploy/prometheus/forebay.rules.yaml
               ${CMAKE_SOURCE_DIR}/deploy/grafana/forebay.json
               ${CMAKE_SOURCE_DIR}/deploy/systemd/other-disk.conf
         DESTINATION share/doc/forebay/examples)
+# The runbook that alerts link to, and the pages that it links to.
+install(FILES ${CMAKE_SOURCE_DIR}/deploy/prometheus/README.md
+        DESTINATION share/doc/forebay/prometheus)
+install(DIRECTORY ${CMAKE_SOURCE_DIR}/deploy/guide
+        DESTINATION share/doc/forebay FILES_MATCHING PATTERN "*.md")
 install(FILES ${CMAKE_SOURCE_DIR}/deploy/seccomp/forebay.json DESTINATION share/forebay/seccomp)
 install(PROGRAMS ${CMAKE_SOURCE_DIR}/deploy/slurm/prolog.sh
                  ${CMAKE_SOURCE_DIR}/deploy/slurm/epilog.sh

@@ -42,6 +42,7 @@ static void values_take(struct command_reload *reload, const struct config *c)
 {
     reload->grace_ms = c->shutdown_grace_ms;
     reload->is_disk_needed = c->cache_disk_failure == CONFIG_DISK_FAILURE_FAIL;
+    reload->names_buckets = c->admin_bucket_metrics;
 }
 
 void command_reload_init(struct command_reload *reload, int argc, char **argv,

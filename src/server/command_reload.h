@@ -39,6 +39,7 @@ struct command_reload {
     uint64_t good_since_s;      // time of the last successful reload, for its gauge
     uint64_t grace_ms;          // shutdown.grace, for the main thread
     atomic_bool is_disk_needed; // readiness needs the disk, see cache.disk_failure
+    atomic_bool names_buckets;  // /metrics has rows for each bucket
     sem_t told;                 // posted when every worker has applied a reload
     struct {
         pthread_mutex_t lock;

@@ -289,7 +289,9 @@ static void render_metrics(void *ctx, struct buf *out)
     const struct serve *s = ctx;
     command_memory_metrics(out);
     command_origins_metrics(s->origins.origins, s->origins.origin_count, out);
-    proxy_bucket_metrics(s->proxy, out);
+    if (s->reload.names_buckets) {
+        proxy_bucket_metrics(s->proxy, out);
+    }
 }
 
 static void name_origins(void *ctx, struct buf *out)

@@ -426,6 +426,24 @@ def test_size_is_one_number(artefacts):
     assert "ephemeral-storage" not in server["resources"]["requests"]
 
 
+def test_links_from_alerts_to_the_runbook(artefacts):
+    """With prometheusRule.runbookUrl, each link of an alert is absolute."""
+    more = [
+        "prometheusRule.enabled=true",
+        "prometheusRule.engine=true",
+        "prometheusRule.runbookUrl=https://wiki.example/forebay",
+    ]
+    rule = charts.one(charts.render(charts.values("sidecar"), settings=more), "PrometheusRule")
+    links = [
+        alert["annotations"]["runbook_url"]
+        for group in rule["spec"]["groups"]
+        for alert in group["rules"]
+        if "alert" in alert
+    ]
+    page = "https://wiki.example/forebay/prometheus/README.md#forebay"
+    assert len(links) > 5 and all(link.startswith(page) for link in links), links
+
+
 def test_monitoring_equals_the_files_in_the_tree(artefacts):
     """Rules and dashboard each exist once, and the selectors match labels that the pods have."""
     more = [

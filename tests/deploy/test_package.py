@@ -124,6 +124,9 @@ def test_installed_served_upgraded_purged(debian, package, newer, origin, tmp_pa
         os.access(debian / f"usr/share/forebay/slurm/{name}.sh", os.X_OK)
         for name in ("prolog", "epilog")
     )
+    pages = debian / "usr/share/doc/forebay"
+    assert "### ForebayCondition" in (pages / "prometheus/README.md").read_text()
+    assert (pages / "guide/failures.md").is_file()
     config = debian / "etc/forebay/forebay.yaml"
     inside(debian, "forebay", "check")  # the file as shipped is valid
     config.write_text(config.read_text() + "rules: [{match: 'bkt/**', freshness: immutable}]\n")

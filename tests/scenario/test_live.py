@@ -351,6 +351,19 @@ def buckets_when(server, requests):
     return rows
 
 
+def test_metrics_name_no_bucket_if_told_so(start, origin):
+    """admin.bucket_metrics drops the metrics with names of buckets, and a reload may change it."""
+    origin.put("a", 100)
+    server = start(origin, file={"admin": {"bucket_metrics": False}})
+    with server.client() as client:
+        assert client.get("a").status == 200
+    assert set(buckets_when(server, 1)) == {"bkt"}  # for those who may see names
+    assert "bkt" not in "".join(server.metrics())
+    (server.folder / "forebay.yaml").write_text("{}")
+    server.process.send_signal(signal.SIGHUP)
+    server.wait_metric("forebay_bucket_requests_total", lambda v: v == 1, bucket="bkt")
+
+
 def test_buckets_are_counted_up_to_a_bound(start, origin):
     """Clients choose bucket names. The first 64 that exist have counters of their own, and names
     that do not exist have none."""
