@@ -4,7 +4,7 @@
 The tests check its content at two widths, light and dark. It sends requests to nobody else and
 reports no error. Names from requests are shown as text.
 
-    FOREBAY_TEST_SHOTS  a folder for its screenshots
+    FOREBAY_TEST_SHOTS  a folder for its screenshots; its page.png is the one of deploy/guide/pictures
 
 """
 
@@ -246,11 +246,12 @@ BUSY = """(async () => {
         s.histograms.first_byte_hit.counts[4] += 40;
         s.histograms.first_byte_miss.counts[8] += 20;
         s.histograms.first_byte_miss.counts[9] += second ? 3 : 9e5;
-        take(s);
+        c.origin_errors_connect = 2480;
+        take(structuredClone(s));
     }
     Object.assign(c, { cache_capacity_bytes: 9e11, cache_bytes: 8.9e11, cache_held_bytes: 8.4e11,
         cache_objects: 184320, cache_blocks: 801000, http_inflight: 64, fills_inflight: 3,
-        origin_errors_connect: 2480, origin_retries: 900, evicted_bytes_capacity: 3e10 });
+        origin_retries: 900, evicted_bytes_capacity: 3e10 });
     Object.assign(s, { uptime_s: 93660, bypass: { list: 1200, method: 310 }, savings: {
         bytes: 1.29e14, requests: 226000000, cost_bytes: 0, cost_requests: 90.4, wait_s: 2.1e7,
         miss_s: 0.12 } });
@@ -379,6 +380,17 @@ def test_page_draws_two_hours_with_axes_values_and_events(start, origin, page):
     page.value(BUSY)
     assert page.value("document.getElementById('span').value") == "7200"
     take_shots(page, "busy")
+    if shots := os.environ.get("FOREBAY_TEST_SHOTS"):
+        page.look(1200, 900, "light")
+        bottom = page.value(
+            "document.querySelector('#marks').getBoundingClientRect().top + scrollY"
+        )
+        shot = page.send(
+            "Page.captureScreenshot",
+            captureBeyondViewport=True,
+            clip={"x": 0, "y": 0, "width": 1200, "height": bottom, "scale": 1},
+        )["data"]
+        (Path(shots) / "page.png").write_bytes(base64.b64decode(shot))
     for span, labels in (("7200", 3), ("1800", 2), ("600", 2)):
         page.value(
             f"document.getElementById('span').value = '{span}', "
@@ -402,6 +414,7 @@ def test_page_draws_two_hours_with_axes_values_and_events(start, origin, page):
         chart.svg.dispatchEvent(new PointerEvent('pointermove', { clientX: x + 2, \
 clientY: box.top + 9 })); })()""")
     assert "the origin does not answer" in text(page, "at")
+    assert text(page, "said") == "", "a screen reader hears the keys only"
     assert "31/s" in page.value("CHARTS[3].svg.getAttribute('aria-label')")
     before = page.value("cursor")
     page.value(
@@ -409,6 +422,7 @@ clientY: box.top + 9 })); })()""")
         "CHARTS[0].svg.dispatchEvent(new KeyboardEvent('keydown', { key: 'ArrowRight' }))"
     )
     assert page.value("cursor") > before
+    assert "Served, by source at " in text(page, "said")
     page.value("CHARTS[0].svg.dispatchEvent(new KeyboardEvent('keydown', { key: 'Escape' }))")
     assert page.value("cursor") is None and text(page, "at").startswith("newest values")
     assert page.errors == []
