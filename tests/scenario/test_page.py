@@ -4,7 +4,7 @@
 The tests check its content at two widths, light and dark. It sends requests to nobody else and
 reports no error. Names from requests are shown as text.
 
-    FOREBAY_TEST_SHOTS  a folder for its screenshots; its page.png is the one of deploy/guide/pictures
+    FOREBAY_TEST_SHOTS  a folder for its screenshots; page.png is for deploy/guide/pictures
 
 """
 
@@ -371,7 +371,8 @@ def test_page_shows_what_the_server_does(start, origin, page):
 def test_page_draws_two_hours_with_axes_values_and_events(start, origin, page):
     """The charts have times and units at their axes. The pointer and the arrow keys show the values
     of a time, and the events next to it."""
-    server = start(origin, settings={"cache.size": "64MiB"})
+    names = {"POD_NAME": "trainer-7", "NODE_NAME": "gpu-node-3"}
+    server = start(origin, settings={"cache.size": "64MiB"}, env=names)
     page.open(f"http://127.0.0.1:{server.admin_port}/")
     page.wait("newest > 0 && document.querySelectorAll('#charts figure').length === 6")
     assert "the server started" in page.wait("document.getElementById('marks').textContent")
@@ -382,9 +383,7 @@ def test_page_draws_two_hours_with_axes_values_and_events(start, origin, page):
     take_shots(page, "busy")
     if shots := os.environ.get("FOREBAY_TEST_SHOTS"):
         page.look(1200, 900, "light")
-        bottom = page.value(
-            "document.querySelector('#marks').getBoundingClientRect().top + scrollY"
-        )
+        bottom = page.value("document.getElementById('marks').getBoundingClientRect().bottom + 16")
         shot = page.send(
             "Page.captureScreenshot",
             captureBeyondViewport=True,
