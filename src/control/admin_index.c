@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// GET /: the page for people, page.html, which is part of the binary. The page is isolated: it may
-// run only its own script and style, which it names by hash, and may send requests only to this
-// server. Runs on the admin thread.
+// GET /: the page for people, from the files in page/, which are part of the binary. The page is
+// isolated: it may run only its own script and style, which it names by hash, and may send requests
+// only to this server. Runs on the admin thread.
 #include "control/admin_private.h"
 
 #include <openssl/evp.h>
@@ -10,10 +10,15 @@
 #define SHA256_BYTES 32
 #define HASH_TEXT (4 * ((SHA256_BYTES + 2) / 3) + 1)
 
-// Embeds page.html and appends a zero byte. The build defines ADMIN_PAGE_FILE as the file's path.
+// Embeds the files as one page, and appends a zero byte. The build defines ADMIN_PAGE_FOLDER.
 __asm__(".pushsection .rodata\n"
         "admin_index_html:\n"
-        ".incbin \"" ADMIN_PAGE_FILE "\"\n"
+        ".incbin \"" ADMIN_PAGE_FOLDER "/page.html\"\n"
+        ".ascii \"<script>\\n\"\n"
+        ".incbin \"" ADMIN_PAGE_FOLDER "/page.js\"\n"
+        ".incbin \"" ADMIN_PAGE_FOLDER "/charts.js\"\n"
+        ".incbin \"" ADMIN_PAGE_FOLDER "/details.js\"\n"
+        ".ascii \"</script>\\n</body>\\n</html>\\n\"\n"
         ".byte 0\n"
         ".popsection\n");
 extern const char admin_index_html[] __attribute__((visibility("hidden")));

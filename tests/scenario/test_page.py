@@ -227,9 +227,9 @@ BUSY = """(async () => {
     }, events: [
         [first + 3100, 'reload', 'the configuration was reloaded', false],
         [first + 3240, 'start', 'the server started', false],
-        [first + 5000, 'origin-down', 'the origin does not answer', true],
-        [first + 5400, 'origin-up', 'the origin answers again', false],
-        [first + 6300, 'disk-full', 'the file system of the cache is full', true]] });
+        [first + 5000, 'origin-unreachable', 'it refuses connections', true],
+        [first + 5400, 'origin-unreachable', 'it is over', false],
+        [first + 6300, 'disk-short', 'the file system has too little room', true]] });
     const s = await (await fetch('api/v1/summary')).json(), c = s.counters;
     const add = (name, n) => { c[name] = (c[name] || 0) + n; };
     samples = [];
@@ -409,10 +409,10 @@ def test_page_draws_two_hours_with_axes_values_and_events(start, origin, page):
         "document.getElementById('span').dispatchEvent(new Event('change'))"
     )
     page.value("""(() => { const chart = CHARTS[3], box = chart.svg.getBoundingClientRect();
-        const x = box.left + chart.place([...marks.values()].find(m => m[1] === 'origin-down')[0]);
+        const x = box.left + chart.place([...marks.values()].find(m => m[1] === 'origin-unreachable')[0]);
         chart.svg.dispatchEvent(new PointerEvent('pointermove', { clientX: x + 2, \
 clientY: box.top + 9 })); })()""")
-    assert "the origin does not answer" in text(page, "at")
+    assert "origin-unreachable: it refuses connections" in text(page, "at")
     assert text(page, "said") == "", "a screen reader hears the keys only"
     assert "31/s" in page.value("CHARTS[3].svg.getAttribute('aria-label')")
     before = page.value("cursor")
@@ -452,9 +452,9 @@ def test_page_shows_what_failed_and_why(start, origin, page):
     page.wait("document.querySelectorAll('#requests tr.failed').length === 1")
     row = page.value("document.querySelector('#requests tr.failed').textContent")
     assert "503" in row and "connect" in row, row
-    page.wait("document.getElementById('health').className.includes('warn')")
-    page.wait("document.title.startsWith('warning: ')")
-    page.wait("document.getElementById('marks').textContent.includes('does not answer')")
+    page.wait("document.getElementById('health').className.includes('bad')")
+    page.wait("document.title.startsWith('Serving, degraded: ')")
+    page.wait("document.getElementById('marks').textContent.includes('origin-unreachable')")
     take_shots(page, "origin-down")
     page.value("document.getElementById('requests-failed').click()")
     assert page.value("document.querySelectorAll('#requests tr').length") == 2
@@ -467,10 +467,10 @@ def test_page_of_a_full_disk(start, origin, page, tmp_path):
         other = fill_up(disk.mount / "other")
         server = start(origin, cache=disk.mount / "cache", settings={"cache.size": "100MiB"})
         page.open(f"http://127.0.0.1:{server.admin_port}/")
-        page.wait("document.getElementById('reasons').textContent.includes('full')")
-        page.wait("document.getElementById('marks').textContent.includes('is full')")
+        page.wait("document.getElementById('reasons').textContent.includes('disk-full: ')")
+        page.wait("document.getElementById('marks').textContent.includes('disk-full')")
         take_shots(page, "disk-full")
-        assert page.value("document.getElementById('health').className").split()[-1] != "strip"
+        assert text(page, "state") == "Serving, degraded"
         assert page.errors == []
         page.leave()
         other.unlink()
