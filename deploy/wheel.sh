@@ -24,6 +24,7 @@ out=${1:-$here/build/wheel}
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
 work=$out/work
+prefix=$work/build/prefix # CMakeLists.txt keeps names below the build folder out of the program
 log=$out/build.log
 # shellcheck disable=SC1091 # there, or the next command fails
 suite=$(. /etc/os-release && [ "$ID" = debian ] && echo "$VERSION_CODENAME") ||
@@ -36,8 +37,7 @@ export SOURCE_DATE_EPOCH
 unset CMAKE_C_COMPILER_LAUNCHER
 umask 022
 rm -rf "$work" "$out"/*.whl "$out"/*.tar.gz
-mkdir -p "$work/lists/partial" "$work/cache/archives/partial" "$work/prefix/lib/pkgconfig" \
-    "$work/src"
+mkdir -p "$work/lists/partial" "$work/cache/archives/partial" "$work/src" "$prefix/lib/pkgconfig"
 : >"$log"
 logged() {
     "$@" >>"$log" 2>&1 ||
@@ -68,22 +68,22 @@ logged cmake -S "$work"/src/curl-* -B "$work/curl" -G Ninja -DCMAKE_BUILD_TYPE=N
     -DCURL_USE_OPENSSL=ON -DCURL_USE_LIBSSH2=OFF -DCURL_USE_LIBPSL=OFF -DUSE_LIBIDN2=OFF \
     -DUSE_NGHTTP2=OFF -DCURL_ZLIB=OFF -DCURL_BROTLI=OFF -DCURL_ZSTD=OFF \
     -DCURL_CA_BUNDLE=/etc/ssl/certs/ca-certificates.crt -DCURL_CA_PATH=/etc/ssl/certs \
-    -DCMAKE_INSTALL_PREFIX="$work/prefix" -DCMAKE_INSTALL_LIBDIR=lib
+    -DCMAKE_INSTALL_PREFIX="$prefix" -DCMAKE_INSTALL_LIBDIR=lib
 logged cmake --build "$work/curl"
 logged cmake --install "$work/curl"
 # curl's own file names the shared libraries that its build found.
 # shellcheck disable=SC2016 # pkg-config expands it
 sed -i 's/^Libs:.*/Libs: -L${libdir} -lcurl/; /^Libs.private/d' \
-    "$work/prefix/lib/pkgconfig/libcurl.pc"
+    "$prefix/lib/pkgconfig/libcurl.pc"
 logged make -C "$work"/src/libisal-*/ -f Makefile.unx units=crc lib
-cp "$work"/src/libisal-*/bin/isa-l.a "$work/prefix/lib/libisal.a"
+cp "$work"/src/libisal-*/bin/isa-l.a "$prefix/lib/libisal.a"
 printf '%s\n' 'Name: libisal' 'Description: ISA-L' "Version: $(pkg-config --modversion libisal)" \
-    "Libs: -L$work/prefix/lib -lisal" >"$work/prefix/lib/pkgconfig/libisal.pc"
+    "Libs: -L$prefix/lib -lisal" >"$prefix/lib/pkgconfig/libisal.pc"
 
 # --- The program ----------------------------------------------------------------------------------
 
 echo "wheel.sh: 2/3 the program" >&2
-export PKG_CONFIG_PATH="$work/prefix/lib/pkgconfig"
+export PKG_CONFIG_PATH="$prefix/lib/pkgconfig"
 logged cmake -S "$here" -B "$work/build" -G Ninja -DFOREBAY_BUILD=release -DFOREBAY_TESTS=OFF \
     -DFOREBAY_STATIC=ON -DCMAKE_INSTALL_PREFIX=/usr
 logged cmake --build "$work/build"
