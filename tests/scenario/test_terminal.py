@@ -76,7 +76,9 @@ class Terminal:
 
 
 def lines_of(text):
-    """The rows of TEXT. A row that was drawn over another one counts as well."""
+    """The rows of TEXT. A row that was drawn over another one counts as well. The echo of Ctrl-C,
+    which may come inside a row, does not count."""
+    text = text.replace("^C", "")
     return re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "\n", text))
 
 
