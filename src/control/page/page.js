@@ -184,8 +184,8 @@ function showLink(isGood, why) {
 
 function showIdentity({ pod, host, origin }) {
   serverName = (pod || host) + " · Forebay";
-  put("identity", [...(pod === null ? [] : ["pod " + pod]), "host " + host,
-    "origin " + origin].join(" · "));
+  put("identity", [...(pod === null ? [] : ["pod " + pod]),
+    ...(host === pod ? [] : ["host " + host]), "origin " + origin].join(" · "));
 }
 
 function showHealth(summary) {

@@ -134,6 +134,12 @@ seccompProfile:
 - name: FOREBAY_ORIGIN_CA_FILE
   value: /etc/forebay-ca/ca.pem
 {{- end }}
+- name: POD_NAME
+  valueFrom:
+    fieldRef: {fieldPath: metadata.name}
+- name: NODE_NAME
+  valueFrom:
+    fieldRef: {fieldPath: spec.nodeName}
 - name: FOREBAY_CACHE_DIR
   value: /cache
 - name: FOREBAY_CACHE_SIZE
@@ -187,11 +193,6 @@ seccompProfile:
 {{- if and .Values.admin.existingSecret (not $sidecar) }}
 - name: FOREBAY_ADMIN_TOKEN_FILE
   value: /secrets/admin/token
-{{- if and (eq .Values.mode "gateway") .Values.gateway.balancer.enabled }}
-- name: POD_NAME
-  valueFrom:
-    fieldRef: {fieldPath: metadata.name}
-{{- end }}
 - name: FOREBAY_ADMIN_ALLOWED_HOSTS
   {{- if and (eq .Values.mode "gateway") .Values.gateway.balancer.enabled }}
   value: $(POD_NAME).{{ include "forebay.fullname" . }}-nodes.{{ .Release.Namespace }}.svc
