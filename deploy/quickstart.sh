@@ -39,7 +39,7 @@ draw() {
         percent=$((100 * ${step%/*} / ${step#*/}))
         bar=$(printf "%$((percent * 3 / 10))s" "" | tr ' ' '#')
         printf '\r\033[K      [%-30s] %d %%, %s' "$bar" "$percent" "$(took "$1")" >&2
-        [ $percent -lt 97 ] || printf ', linking' >&2
+        [ $((${step#*/} - ${step%/*})) -gt 1 ] || printf ', linking' >&2
     done
 }
 
