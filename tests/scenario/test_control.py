@@ -675,6 +675,8 @@ def test_ls_and_du(forebay, origin):
     assert folders[0]["objects"] == 300 and folders[0]["cached_bytes"] == 100
     assert "3 of 1204 objects  s3://bkt/set/" in said(forebay, "du", "s3://bkt/set/")
     assert "s3://bkt/set/4/1201" in said(forebay, "ls", "s3://bkt/set/4")
+    for command in ("ls", "du"):
+        assert "nothing lies below bkt/typo/: check" in said(forebay, command, "bkt/typo/")
 
 
 def test_a_name_needs_no_scheme(forebay, origin, tmp_path):
@@ -815,7 +817,7 @@ def test_a_listing_that_leads_in_a_circle_ends(start, origin):
 def test_ls_of_what_cannot_be_listed(forebay, origin):
     assert "bucket does not exist" in said(forebay, "ls", "s3://nobody/", code=4)
     for words in (
-        ["ls", "bkt/x"],
+        ["ls", "bkt"],
         ["ls", "s3://"],
         ["explain", "s3://bkt"],
         ["explain", "s3://bkt/k", "--range", "5-4"],
@@ -950,7 +952,8 @@ def test_warm_counts_what_fails(forebay, origin):
     warnings = sorted(line["reason"] for line in lines if line["type"] == "warning")
     assert [w.split(": ")[0] for w in warnings] == ["s3://bkt/f/2", "s3://bkt/none"]
     assert ask(forebay, "warm", "s3://bkt/f/", "--wait", "--min", "50%")[-1]["ok"]
-    ask(forebay, "warm", "s3://bkt/none", "--wait", code=4)
+    lines = ask(forebay, "warm", "s3://bkt/f", "--wait", code=4)
+    assert lines[0]["reason"] == "s3://bkt/f: there is no such object; a prefix ends in / or *"
     ask(forebay, "warm", "s3://nobody/", "--wait", code=4)
     said(forebay, "warm", code=2)
     said(forebay, "warm", "s3://bkt/x", "--rate", "1", code=2)

@@ -46,6 +46,20 @@ static void print_sums(const struct sums *sums, const char *uri)
            command_client_visible(uri));
 }
 
+// A total of nothing is more often a misspelt prefix than a result.
+static int print_total(const struct command_client *client, int code, const struct sums *sums,
+                       const char *uri)
+{
+    if (code == EXIT_CODE_OK && !client->is_json) {
+        print_sums(sums, uri);
+        if (sums->objects == 0) {
+            commands_inform("forebay %s: nothing lies below %s: check its spelling\n", client->name,
+                            command_client_visible(uri));
+        }
+    }
+    return code;
+}
+
 // --- ls ------------------------------------------------------------------------------------------
 
 struct ls {
@@ -93,9 +107,7 @@ int command_ls(int argc, char **argv)
     ls.uri = argv[0];
     buf_init(&ls.path, URI_MAX_BYTES);
     code = command_pages_walk(&ls.client, ls.uri, on_listed, &ls);
-    if (code == EXIT_CODE_OK && !ls.client.is_json) {
-        print_sums(&ls.sums, ls.uri);
-    }
+    code = print_total(&ls.client, code, &ls.sums, ls.uri);
     buf_done(&ls.path);
     return command_client_end(&ls.client, code, sums_json(&ls.sums));
 }
@@ -205,10 +217,7 @@ static int du_below(struct du *du, const char *text)
     du->prefix_len = uri.key.len;
     int code = command_pages_walk(&du->client, text, on_summed, du);
     print_folders(du);
-    if (code == EXIT_CODE_OK && !du->client.is_json) {
-        print_sums(&du->sums, text);
-    }
-    return code;
+    return print_total(&du->client, code, &du->sums, text);
 }
 
 static int on_bucket_summed(void *ctx, const json_t *object)

@@ -127,8 +127,10 @@ static void object_end(struct warm_object *o)
     if (o->phase == WARM_PHASE_FAILED) {
         stats_add(COUNTER_warm_objects_failed, 1);
         atomic_fetch_add(&p->objects_failed, 1);
+        const char *why = o->why != NULL ? o->why : error_row(o->err)->text;
+        bool is_named = o->err == ERR_NO_SUCH_KEY && !o->item->is_prefix;
         note_failure(job, "", o->item->bucket, o->key->key,
-                     o->why != NULL ? o->why : error_row(o->err)->text);
+                     is_named ? "there is no such object; a prefix ends in / or *" : why);
     } else if (o->phase == WARM_PHASE_REFUSED) {
         stats_add(COUNTER_warm_objects_refused, 1);
         atomic_fetch_add(&p->objects_refused, 1);
