@@ -9,8 +9,8 @@ install(FILES ${CMAKE_SOURCE_DIR}/deploy/systemd/forebay.service
               ${CMAKE_SOURCE_DIR}/deploy/systemd/forebay.socket
         DESTINATION lib/systemd/system)
 install(FILES ${here}/copyright DESTINATION share/doc/forebay)
-install(FILES ${CMAKE_SOURCE_DIR}/deploy/prometheus/forebay.rules.yaml
-              ${CMAKE_SOURCE_DIR}/deploy/grafana/forebay.json
+install(FILES ${CMAKE_SOURCE_DIR}/deploy/helm/forebay/files/forebay.rules.yaml
+              ${CMAKE_SOURCE_DIR}/deploy/helm/forebay/files/grafana/forebay.json
               ${CMAKE_SOURCE_DIR}/deploy/systemd/other-disk.conf
         DESTINATION share/doc/forebay/examples)
 # The runbook that alerts link to, and the pages that it links to.

@@ -62,9 +62,16 @@ def test_plain_manifests_are_renders_of_the_chart(artefacts):
     made(sys.executable, ROOT / "tests/deploy/render")
 
 
+def test_chart_has_no_links():
+    """Helm names each link at each install. The links are in the folders beside the chart."""
+    assert [path for path in charts.CHART.rglob("*") if path.is_symlink()] == []
+    for folder, name in ("prometheus", "*.rules.yaml"), ("haproxy", "*.cfg"), ("grafana", "*.json"):
+        for path in (ROOT / "deploy" / folder).glob(name):
+            assert path.resolve().is_relative_to(charts.CHART.resolve()), path
+
+
 def test_packed_chart_is_whole(artefacts, tmp_path):
-    """Files linked from elsewhere in the tree are in the archive, so it installs without the
-    tree."""
+    """The archive installs without the tree."""
     made(charts.tool("helm"), "package", charts.CHART, "--destination", tmp_path)
     more = {"settings": ["prometheusRule.enabled=true", "dashboard.enabled=true"]}
     packed = charts.render(charts.values("daemonset"), chart=next(tmp_path.glob("*.tgz")), **more)

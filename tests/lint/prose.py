@@ -45,7 +45,7 @@ NOT_OURS = {"corpus", "golden", "results", "pictures", "__pycache__", "node_modu
 GENERATED = {"conf/forebay.yaml"}
 RENDERED = "deploy/kustomize/*/*/forebay.yaml"  # by tests/deploy/render from the Helm chart
 # A directive of HAProxy and an expression of Helm are one line each.
-UNBREAKABLE = ("deploy/haproxy/haproxy.cfg", "deploy/helm/forebay/templates/*")
+UNBREAKABLE = ("deploy/helm/forebay/files/haproxy.cfg", "deploy/helm/forebay/templates/*")
 COLUMNS, COLUMNS_MARKDOWN = 100, 120
 
 # A noun clause at the beginning of a sentence hides who acts. A question may begin like this.
