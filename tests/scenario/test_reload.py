@@ -582,9 +582,12 @@ def test_a_reload_says_what_each_changed_key_needs(start, origin, tmp_path):
         "admin.socket": "off",
         "admin.token_file": str(token),
         "admin.allowed_hosts": "x.example",
-        "origin.endpoint": "http://127.0.0.1:9",
+        "origin.endpoint": "https://127.0.0.1:9",
         "origin.region": "eu-west-1",
         "origin.ca_file": cert,
+        "origin.max_rate": "7MiB/s",
+        "origin.proxy": "http://proxy.example:3128",
+        "origin.proxy_auth_file": str(token),
         "origin.retry_budget": "7%",
         "credentials.access_key_file": str(token),
         "credentials.secret_key_file": str(token),
@@ -641,6 +644,9 @@ def test_a_reload_says_what_each_changed_key_needs(start, origin, tmp_path):
         if re.fullmatch("credentials.*_file", name):
             set_key(tree, "credentials.access_key_file", str(token))
             set_key(tree, "credentials.secret_key_file", str(token))
+        if name.startswith("origin.proxy"):
+            set_key(tree, "origin.endpoint", other["origin.endpoint"])
+            set_key(tree, "origin.proxy", other["origin.proxy"])
         change(server, {}, FOREBAY_ADMIN=socket)
         answer = change(server, tree, FOREBAY_ADMIN=socket)
         said = "applied" if how == "reload" else "needs_restart"
