@@ -4,12 +4,13 @@ port is one where nobody listens."""
 
 import base64
 import contextlib
+import re
 import socket
 import threading
 
 import pytest
 from client import judge
-from forebay import KEYS
+from forebay import KEYS, run_forebay
 from origin import Origin
 from test_origin_trouble import certificate, events  # noqa: F401 (a fixture)
 
@@ -150,6 +151,25 @@ def test_a_proxy_that_fails_is_named(start, secret, case):
         assert event["text"] == CASES[case] and "proxy" in event["remedy"], event
         assert CASES[case].encode() in server.admin("/readyz").body
     assert not secret.requests()
+
+
+@pytest.mark.parametrize("case", ["good", "down", "denied"])
+def test_the_doctor_goes_through_the_proxy(secret, tmp_path, case):
+    """`forebay doctor` takes the way that the server takes, and blames the proxy if it fails."""
+    secret.put("k", 1000)
+    with Proxy(secret.port, refusal="403 Forbidden" if case == "denied" else None) as proxy:
+        if case == "down":
+            proxy.close()
+        settings = {**settings_of(proxy.url, secret), "cache.dir": tmp_path / "cache"}
+        words = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
+        env = dict(zip(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), *KEYS.items()))
+        got = run_forebay(
+            "doctor", "bkt", "--timeout=5", "--origin.endpoint", ENDPOINT, *words, env=env
+        )
+        (line,) = [line for line in got.stdout.splitlines() if re.match(r"\w+ +origin +", line)]
+        assert line.startswith("green" if case == "good" else "red"), got.stdout
+        assert ("check origin.proxy" in got.stdout) == (case != "good"), got.stdout
+        assert ("LIST, HEAD and ranged GET work" in got.stdout) == (case == "good"), got.stdout
 
 
 def test_http_origins_are_asked_directly(start, origin, secret):
