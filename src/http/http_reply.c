@@ -645,10 +645,14 @@ enum reply_progress http_reply_write(struct http_exchange *x)
     check(c->phase == CONNECTION_EXCHANGE);
     uint64_t now_us = connection_now_us(c);
     (void)http_share_left(&c->hw->turn, &c->share, now_us);
-    uint64_t given = sendable(c);
-    uint64_t left = given;
-    enum reply_progress progress = reply_write(x, &left);
-    c->share.left -= given - left;
+    uint64_t given, left;
+    enum reply_progress progress;
+    do {
+        given = left = sendable(c);
+        progress = reply_write(x, &left);
+        c->share.left -= given - left;
+        // A small buffer may take the next piece at once.
+    } while (progress == REPLY_BLOCKED && given > 0 && left == 0 && c->share.left > 0);
     if (progress == REPLY_DONE) {
         http_share_note_reply(&c->hw->turn, x->reply.body_bytes, now_us);
         worker_expect_short(c->hw->worker, c->hw->turn.small_until_us);

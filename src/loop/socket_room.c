@@ -13,7 +13,7 @@
 #define BUFFER_LEAST (12u << 10) // less makes uploads over the loopback slow
 #define LEAST (2u * BUFFER_LEAST)
 // A smaller send buffer gets pieces of a quarter: a packet of 64 KiB more would be too much, and
-// the peer acknowledges late what comes in one packet.
+// the peer acknowledges late what comes in one packet. A larger buffer may exceed its size by that.
 #define SEND_SMALL (96u << 10)
 // A socket with this much room is left to the kernel, which usually stops at 4 MiB to send and 6
 // MiB to receive. Few sockets fill both, and half of the share remains for others.
