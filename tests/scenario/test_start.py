@@ -78,6 +78,7 @@ def test_the_start_names_the_page_and_does_not_warn_of_a_default(start, data, mo
         settings={"limits.max_connections": most},
         wrapper=["prlimit", "--nofile=20000:20000"],
     )
+    server.wait_stderr("hint")  # the last line
     text = "\n".join(server.stdout + server.stderr)
     assert ("FEWER than configured" in text) == ("raise_ulimit_n" in text) == short, text
     assert f"  page       http://127.0.0.1:{server.admin_port}/ in a browser" in text
