@@ -13,7 +13,7 @@
 enum err store_shortage(const struct store *store)
 {
     if (!store->disk.attached) {
-        return ERR_IO;
+        return disk_trouble(&store->disk) == REFUSAL_disk_full ? ERR_DISK_FULL : ERR_IO;
     }
     if (!disk_is_filling(&store->disk)) {
         int failed = atomic_load(&store->disk.filling_off_errno);

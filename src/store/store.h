@@ -150,8 +150,9 @@ struct store_summary {
     // The reason why nothing is stored or found now. REFUSAL_none: none is known. Trouble with the
     // disk lasts until a write succeeds, so between two attempts this is set and `degraded` is not.
     enum refusal refusal;
-    const char
-        *short_of;   // "min_free", "inodes" or "space": the file system lacks it; NULL: nothing
+    // "min_free", "inodes" or "space": the file system lacks it for a cache of cache.size. NULL: it
+    // lacks nothing.
+    const char *short_of;
     bool rebuilding; // the index is being rebuilt from segments
 };
 // Returns the part of used_bytes that holds runs; the rest is reserved for runs. Not on a worker.

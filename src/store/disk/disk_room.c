@@ -51,7 +51,7 @@ const char *disk_room_short_of(const struct store_disk *disk)
             return names[of];
         }
     }
-    return NULL;
+    return atomic_load(&disk->room.is_cramped) ? names[DISK_ROOM_OF_SPACE] : NULL;
 }
 
 static void show_free(struct disk_room *room, uint64_t bytes)
@@ -92,6 +92,17 @@ bool disk_room_refuses(const struct store_disk *disk)
     return room->refused_us != 0 && clock_monotonic_us() - room->refused_us < REFUSED_US;
 }
 
+// Records whether the file system keeps the cache below cache.size. An eviction makes room for one
+// segment. So the state ends only when there is room for two.
+static void room_tell_cramped(struct store_disk *disk, uint64_t segment_cost_bytes, uint64_t spare)
+{
+    atomic_bool *is_cramped = &disk->room.is_cramped;
+    uint64_t wanted = segment_cost_bytes + disk->room.index_step_bytes;
+    bool fits = atomic_load(&disk->used_bytes) + segment_cost_bytes <=
+                atomic_load(&disk->segment_limit_bytes);
+    atomic_store(is_cramped, fits && spare < (atomic_load(is_cramped) ? 2 * wanted : wanted));
+}
+
 enum disk_room_answer disk_room_look(struct store_disk *disk, uint64_t segment_cost_bytes,
                                      uint64_t going_bytes)
 {
@@ -118,6 +129,7 @@ enum disk_room_answer disk_room_look(struct store_disk *disk, uint64_t segment_c
     room_tell(disk, DISK_ROOM_OF_MIN_FREE, missing > 0, missing);
     room_tell(disk, DISK_ROOM_OF_INODES, !has_inodes, has_inodes ? 0 : INODES_MIN);
     room_tell(disk, DISK_ROOM_OF_SPACE, room->refusals > 0, segment_cost_bytes);
+    room_tell_cramped(disk, segment_cost_bytes, missing > 0 ? 0 : space.free_bytes - least);
     if (missing > going_bytes) {
         return DISK_ROOM_BELOW;
     }

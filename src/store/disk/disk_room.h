@@ -22,6 +22,7 @@ enum disk_room_of {
 
 struct disk_room { // used by the supply thread, unless a field says otherwise
     atomic_bool is_short[DISK_ROOM_OF_COUNT_]; // any thread may read it
+    atomic_bool is_cramped; // the file system has less room than cache.size; any thread
     bool is_told[DISK_ROOM_OF_COUNT_];
     uint64_t told_us[DISK_ROOM_OF_COUNT_];
     // Monotonic time when a segment was last refused; 0: not since the last success.
@@ -53,7 +54,8 @@ enum disk_room_answer disk_room_look(struct store_disk *disk, uint64_t segment_c
 // has room again. Called by the thread that waits for room (store_late.c).
 void disk_room_wait(struct store_disk *disk, uint64_t missing);
 bool disk_room_is_short(const struct store_disk *disk, enum disk_room_of of); // any thread
-// Returns what the file system lacks: "min_free", "inodes" or "space"; NULL: nothing. Any thread.
+// Returns what the file system lacks for a cache of cache.size: "min_free", "inodes" or "space".
+// NULL: nothing. Any thread.
 const char *disk_room_short_of(const struct store_disk *disk);
 // Returns true if the file system refused a segment a moment ago, whatever space it reports.
 bool disk_room_refuses(const struct store_disk *disk);

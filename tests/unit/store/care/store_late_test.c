@@ -144,7 +144,7 @@ Test(store_late, comes_on_when_there_is_room)
     struct box box;
     open_late(&box);
     cr_assert_eq(refusal_of(&box), REFUSAL_disk_full);
-    cr_assert_eq(box_put(&box, &first), ERR_IO);
+    cr_assert_eq(box_put(&box, &first), ERR_DISK_FULL);
     unsigned tries_then = atomic_load(&played.tries);
     wait_for(atomic_load(&played.tries) > tries_then);
     cr_assert(!box.store->disk.attached);
