@@ -6,6 +6,7 @@ the page shows. The tests reach each word of src/stats/refusals.def, except thos
 store from within (index-full, index-degraded: unit/store/index/index_room_test.c).
 """
 
+import contextlib
 import json
 import pathlib
 import re
@@ -242,3 +243,27 @@ def test_memory_is_memory(start, origin, engine):
     finally:
         for connection in slow:
             connection.close()
+
+
+def test_limits_jobs_and_reloads_are_conditions(start, origin):
+    """Shed requests, failed warm jobs and a refused reload are warnings. Shed requests are one for
+    a minute."""
+    origin.put("a", 100)
+    origin.fault("a", "error", (403, "AccessDenied", "No"), times=None)
+    server = start(
+        origin, ahead_s=0, file={"cache": {"ttl": "1m"}}, settings={"limits.max_connections": 1}
+    )
+    assert server.conditions() == set()
+    with server.client() as client:
+        assert client.request("GET", "/bkt/none").status == 404
+        with server.connection() as other, contextlib.suppress(ConnectionError):
+            other.send(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            server.wait_condition("requests-shed")
+    server.advance(60)
+    assert said(server, "warm", "s3://bkt/a", "--wait", code=4)
+    assert [state for state, *_ in doctor(server)["server"]] == ["yellow"]
+    (server.folder / "forebay.yaml").write_text("cache: [")
+    said(server, "reload", code=3)
+    assert server.conditions() == {"warm-failed", "reload-refused"}
+    status = ask(server, "status")[-1]
+    assert {row["severity"] for row in status["conditions"]} == {"warning"} and status["ready"]
