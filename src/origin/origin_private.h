@@ -86,6 +86,7 @@ struct origin_call {
     struct timer slot_timer;
     enum origin_call_kind kind;
     bool has_slot;
+    uint64_t rate_paid_us; // When the bytes that it has received are paid for. Monotonic.
 };
 
 struct origin_driver {
@@ -259,11 +260,11 @@ void origin_slot_slow_down(struct origin_worker *ow);
 // unknown.
 void origin_slot_success(struct origin_worker *ow, uint64_t first_byte_us);
 
-// Records bytes that the call has received, for origin.max_rate. Returns how long the call should
-// receive nothing more; 0: it may go on.
+// Records bytes that the call has received, for origin.max_rate. Returns when the call should ask
+// origin_rate_wait_ms(), and receives nothing more until then; 0: it may go on.
 uint64_t origin_rate_received(struct origin_call *call, uint64_t bytes);
-// Called when that time is over. Returns how much longer the call should wait. Read-ahead waits
-// until all bytes are paid for, so that it takes only what clients leave.
+// Returns when the call should ask again; 0: it may go on. Read-ahead waits until all bytes are
+// paid for, so that it takes only what clients leave. Other calls wait for their own bytes.
 uint64_t origin_rate_wait_ms(const struct origin_call *call);
 
 // --- hops.c --------------------------------------------------------------------------------------

@@ -30,6 +30,9 @@
 // paid for that were received before the fetch waited. So clients get their turn however much is
 // received. Relays start at once, because most of them receive little.
 //
+// Calls that the rate delays look again several times a second. A debt may last for hours at a
+// small rate, but a reload may change the rate, and read-ahead may become a call for a client.
+//
 // A refused call keeps its slot while it backs off. If there are fewer slots by then, the call
 // returns its slot and is first in line. So an origin that refuses gets no more calls than there
 // are slots, however many calls wait.
@@ -115,20 +118,38 @@ void origin_lines_next(struct origin_lines *lines, const struct origin_call *ser
 
 // Debts below this time delay nothing, because timers are coarse.
 #define RATE_SLACK_US 5000u
+// Longest time until a delayed call looks again whether it must still wait.
+#define RATE_LOOK_US 250000u
 
 static bool is_wanted(const struct origin_worker *ow)
 {
     return ow->waiters[ORIGIN_CALL_FETCH].count + ow->waiters[ORIGIN_CALL_RELAY].count > 0;
 }
 
-// Returns how long the bytes received so far delay a call of this kind.
-static uint64_t rate_debt_us(const struct origin *origin, enum origin_call_kind kind)
+// Returns when the bytes received so far are paid for, by the clock of this kind of calls.
+static uint64_t rate_paid_us(const struct origin *origin, enum origin_call_kind kind)
 {
-    uint64_t paid_us = atomic_load(kind == ORIGIN_CALL_AHEAD ? &origin->rate_paid_us
-                                                             : &origin->rate_clients_paid_us);
+    return atomic_load(kind == ORIGIN_CALL_AHEAD ? &origin->rate_paid_us
+                                                 : &origin->rate_clients_paid_us);
+}
+
+// Returns how long a call must wait for bytes that are paid for at `paid_us`.
+static uint64_t rate_delay_us(const struct origin *origin, uint64_t paid_us)
+{
     uint64_t now_us = clock_monotonic_us();
     bool is_limited = atomic_load(&origin->live.max_rate_bytes_per_s) > 0;
     return is_limited && paid_us > now_us + RATE_SLACK_US ? paid_us - now_us : 0;
+}
+
+// Returns how long the bytes received so far delay a call of this kind.
+static uint64_t rate_debt_us(const struct origin *origin, enum origin_call_kind kind)
+{
+    return rate_delay_us(origin, rate_paid_us(origin, kind));
+}
+
+static uint64_t rate_look_ms(uint64_t delay_us)
+{
+    return delay_us > 0 ? min_u64(delay_us, RATE_LOOK_US) / 1000 + 1 : 0;
 }
 
 // Returns true if a call of this kind may start now.
@@ -145,9 +166,12 @@ static void on_rate_timer(struct timer *timer)
     worker_defer(ow->w, &ow->wake);
 }
 
-// Called while calls wait. If the rate delays them, sets the time of the next turn.
+// If the rate delays calls that wait, sets the time of the next turn.
 static void rate_wait(struct origin_worker *ow)
 {
+    if (ow->waiting_count == 0) {
+        return;
+    }
     bool is_client = is_wanted(ow);
     uint64_t now_us = clock_monotonic_us();
     uint64_t debt_us = rate_debt_us(ow->origin, is_client ? ORIGIN_CALL_FETCH : ORIGIN_CALL_AHEAD);
@@ -161,7 +185,9 @@ static void rate_wait(struct origin_worker *ow)
     if (ow->rate_turn_us == 0 || (ow->rate_turn_us <= now_us && !is_client) ||
         ow->rate_turn_us > now_us + debt_us) {
         ow->rate_turn_us = now_us + debt_us;
-        timer_start(&ow->rate_timer, debt_us / 1000 + 1);
+    }
+    if (ow->rate_turn_us > now_us) {
+        timer_start(&ow->rate_timer, rate_look_ms(ow->rate_turn_us - now_us));
     }
 }
 
@@ -187,18 +213,20 @@ uint64_t origin_rate_received(struct origin_call *call, uint64_t bytes)
     if (call->kind != ORIGIN_CALL_AHEAD) {
         paid_us = rate_pay(&origin->rate_clients_paid_us, now_us, cost_us);
     }
-    if (paid_us <= now_us + RATE_SLACK_US) {
-        return 0;
-    }
-    stats_add(COUNTER_origin_rate_waits, 1);
-    return (paid_us - now_us) / 1000 + 1;
+    call->rate_paid_us = paid_us;
+    uint64_t look_ms = rate_look_ms(rate_delay_us(origin, paid_us));
+    stats_add(COUNTER_origin_rate_waits, look_ms > 0);
+    return look_ms;
 }
 
 uint64_t origin_rate_wait_ms(const struct origin_call *call)
 {
+    const struct origin *origin = call->ow->origin;
+    // Only a change of the rate, or of the call's kind, puts its clock before the call's own time.
+    uint64_t paid_us = rate_paid_us(origin, call->kind);
     bool is_ahead = call->kind == ORIGIN_CALL_AHEAD;
-    uint64_t debt_us = is_ahead ? rate_debt_us(call->ow->origin, call->kind) : 0;
-    return debt_us > 0 ? debt_us / 1000 + 1 : 0;
+    return rate_look_ms(
+        rate_delay_us(origin, is_ahead ? paid_us : min_u64(paid_us, call->rate_paid_us)));
 }
 
 // --- Slots ---------------------------------------------------------------------------------------
@@ -282,8 +310,10 @@ static struct origin_call *next_waiter(struct origin_worker *ow)
 
 static void slots_wake(struct origin_worker *ow)
 {
-    if (ow->waiting_count > 0 && next_waiter(ow) != NULL) {
+    if (next_waiter(ow) != NULL) {
         worker_defer(ow->w, &ow->wake);
+    } else {
+        rate_wait(ow);
     }
 }
 
@@ -372,9 +402,7 @@ static void on_wake(struct task *task)
         slot_take(call);
         call->ops->ready(call);
     }
-    if (ow->waiting_count > 0) {
-        rate_wait(ow);
-    }
+    rate_wait(ow);
 }
 
 void origin_slots_init(struct origin_worker *ow, unsigned most, unsigned first)

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from client import judge
 from test_control import ask
+from test_reload import change, serve
 
 MIB = 1 << 20
 WAITS = "forebay_origin_rate_waits_total"
@@ -61,3 +62,26 @@ def test_clients_get_their_turn_while_a_warm_job_uses_up_the_rate(start, origin,
         for i in range(16):
             judge(client.get(f"warm/{i:02}"), origin, f"warm/{i:02}", 0, 4 * MIB)
     assert origin.bytes_sent(since=mark) == 0
+
+
+@pytest.mark.parametrize("rate", ["0", "1GiB/s"])
+def test_a_reload_ends_waits_that_would_last_for_hours(start, origin, rate):
+    """At one byte per second, bodies and calls without a turn wait. After a reload without this
+    rate, all of them are answered, although the clock does not move."""
+    for key in "abcd":
+        origin.put(key, 4 * MIB)
+    server = serve(start, origin, {"origin": {"max_rate": "1B/s"}}, settings={"workers": 1})
+    passed = [("x-amz-expected-bucket-owner", "1")]
+    clients = [server.client(timeout=60) for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        reads = [pool.submit(clients[0].get, "a")]
+        server.wait_metric(WAITS, lambda v: v >= 1)
+        reads.append(pool.submit(clients[1].get, "b", headers=passed))
+        reads += [pool.submit(clients[i].get, "cd"[i - 2]) for i in (2, 3)]
+        server.wait_metric("forebay_origin_connections", lambda v: v >= 2, state="waiting")
+        assert not any(read.done() for read in reads)
+        change(server, {"origin": {"max_rate": rate}})
+        for key, read in zip("abcd", reads, strict=True):
+            judge(read.result(), origin, key, 0, 4 * MIB)
+    for client in clients:
+        client.close()
