@@ -409,7 +409,8 @@ def test_page_draws_two_hours_with_axes_values_and_events(start, origin, page):
         "document.getElementById('span').dispatchEvent(new Event('change'))"
     )
     page.value("""(() => { const chart = CHARTS[3], box = chart.svg.getBoundingClientRect();
-        const x = box.left + chart.place([...marks.values()].find(m => m[1] === 'origin-unreachable')[0]);
+        const mark = [...marks.values()].find(m => m[1] === 'origin-unreachable');
+        const x = box.left + chart.place(mark[0]);
         chart.svg.dispatchEvent(new PointerEvent('pointermove', { clientX: x + 2, \
 clientY: box.top + 9 })); })()""")
     assert "origin-unreachable: it refuses connections" in text(page, "at")
