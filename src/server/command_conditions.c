@@ -120,7 +120,8 @@ static void look_at_counts(struct conditions *conditions)
     tell_count(conditions, CONDITION_memory, stats_value(COUNTER_http_shed_memory), SHORTLY_S);
     tell_count(conditions, CONDITION_requests_shed,
                stats_value(COUNTER_http_shed_connections) +
-                   stats_value(COUNTER_http_shed_inflight) + stats_value(COUNTER_http_shed_source),
+                   stats_value(COUNTER_http_shed_inflight) +
+                   stats_value(COUNTER_http_shed_sockets) + stats_value(COUNTER_http_shed_source),
                SHORTLY_S);
     tell_count(conditions, CONDITION_disk_errors,
                stats_value(COUNTER_disk_errors_read) + stats_value(COUNTER_disk_errors_write),

@@ -413,6 +413,7 @@ def test_connections_without_room_for_their_sockets_are_refused(
         reply = connection.read_reply("GET")
         assert reply.status == 503 and reply.code == "SlowDown", reply
     assert server.metric("forebay_http_shed_total", reason="sockets") == refused + 1
+    assert "requests-shed" in server.conditions()
     with Watch(sockets_of(group), []) as sockets:
         for i, connection in enumerate(last * 2):
             connection.send(b"GET /bkt/large HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")

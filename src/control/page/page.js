@@ -40,6 +40,8 @@ const FAILURES = {
   http_shed_inflight: ["refused: too many requests in flight", "limits.max_inflight bounds them."],
   http_shed_memory: ["refused: memory is used up",
     "Raise limits.max_buffer, or the memory limit of the process."],
+  http_shed_sockets: ["refused: no memory for more sockets",
+    "Raise the memory limit of the process, or use fewer connections."],
   http_shed_source: ["refused: too much from one address", "Use fewer connections there."],
   origin_waits_timed_out: ["no connection to the origin came free in time",
     "Raise origin.connections, or lower --jobs of warm jobs."],
