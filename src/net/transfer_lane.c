@@ -20,6 +20,7 @@
 #include <event2/event_struct.h>
 #include <stdlib.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/chunk.h"
@@ -114,15 +115,6 @@ static void on_socket_event(evutil_socket_t fd, short what, void *ctx)
                            ((what & EV_WRITE) != 0 ? CURL_CSELECT_OUT : 0));
     transfer_turn_spent(lane->pool, begun_us);
     transfer_lane_is_due(lane);
-}
-
-void transfer_lane_forget(struct transfer_lane *lane, const struct transfer *t)
-{
-    list_for_each(node, &lane->sockets)
-    {
-        struct lane_socket *s = container_of(node, struct lane_socket, node);
-        s->transfer = s->transfer == t ? NULL : s->transfer;
-    }
 }
 
 static struct lane_socket *lane_socket_new(struct transfer_lane *lane, curl_socket_t fd)
@@ -229,6 +221,41 @@ static void connection_forget(struct transfer_lane *lane, curl_socket_t fd)
     }
 }
 
+// Returns 0 if the descriptor is closed.
+static ino_t inode_of(curl_socket_t fd)
+{
+    struct stat st;
+    return fstat(fd, &st) == 0 ? st.st_ino : 0;
+}
+
+// Forgets the sockets that were opened for the ended transfer and are closed by now. curl does not
+// report the end of sockets that never connected, and they would keep their room.
+static void forget_closed(struct transfer_lane *lane, const struct transfer *t)
+{
+    list_for_each(node, &lane->connections)
+    {
+        struct pool_connection *c = container_of(node, struct pool_connection, node);
+        if (c->opener != t) {
+            continue;
+        }
+        c->opener = NULL;
+        if (inode_of(c->fd) != c->inode) {
+            list_remove(&c->node);
+            connection_free(c);
+        }
+    }
+}
+
+void transfer_lane_forget(struct transfer_lane *lane, const struct transfer *t)
+{
+    list_for_each(node, &lane->sockets)
+    {
+        struct lane_socket *s = container_of(node, struct lane_socket, node);
+        s->transfer = s->transfer == t ? NULL : s->transfer;
+    }
+    forget_closed(lane, t);
+}
+
 curl_socket_t transfer_open_socket(void *ctx, curlsocktype purpose, struct curl_sockaddr *addr)
 {
     struct transfer *t = ctx;
@@ -258,12 +285,13 @@ curl_socket_t transfer_open_socket(void *ctx, curlsocktype purpose, struct curl_
     struct pool_connection *c = calloc(1, sizeof(*c));
     check(c != NULL);
     for (unsigned i = 0; i < pool->lane_count; i++) {
-        // curl closes some sockets that never connected without calling transfer_close_socket(). So
-        // old records of this descriptor may be left.
+        // The descriptor may have been that of a socket that forget_closed() has yet to forget.
         connection_forget(&pool->lanes[i], fd);
         forget_socket(&pool->lanes[i], fd);
     }
     c->fd = fd;
+    c->inode = inode_of(fd);
+    c->opener = t;
     check(socket_room_take(SOCKETS_ORIGINS, fd, &c->room));
     list_node_init(&c->node);
     list_push_back(&lane->connections, &c->node);

@@ -65,7 +65,9 @@ struct pool_connection {
     struct list_node node;
     struct socket_room room;
     curl_socket_t fd;
-    int local_port; // The socket's local port. 0: not known yet.
+    ino_t inode;                   // Tells the socket from others that get its descriptor later.
+    const struct transfer *opener; // The transfer for which it was opened. NULL: that has ended.
+    int local_port;                // The socket's local port. 0: not known yet.
 };
 
 enum transfer_state { STARTING, RUNNING, ENDED };
@@ -167,7 +169,8 @@ void transfer_lanes_done(struct transfer_pool *pool);
 // transfer_lane_leave().
 struct transfer_lane *transfer_lane_enter(struct transfer_pool *pool);
 void transfer_lane_leave(struct transfer_lane *lane);
-// Removes an ended transfer from all socket records of the lane.
+// Removes an ended transfer from all socket records of the lane. Call it after curl has given up
+// the handle.
 void transfer_lane_forget(struct transfer_lane *lane, const struct transfer *t);
 // Callback for CURLOPT_OPENSOCKETFUNCTION; ctx is the transfer.
 curl_socket_t transfer_open_socket(void *ctx, curlsocktype purpose, struct curl_sockaddr *addr);

@@ -20,6 +20,7 @@
 #include "net/tiny_origin.h"
 #include "net/transfer_private.h"
 #include "test.h"
+#include "waiting.h"
 
 #define BODY_KEPT 4096
 
@@ -765,6 +766,34 @@ Test(transfer, no_connection)
         cr_assert(fetch_run(&rig, &denied) == ERR_ORIGIN_CONNECT);
     }
     rig_end(&rig);
+}
+
+// Proves that a socket that never connected gives back its room. curl closes such a socket without
+// telling us, if the transfer is cancelled.
+Test(transfer, a_cancelled_connect_gives_back_its_room)
+{
+    struct rig rig = {0};
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof(address);
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    cr_assert_eq(bind(listener, (struct sockaddr *)&address, len), 0);
+    cr_assert_eq(listen(listener, 0), 0);
+    cr_assert_eq(getsockname(listener, (struct sockaddr *)&address, &len), 0);
+    int first = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0); // the kernel ignores all later ones
+    cr_assert_eq(connect(first, (struct sockaddr *)&address, len), 0);
+    socket_room_init(1u << 30);
+    rig_begin(&rig);
+    char url[100];
+    snprintf(url, sizeof(url), "http://127.0.0.1:%u/", ntohs(address.sin_port));
+    struct fetch fetch = {.url = url};
+    fetch_begin(&rig, &fetch);
+    wait_for(socket_room_bytes(SOCKETS_ORIGINS) > 0);
+    fixture_run_on(rig.worker, cancel, &fetch);
+    cr_assert_eq(fetch_end(&fetch), ERR_CANCELLED);
+    cr_assert_eq(socket_room_bytes(SOCKETS_ORIGINS), 0);
+    rig_end(&rig);
+    close(first);
+    close(listener);
 }
 
 // Proves that a transfer with a limited reach connects to no inner address beyond it, named or
