@@ -118,8 +118,10 @@ void socket_room_give_back(enum socket_side side, const struct socket_room *room
 void socket_room_apply_listener(int fd, uint64_t *set_bytes)
 {
     uint64_t share = share_of(SOCKETS_CLIENTS);
-    uint64_t bytes = part(SOCKETS_CLIENTS, share, socket_room_bytes(SOCKETS_CLIENTS));
-    if (share > 0 && bytes != *set_bytes && (bytes < PLENTY || *set_bytes > 0)) {
+    // A reload may have lifted the limit since the listener got a small size.
+    uint64_t bytes =
+        share > 0 ? part(SOCKETS_CLIENTS, share, socket_room_bytes(SOCKETS_CLIENTS)) : PLENTY;
+    if (bytes != *set_bytes && (bytes < PLENTY || *set_bytes > 0)) {
         set(fd, SO_RCVBUF, to_receive(SOCKETS_CLIENTS, bytes));
         *set_bytes = bytes;
     }

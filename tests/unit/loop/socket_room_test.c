@@ -194,3 +194,24 @@ Test(socket_room, a_listener_follows_the_room_of_the_next_connection)
     close(listener);
     close(fd);
 }
+
+Test(socket_room, a_listener_gets_plenty_again_when_a_reload_lifts_the_limit)
+{
+    struct socket_room room;
+    uint64_t set = 0;
+    int listener = socket_with(0), fd = socket_with(12 * KIB);
+    socket_room_init(4 * MIB);
+    cr_assert(socket_room_take(SOCKETS_CLIENTS, fd, &room));
+    socket_room_apply_listener(listener, &set);
+    cr_assert_eq(size_of(listener, SO_RCVBUF), 12 * KIB);
+    socket_room_init(0);
+    socket_room_give_back(SOCKETS_CLIENTS, &room); // a connection may end later than its limit
+    cr_assert_eq(socket_room_bytes(SOCKETS_CLIENTS), 0);
+    socket_room_apply_listener(listener, &set);
+    cr_assert_geq(size_of(listener, SO_RCVBUF), 128 * KIB);
+    socket_room_init(4 * MIB);
+    socket_room_apply_listener(listener, &set);
+    cr_assert_eq(size_of(listener, SO_RCVBUF), 12 * KIB);
+    close(listener);
+    close(fd);
+}
