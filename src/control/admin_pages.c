@@ -76,12 +76,16 @@ void admin_page_version(struct admin *admin, struct evhttp_request *req)
     // In a pod the host's name is the pod's, unless the pod uses the network of its node.
     const char *node = getenv("NODE_NAME"), *pod = getenv("POD_NAME");
     bool is_in_pod = getenv("KUBERNETES_SERVICE_HOST") != NULL;
-    json_t *json = json_pack(
-        "{s:s, s:s, s:s, s:i, s:s, s:s?, s:s, s:o, s:s, s:o}", "version", version_text(),
-        "revision", version_revision(), "build", version_build(), "pid", (int)getpid(), "host",
-        node != NULL ? node : name, "pod", pod != NULL || !is_in_pod ? pod : name, "io_engine",
-        admin->options.io_engine, "origin", admin_json_text(buf_span(&origins)), "auth",
-        admin->options.auth, "listen", listen);
+    const char *host = node != NULL ? node : name;
+    pod = pod == NULL && is_in_pod ? name : pod;
+    // The names of hosts and pods may contain any bytes.
+    json_t *json =
+        json_pack("{s:s, s:s, s:s, s:i, s:o, s:o?, s:s, s:o, s:s, s:o}", "version", version_text(),
+                  "revision", version_revision(), "build", version_build(), "pid", (int)getpid(),
+                  "host", admin_json_text(span_from_cstr(host)), "pod",
+                  pod != NULL ? admin_json_text(span_from_cstr(pod)) : NULL, "io_engine",
+                  admin->options.io_engine, "origin", admin_json_text(buf_span(&origins)), "auth",
+                  admin->options.auth, "listen", listen);
     check(json != NULL);
     buf_done(&origins);
     admin_reply_json(req, HTTP_OK, json);

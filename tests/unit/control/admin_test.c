@@ -232,6 +232,11 @@ Test(admin, unix_socket_is_private_and_replaces_a_dead_one)
     cr_assert_eq(strstr(buf_cstr(&body), "\"pod\":null,") == NULL,
                  getenv("KUBERNETES_SERVICE_HOST") != NULL);
     cr_assert_not_null(strstr(buf_cstr(&body), "\"origin\":\"\","));
+    setenv("NODE_NAME", "\xff", 1); // names of hosts may contain any bytes
+    setenv("POD_NAME", "\xff", 1);
+    body.len = 0;
+    cr_assert_eq(admin_client_get(address, "/version", 5000, &status, &body), ERR_OK);
+    cr_assert_eq(status, 200);
     cr_assert_eq(admin_client_get(address, "/api/v1/config", 5000, &status, &body), ERR_OK);
     cr_assert_eq(status, 200);
 
