@@ -25,7 +25,8 @@ import policy
 from conftest import ROOT
 
 PAGES = [
-    *(ROOT / f"{name}.md" for name in ("README", "SECURITY", "CONTRIBUTING")),
+    ROOT / "README.md",
+    *sorted((ROOT / ".github").glob("*.md")),
     *sorted((ROOT / "deploy").rglob("*.md")),
 ]
 BLOCK = re.compile(r"(?:^<!-- ([^\n]*) -->\n)?^```(\w*)\n(.*?)^```$", re.M | re.S)
