@@ -45,8 +45,7 @@ static int run_command(const struct command *command, int argc, char **argv)
     unsigned operand_count = 0;
     bool is_good = command_line_check(command, &argc, argv, &operand_count, &why);
     if (!is_good) {
-        (void)fprintf(stderr, "forebay %s: %s; `forebay help %s` tells more\n", command->name,
-                      commands_visible(buf_cstr(&why), why.len), command->name);
+        (void)commands_usage_error(command->name, commands_visible(buf_cstr(&why), why.len));
     }
     if (!is_good && is_json) {
         commands_usage_error_json(buf_cstr(&why));

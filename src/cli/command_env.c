@@ -349,7 +349,7 @@ static int find_endpoint(int argc, char **argv, struct answer *ret_answer)
     config_free(config);
     if (!ret_answer->has_server) {
         (void)fprintf(stderr,
-                      "forebay: env: no server answers%s: start one (forebay serve), say where it "
+                      "forebay env: no server answers%s: start one (forebay serve), say where it "
                       "is (--admin), or which endpoint you mean (--endpoint http://HOST:PORT)\n",
                       commands_tried());
         return EXIT_CODE_UNREACHABLE;

@@ -2,15 +2,19 @@
 // `forebay help [COMMAND]`: lists the commands, or describes one. With --man prints the same table
 // as a manual page.
 #include "cli/cli_private.h"
+#include "cli/client/command_screen.h"
 #include "commands/commands.h"
 
 #include "base/version.h"
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #define OUTPUT_MAX_BYTES (1u << 20)
 #define FLAG_COLUMN 26
+#define HELP_COLUMN (FLAG_COLUMN + 4)
+#define DETAILS_COLUMNS 90u // the lines of all details are shorter
 
 static void option_usage(struct buf *out, const struct command_option *option)
 {
@@ -94,25 +98,49 @@ static void command_usage(struct buf *out, const struct command *command)
     }
 }
 
+// Appends the details. Their lines become one paragraph on a terminal that is too narrow for them.
+static void append_details(struct buf *out, const char *details, unsigned columns)
+{
+    struct buf paragraph;
+    if (columns == 0 || columns >= DETAILS_COLUMNS) {
+        buf_append_cstr(out, details);
+        return;
+    }
+    buf_init(&paragraph, OUTPUT_MAX_BYTES);
+    for (const char *at = details; *at != '\0'; at++) {
+        buf_append_char(&paragraph, *at == '\n' && at[1] != '\0' ? ' ' : *at);
+    }
+    command_screen_wrap(out, buf_span(&paragraph), columns, 0);
+    buf_done(&paragraph);
+}
+
+static void append_option(struct buf *out, const struct command_option *option, unsigned columns)
+{
+    struct buf line;
+    buf_init(&line, OUTPUT_MAX_BYTES);
+    buf_append_cstr(&line, "  ");
+    option_usage(&line, option);
+    buf_printf(&line, "%*s  %s", (int)(FLAG_COLUMN + 2 - min_u64(line.len, FLAG_COLUMN + 2)), "",
+               option->help);
+    if (option->default_text[0] != '\0') {
+        buf_printf(&line, " (%s)", option->default_text);
+    }
+    buf_append_char(&line, '\n');
+    command_screen_wrap(out, buf_span(&line), columns, HELP_COLUMN);
+    buf_done(&line);
+}
+
 void command_help_render(const struct command *command, struct buf *out)
 {
+    unsigned columns = command_screen_columns(STDOUT_FILENO);
+    const struct command_option *option = command_line_next_option(command, NULL);
     buf_append_cstr(out, "usage: ");
     command_usage(out, command);
-    buf_printf(out, "\n\n%s\n%s", command->summary, command->details);
-    const struct command_option *option = NULL;
-    while ((option = command_line_next_option(command, option)) != NULL) {
-        size_t begin = out->len;
-        buf_append_cstr(out, begin > 0 && option == command_line_next_option(command, NULL) ? "\n  "
-                                                                                            : "  ");
-        begin = out->len;
-        option_usage(out, option);
-        size_t width = out->len - begin;
-        buf_printf(out, "%*s  %s", width < FLAG_COLUMN ? (int)(FLAG_COLUMN - width) : 0, "",
-                   option->help);
-        if (option->default_text[0] != '\0') {
-            buf_printf(out, " (%s)", option->default_text);
-        }
-        buf_append_char(out, '\n');
+    buf_printf(out, "\n\n%s\n", command->summary);
+    append_details(out, command->details, columns);
+    buf_append_cstr(out, option != NULL ? "\n" : "");
+    for (; option != NULL; option = command_line_next_option(command, option)) {
+        append_option(out, option, columns);
     }
     if ((command->takes & TAKES_SETTINGS) != 0) {
         buf_append_cstr(out, "  --KEY VALUE                 any key of `forebay config docs`\n");

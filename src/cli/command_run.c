@@ -28,6 +28,7 @@
 
 #include "cli/client/command_client.h"
 #include "cli/client/command_old_clients.h"
+#include "cli/client/command_screen.h"
 #include "cli/client/command_server.h"
 #include "config/config.h"
 #include "stats/stats.h"
@@ -42,6 +43,7 @@
 #define DIRECTORIES_MAX 16u
 #define RESTARTS_MAX 3u
 #define TEXT_MAX_BYTES (1u << 20)
+#define SUMMARY_COLUMN 19 // of its values
 #define SETTLE_MS 20
 #define SETTLE_TRIES 50u
 #define FLAG_MAX (PATH_MAX + 64)
@@ -298,7 +300,9 @@ static unsigned count_warnings(struct span log, struct span *ret_last)
                        line.ptr);
         if (strstr(text, "level=warn") != NULL || strstr(text, "level=error") != NULL) {
             count++;
-            *ret_last = line;
+            const char *event = memmem(line.ptr, line.len, "event=", 6);
+            size_t skipped = event != NULL ? (size_t)(event - line.ptr) : 0;
+            *ret_last = (struct span){line.ptr + skipped, line.len - skipped};
         }
     }
     return count;
@@ -333,20 +337,19 @@ static void print_summary(const struct run *run, const json_t *summary, struct s
     unsigned warnings = count_warnings(log, &last);
     buf_init(&worth, 256);
     command_savings_append(&worth, savings);
-    (void)fprintf(stderr,
-                  "forebay: served    %s in %.0f requests\n"
-                  "         from here %.1f %% of the bytes (%s)\n"
-                  "         saved     %s and %llu requests of the origin, which gave %s\n"
-                  "         worth     %s\n"
-                  "         warnings  %u%s%.*s\n",
-                  command_bytes(all),
-                  (double)command_client_sum(json_object_get(summary, "results")), share(hits, all),
-                  run->dir, command_bytes(command_client_double(savings, "bytes")),
-                  (unsigned long long)command_client_u64(savings, "requests"),
-                  command_bytes(VALUE(summary, origin_received_bytes)), buf_cstr(&worth), warnings,
-                  warnings > 0 ? ", the last: " : "", (int)min_u64(last.len, 500),
-                  last.len > 0 ? last.ptr : "");
-    buf_done(&worth);
+    command_screen_inform(
+        SUMMARY_COLUMN,
+        "forebay: served    %s in %.0f requests\n"
+        "         from here %.1f %% of the bytes (%s)\n"
+        "         saved     %s and %llu requests of the origin, which gave %s\n"
+        "         worth     %s\n"
+        "         warnings  %u%s%.*s\n",
+        command_bytes(all), (double)command_client_sum(json_object_get(summary, "results")),
+        share(hits, all), run->dir, command_bytes(command_client_double(savings, "bytes")),
+        (unsigned long long)command_client_u64(savings, "requests"),
+        command_bytes(VALUE(summary, origin_received_bytes)), buf_cstr(&worth), warnings,
+        warnings > 0 ? ", the last: " : "", (int)min_u64(last.len, 500),
+        last.len > 0 ? last.ptr : "");
 }
 
 static void summarize(struct run *run)

@@ -190,7 +190,7 @@ void commands_usage_error_json(const char *what)
 
 int commands_usage_error(const char *command, const char *what)
 {
-    (void)fprintf(stderr, "forebay: %s: %s (try `forebay help`)\n", command, what);
+    (void)fprintf(stderr, "forebay %s: %s; `forebay help %s` tells more\n", command, what, command);
     if (common.is_json) {
         commands_usage_error_json(what);
     }

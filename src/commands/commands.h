@@ -67,7 +67,7 @@ void commands_inform_request(const char *method, const char *address, const char
 bool commands_wants_colour(void);
 // Reports an unknown command, with the nearest name as a suggestion. Returns EXIT_CODE_USAGE.
 int commands_unknown(const char *name);
-// Reports "forebay: COMMAND: WHAT" and where to find help. With --json, also prints the error and
+// Reports "forebay COMMAND: WHAT" and where to find help. With --json, also prints the error and
 // the result. Returns EXIT_CODE_USAGE.
 int commands_usage_error(const char *command, const char *what);
 // With --json, stdout gets one object per line, each with a `type`. The last one has the type

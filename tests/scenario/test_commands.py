@@ -77,6 +77,8 @@ def test_help_of_every_command_is_the_same_however_it_is_asked_for():
             3,
             '--cache.sise: error: unknown flag (did you mean "--cache.size"?)',
         ),
+        (["plan"], 2, "forebay plan: --dataset and --cache are sizes such as 2TB and 500GiB"),
+        (["du", "--admin", "127.0.0.1:1"], 6, "forebay du: no server answers at 127.0.0.1:1 "),
         (["help", "x"], 2, "forebay: x: no such command; `forebay help` lists them"),
     ],
 )
@@ -84,6 +86,7 @@ def test_mistakes_give_one_line(words, code, line):
     """A mistake on the command line gives a message of one line."""
     got = run_forebay(*words)
     assert got.returncode == code and got.stdout == "" and got.stderr.startswith(line)
+    assert got.stderr.count("\n") == 1 or not words
 
 
 def test_short_forms():

@@ -16,7 +16,7 @@ import pytest
 
 from forebay import PATIENT, binary
 from test_common_options import admin_of
-from test_control import MIB, read
+from test_control import MIB, ask, read
 from waiting import WAIT_S
 
 COLUMNS = [60, 80, 200]
@@ -110,6 +110,9 @@ def busy(start, origin):
             ["top", "--once"],
             [r"p99 +\d", r"bytes  bucket", r"MiB  bkt$", r"not cached, why", r"rule: a rule says"],
         ),
+        (["warm", "--help"], [r"^  --wait +follow it to its end$", r"^  --json +one JSON object"]),
+        (["doctor"], [r"configuration valid", r"\d+ green, \d yellow, 0 red"]),
+        (["du"], [r"6\.0 MiB of .* s3://bkt/$", r"in the whole cache$"]),
         (["top", "keys", "--once"], [r"requests +now/s +hit% +bytes +name"]),
     ],
 )
@@ -183,3 +186,17 @@ def test_a_waiting_warm_rewrites_one_row(start, origin, columns):
         assert all(len(row) < columns for row in lines_of(warm.seen)), warm.seen
         go.set()
     assert "1 of 1 objects" in " ".join(warm.end())
+
+
+@pytest.mark.parametrize("columns", COLUMNS)
+def test_a_failed_job_and_a_failed_run_say_so_within_the_terminal(busy, columns, tmp_path):
+    """`jobs` calls a job that found nothing failed. `run` shows the last warning in rows that fit,
+    without the time and the level that the log has."""
+    Terminal(busy, columns, *PATIENT, "warm", "s3://bkt/typo/", "--wait").end(4)
+    assert [job["state"] for job in ask(busy, "jobs")[:-1]] == ["done"]  # it has ended
+    lines = Terminal(busy, columns, *PATIENT, "jobs").end()
+    assert re.match(r"1  failed +warm s3://bkt/typo/:", lines[0]), lines
+    assert "    nothing lies below s3://bkt/typo/:" in "\n".join(lines), lines
+    flags = ["--origin.endpoint=http://127.0.0.1:1", f"--cache.dir={tmp_path}/of-run"]
+    text = "\n".join(Terminal(busy, columns, "run", *flags, "--", "true").end())
+    assert re.search(r"warnings +1, the last: event=origin_unreachable", text), text

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/human.h"
+#include "cli/client/command_screen.h"
 
 #define ANSWER_MAX_BYTES (ADMIN_ANSWER_MAX + 1024u)
 #define ACTION_TIMEOUT_MS (ADMIN_CALL_WAIT_MAX_MS + 5000u)
@@ -270,7 +271,8 @@ static void tell(const struct command_client *client, const char *type, const ch
 {
     char text[1024];
     (void)vsnprintf(text, sizeof(text), format, args);
-    (void)fprintf(stderr, "forebay %s: %s%s\n", client->name, before, command_client_visible(text));
+    command_screen_tell(2, "forebay %s: %s%s\n", client->name, before,
+                        command_client_visible(text));
     json_t *reason = json_string(text);
     if (reason == NULL) { // not UTF-8, or cut inside a character
         reason = json_string(command_client_visible(text));

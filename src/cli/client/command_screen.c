@@ -178,21 +178,44 @@ void command_screen_wrap(struct buf *out, struct span text, unsigned columns, un
     }
 }
 
-void command_screen_print(unsigned indent, const char *format, ...)
+static void print_wrapped(FILE *to, unsigned indent, const char *format, va_list args)
 {
     char *text = NULL;
     struct buf out;
-    va_list args;
-    va_start(args, format);
     int len = vasprintf(&text, format, args);
-    va_end(args);
     check(len >= 0);
     buf_init(&out, OUTPUT_MAX_BYTES);
-    command_screen_wrap(&out, (struct span){text, (size_t)len},
-                        command_screen_columns(STDOUT_FILENO), indent);
-    (void)fwrite(out.ptr, 1, out.len, stdout); // commands_result() reports a failure
+    command_screen_wrap(&out, (struct span){text, (size_t)len}, command_screen_columns(fileno(to)),
+                        indent);
+    (void)fwrite(out.ptr, 1, out.len, to); // commands_result() reports a failure of stdout
     buf_done(&out);
     free(text);
+}
+
+void command_screen_print(unsigned indent, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    print_wrapped(stdout, indent, format, args);
+    va_end(args);
+}
+
+void command_screen_tell(unsigned indent, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    print_wrapped(stderr, indent, format, args);
+    va_end(args);
+}
+
+void command_screen_inform(unsigned indent, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    if (!commands_common()->is_quiet) {
+        print_wrapped(stderr, indent, format, args);
+    }
+    va_end(args);
 }
 
 void command_screen_row(struct span line)

@@ -26,6 +26,9 @@ void command_screen_append_end(struct buf *out, struct span text, unsigned colum
 void command_screen_wrap(struct buf *out, struct span text, unsigned columns, unsigned indent);
 // Prints to stdout, wrapped as above.
 void command_screen_print(unsigned indent, const char *format, ...) PRINTF_LIKE(2, 3);
+// The same to stderr. The second function prints nothing with -q.
+void command_screen_tell(unsigned indent, const char *format, ...) PRINTF_LIKE(2, 3);
+void command_screen_inform(unsigned indent, const char *format, ...) PRINTF_LIKE(2, 3);
 // Prints a line to stdout, cut to the terminal.
 void command_screen_row(struct span line);
 // Prints the line and the end of the name that fits in the terminal.

@@ -8,6 +8,7 @@
 #include <jansson.h>
 
 #include "cli/client/command_client.h"
+#include "cli/client/command_screen.h"
 #include "cli/doctor/command_doctor.h"
 #include "control/control.h"
 
@@ -51,9 +52,11 @@ bool command_doctor_ask(struct doctor *d)
         is_good ? ask(config, "GET", "/version", (unsigned)d->timeout_ms, address) : NULL;
     json_t *report = NULL;
     if (version != NULL) {
-        commands_inform("forebay doctor: the server at %s looks for what is wrong, with its own "
-                        "settings (--local: with those of this command)\n",
-                        command_client_visible(address));
+        command_screen_inform(
+            2,
+            "forebay doctor: the server at %s looks for what is wrong, with its own "
+            "settings (--local: with those of this command)\n",
+            command_client_visible(address));
         report = ask(config, "POST", "/api/v1/doctor", ADMIN_CALL_WAIT_MAX_MS, address);
     }
     const json_t *findings = json_object_get(report, "findings");

@@ -2,11 +2,16 @@
 // Prints the findings of `forebay doctor`, as lines for people or as JSON, and the verdict.
 #include <stdarg.h>
 #include <stdio.h>
+#include <unistd.h>
 
+#include "cli/client/command_screen.h"
 #include "cli/doctor/command_doctor.h"
 #include "commands/commands.h"
 
 #define FOUND_MAX 2048u
+#define LINE_MAX_BYTES (2 * FOUND_MAX)
+#define FOUND_COLUMN 21
+#define REMEDY_COLUMN (FOUND_COLUMN + 3)
 
 static const char *const state_names[] = {"green", "yellow", "red"};
 
@@ -16,6 +21,24 @@ static void append_state(struct buf *out, enum doctor_state state)
     bool is_coloured = commands_wants_colour();
     buf_printf(out, "%s%-6s%s", is_coloured ? colours[state] : "", state_names[state],
                is_coloured ? "\033[0m" : "");
+}
+
+// Appends the finding as rows that fit the terminal.
+static void append_finding(struct buf *out, enum doctor_state state, const char *check_name,
+                           const char *found, const char *remedy)
+{
+    unsigned columns = command_screen_columns(STDOUT_FILENO);
+    struct buf line;
+    buf_init(&line, LINE_MAX_BYTES);
+    append_state(&line, state);
+    buf_printf(&line, " %-13s %s\n", check_name, found);
+    command_screen_wrap(out, buf_span(&line), columns, FOUND_COLUMN);
+    if (remedy != NULL) {
+        line.len = 0;
+        buf_printf(&line, "%*s-> %s\n", FOUND_COLUMN, "", remedy);
+        command_screen_wrap(out, buf_span(&line), columns, REMEDY_COLUMN);
+    }
+    buf_done(&line);
 }
 
 void command_doctor_find(struct doctor *doctor, enum doctor_state state, const char *check_name,
@@ -28,11 +51,7 @@ void command_doctor_find(struct doctor *doctor, enum doctor_state state, const c
     va_end(args);
     doctor->count[state]++;
     if (!commands_common()->is_json) {
-        append_state(&doctor->out, state);
-        buf_printf(&doctor->out, " %-13s %s\n", check_name, found);
-        if (remedy != NULL) {
-            buf_printf(&doctor->out, "                     -> %s\n", remedy);
-        }
+        append_finding(&doctor->out, state, check_name, found, remedy);
         return;
     }
     commands_line("item",

@@ -17,14 +17,14 @@ static int list_jobs(struct command_client *client)
         char line[512];
         command_warm_line(job, line, sizeof(line));
         if (!client->is_json) {
-            command_screen_print(
-                4, "%llu  %-9s %s %s: %s\n", (unsigned long long)command_client_u64(job, "id"),
-                command_client_text(job, "state"), command_client_text(job, "kind"),
-                command_client_visible(command_client_text(job, "what")), line);
+            command_screen_print(4, "%llu  %-9s %s %s: %s\n",
+                                 (unsigned long long)command_client_u64(job, "id"),
+                                 command_warm_state(job), command_client_text(job, "kind"),
+                                 command_client_visible(command_client_text(job, "what")), line);
             const char *first =
                 json_string_value(json_array_get(json_object_get(job, "failures"), 0));
             if (first != NULL) {
-                printf("   %s\n", command_client_visible(first));
+                command_screen_print(4, "    %s\n", command_client_visible(first));
             }
         }
         commands_line("item", json_incref(job));

@@ -3,6 +3,7 @@
 // in total. The server asks the origin for the names. Objects that the origin does not have any
 // more are not listed.
 #include "cli/client/command_pages.h"
+#include "cli/client/command_screen.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -232,8 +233,11 @@ static int du_buckets(struct du *du)
 {
     json_t *answer = NULL, *summary = NULL;
     struct buf uri;
-    buf_init(&uri, URI_MAX_BYTES);
     int code = command_client_get(&du->client, "/api/v1/buckets", &answer);
+    if (code != EXIT_CODE_OK) {
+        return code;
+    }
+    buf_init(&uri, URI_MAX_BYTES);
     const json_t *buckets = json_object_get(answer, "buckets");
     for (size_t i = 0; i < json_array_size(buckets); i++) {
         const char *name = command_client_text(json_array_get(buckets, i), "bucket");
@@ -258,10 +262,10 @@ static int du_buckets(struct du *du)
         printf("%10s of %10s  in the whole cache\n",
                command_bytes(command_client_double(counters, "cache_held_bytes")),
                command_bytes(command_client_double(counters, "cache_capacity_bytes")));
-        commands_inform("forebay du: %s; forebay du s3://BUCKET/ shows the folders of a bucket\n",
-                        json_array_size(buckets) > 0
-                            ? "these buckets were read since the server's start"
-                            : "no bucket was read since the server's start");
+        command_screen_inform(
+            2, "forebay du: %s; forebay du s3://BUCKET/ shows the folders of a bucket\n",
+            json_array_size(buckets) > 0 ? "these buckets were read since the server's start"
+                                         : "no bucket was read since the server's start");
     }
     json_decref(summary);
     json_decref(answer);

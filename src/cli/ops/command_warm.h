@@ -38,6 +38,9 @@ uint64_t command_warm_features_stands_ms(uint64_t every_ms); // the default life
 // returns the exit code. Otherwise repeats it until a signal ends the process with EXIT_CODE_OK.
 int command_warm_features(const struct command_warm_features *options, int argc, char **argv);
 
+// Returns the state of a job for people. A job that has ended without objects is "failed", and one
+// that lacks some is done "in part".
+const char *command_warm_state(const json_t *job);
 // Describes a warm job in one line for people.
 void command_warm_line(const json_t *job, char *ret_text, size_t size);
 

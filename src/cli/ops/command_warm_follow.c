@@ -46,6 +46,21 @@ void command_warm_line(const json_t *job, char *ret_text, size_t size)
                    (unsigned long long)command_client_u64(job, "objects"));
 }
 
+// Returns how many objects and prefixes the job could not fetch or keep.
+static uint64_t lost_of(const json_t *job)
+{
+    return command_client_u64(job, "objects_failed") + command_client_u64(job, "objects_refused");
+}
+
+const char *command_warm_state(const json_t *job)
+{
+    const char *state = command_client_text(job, "state");
+    if (strcmp(state, "done") != 0 || lost_of(job) == 0) {
+        return state;
+    }
+    return command_client_u64(job, "objects_done") == 0 ? "failed" : "in part";
+}
+
 static json_t *describe(const json_t *job, char *ret_text, size_t size)
 {
     command_warm_line(job, ret_text, size);
@@ -60,17 +75,16 @@ static json_t *describe(const json_t *job, char *ret_text, size_t size)
 static int judge(const struct command_client *client, const json_t *job, double least)
 {
     const json_t *failures = json_object_get(job, "failures");
-    uint64_t lost =
-        command_client_u64(job, "objects_failed") + command_client_u64(job, "objects_refused");
+    uint64_t lost = lost_of(job);
     for (size_t i = 0; i < json_array_size(failures); i++) {
         const char *text = json_string_value(json_array_get(failures, i));
-        (void)fprintf(stderr, "forebay %s: %s\n", client->name,
-                      command_client_visible(text != NULL ? text : ""));
+        command_screen_tell(2, "forebay %s: %s\n", client->name,
+                            command_client_visible(text != NULL ? text : ""));
         commands_line("warning", json_pack("{s:s}", "reason", text));
     }
     if (lost > json_array_size(failures)) {
-        (void)fprintf(stderr, "forebay %s: and %llu more like these\n", client->name,
-                      (unsigned long long)(lost - json_array_size(failures)));
+        command_screen_tell(2, "forebay %s: and %llu more like these\n", client->name,
+                            (unsigned long long)(lost - json_array_size(failures)));
     }
     bool is_cancelled = strcmp(command_client_text(job, "state"), "cancelled") == 0;
     bool has_all = lost == 0 && !is_cancelled;
