@@ -70,8 +70,8 @@ struct s3_request {
 
     // Why the cache must not answer this GET or HEAD of a key: "sub-resource", "sse-c",
     // "expected-owner", "payer", "version", ... NULL if the cache may answer.
-    // "payer" only if there is no other reason. Then S3_OP_CACHEABLE stays, because the
-    // configuration may say that Forebay pays.
+    // "payer" only if there is no other reason but a part number. Then S3_OP_CACHEABLE stays,
+    // because the configuration may say that Forebay pays.
     const char *bypass_reason;
 };
 

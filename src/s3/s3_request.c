@@ -702,10 +702,7 @@ static const char *find_bypass_reason(const struct s3_request *r, const struct h
         return "version";
     }
     const char *reason = headers_bypass_reason(headers);
-    return (reason == NULL || strcmp(reason, "payer") == 0) && r->has_part_number &&
-                   r->part_number != 1
-               ? "part-number"
-               : reason;
+    return reason == NULL && r->has_part_number && r->part_number != 1 ? "part-number" : reason;
 }
 
 // Parses the parameters that Forebay itself needs. The origin checks all others.

@@ -250,6 +250,11 @@ Test(s3_request, only_plain_reads_are_cacheable)
                  ERR_OK);
     cr_assert_str_eq(r.bypass_reason, "payer");
     cr_assert((r.flags & S3_OP_CACHEABLE) != 0);
+    // With "part-number", a fetch without the header could continue the relayed body.
+    cr_assert_eq(
+        parse_with("GET", "localhost", "/b/k?partNumber=2", "x-amz-request-payer", "requester"),
+        ERR_OK);
+    cr_assert_str_eq(r.bypass_reason, "payer");
 }
 
 Test(s3_request, keys_are_decoded_once_and_never_normalised)
