@@ -317,6 +317,7 @@ def test_a_prefix_without_objects_fails_the_warm_job(start, origin):
         done, warnings = warmed(server, "s3://bkt/typo/", *words, code=4)
         assert done["prefixes_failed"] == 1 and len(warnings) == 1
         assert warnings[0].startswith(typo) and "--allow-empty" in warnings[0]
+        assert server.conditions() == {"warm-failed"}
     done, warnings = warmed(server, "s3://bkt/k/", "s3://bkt/typo/", "--min", "50%", code=5)
     assert warnings[0].startswith(typo) and done["objects_done"] == 1
     done, warnings = warmed(server, "s3://bkt/k/", "s3://bkt/typo/", "--allow-empty")

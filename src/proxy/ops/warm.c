@@ -210,6 +210,7 @@ static bool page_put_off(struct warm_page *page)
 // The prefix counts as one object that failed, because nobody knows how many it should have.
 static void prefix_failed(struct proxy_warm *job, const char *before, const char *why)
 {
+    stats_add(COUNTER_warm_objects_failed, 1);
     atomic_fetch_add(&job->published.prefixes_failed, 1);
     atomic_fetch_add(&job->published.objects_failed, 1);
     atomic_fetch_add(&job->published.objects, 1);
