@@ -15,11 +15,13 @@ static int (*const runs[])(int argc, char **argv) = {
 #include "commands/commands.def"
 };
 
-static bool has_flag(int argc, char **argv, const char *flag)
+static bool has_flag(const struct command *command, int argc, char **argv, const char *flag)
 {
+    bool is_nested = command_line_runs_another(command);
     int i = 0;
-    while (i < argc && strcmp(argv[i], "--") != 0 && strcmp(argv[i], flag) != 0) {
-        i++;
+    while (i < argc && strcmp(argv[i], "--") != 0 && strcmp(argv[i], flag) != 0 &&
+           !(is_nested && argv[i][0] != '-')) {
+        i += is_nested ? command_line_words(command, argv + i) : 1;
     }
     return i < argc && strcmp(argv[i], flag) == 0;
 }
@@ -37,8 +39,8 @@ static int show_help(const struct command *command)
 static int run_command(const struct command *command, int argc, char **argv)
 {
     struct buf why;
-    bool is_json = (command->takes & TAKES_OUTPUT) != 0 && has_flag(argc, argv, "--json");
-    if (has_flag(argc, argv, "--help") || has_flag(argc, argv, "-h")) {
+    bool is_json = (command->takes & TAKES_OUTPUT) != 0 && has_flag(command, argc, argv, "--json");
+    if (has_flag(command, argc, argv, "--help") || has_flag(command, argc, argv, "-h")) {
         return show_help(command);
     }
     buf_init(&why, TEXT_MAX_BYTES);

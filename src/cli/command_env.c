@@ -356,7 +356,7 @@ static int find_endpoint(int argc, char **argv, struct answer *ret_answer)
     }
     if (!ret_answer->has_endpoint) {
         (void)fprintf(stderr,
-                      "forebay: env: the server listens on unix sockets only, which S3 clients "
+                      "forebay env: the server listens on unix sockets only, which S3 clients "
                       "do not speak: add HOST:PORT to listen\n");
         return EXIT_CODE_FAILED;
     }
@@ -395,7 +395,7 @@ int command_env(int argc, char **argv)
         print_variable(&p, "AWS_SECRET_ACCESS_KEY", "any");
     } else if (answer.is_open && !has_client_keys()) {
         commands_inform(
-            "forebay: env: clients want keys to sign with, and none are set; this server "
+            "forebay env: clients want keys to sign with, and none are set; this server "
             "verifies none (auth.mode open), so any do: add --any-keys\n");
     }
     code = commands_print_result(&p.out);

@@ -77,7 +77,7 @@ static int not_started(const char *why)
     while (len > 0 && why[len - 1] == '\n') {
         len--;
     }
-    (void)fprintf(stderr, "forebay: run: the cache did not start: %.*s\n", (int)len, why);
+    (void)fprintf(stderr, "forebay run: the cache did not start: %.*s\n", (int)len, why);
     return EXIT_NOT_STARTED;
 }
 
@@ -229,7 +229,7 @@ static int start_child(struct run *run, char **words, const struct run_signals *
     while (waitpid(run->child, NULL, 0) < 0 && errno == EINTR) {
     }
     run->child = 0;
-    (void)fprintf(stderr, "forebay: run: %s: %s\n", words[0], strerror(failed));
+    (void)fprintf(stderr, "forebay run: %s: %s\n", words[0], strerror(failed));
     return failed == ENOENT ? EXIT_NOT_FOUND : EXIT_NOT_EXECUTABLE;
 }
 
@@ -246,7 +246,7 @@ static void restart_server(struct run *run)
     buf_init(&why, TEXT_MAX_BYTES);
     bool again = run->restarts++ < RESTARTS_MAX &&
                  command_server_start(&run->server, START_TIMEOUT_MS, &why);
-    (void)fprintf(stderr, "forebay: run: the cache has ended%s\n",
+    (void)fprintf(stderr, "forebay run: the cache has ended%s\n",
                   again ? ", and was started again" : "; further reads of the command fail");
     if (!again) {
         (void)fputs(buf_cstr(&why), stderr); // a failure to write to stderr cannot be reported
@@ -397,7 +397,7 @@ static int run_all(struct run *run, int argc, char **argv, char **words)
         tell_server(run, argc, argv);
         (void)snprintf(run->url, sizeof(run->url), "http://127.0.0.1:%u", run->server.port);
         if (start_server(run, &from, &why)) {
-            commands_inform_more("forebay: run: %s answers from %s\n", run->url,
+            commands_inform_more("forebay run: %s answers from %s\n", run->url,
                                  command_client_visible(run->dir));
             command_old_clients_warn("run", words[0]);
             code = start_child(run, words, &signals);

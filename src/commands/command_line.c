@@ -318,6 +318,11 @@ static void move_to_front(char **argv, int from, unsigned to)
     argv[to] = word;
 }
 
+bool command_line_runs_another(const struct command *command)
+{
+    return strncmp(command->operands, "-- ", 3) == 0;
+}
+
 bool command_line_check(const struct command *command, int *argc, char **argv,
                         unsigned *ret_operand_count, struct buf *ret_why)
 {
@@ -340,6 +345,7 @@ bool command_line_check(const struct command *command, int *argc, char **argv,
             return false;
         } else {
             move_to_front(argv, i, judge.operand_count - 1);
+            only_operands = only_operands || command_line_runs_another(command);
         }
     }
     if (is_seen(&judge, "-q") && is_seen(&judge, "-v")) {

@@ -62,6 +62,9 @@ int command_line_words(const struct command *command, char *const *argv);
 // Returns how many words at the start of argv are options that may be in front of the command's
 // name. Returns -1, with the reason in *ret_why, if a value is missing.
 int command_line_leading(int argc, char *const *argv, struct buf *ret_why);
+// Returns true if the operands are another command line. The options end at its first word, even
+// without "--".
+bool command_line_runs_another(const struct command *command);
 // Checks that argv has only options and settings that the command takes, with their values, and the
 // right number of operands. If so, returns true, moves the operands to the front and removes "--".
 // Otherwise returns false, with the reason in *ret_why. config_load() checks the names and values

@@ -182,7 +182,7 @@ def test_a_command_behind_run_keeps_its_own(origin, tmp_path):
     assert (got.returncode, got.stdout, got.stderr) == (0, "-q -v --json ", "")
     got = run_forebay("run", "-v", "--", "true", env=env)
     assert got.returncode == 0 and re.search(
-        rf"forebay: run: http://127.0.0.1:\d+ answers from {tmp_path}", got.stderr
+        rf"forebay run: http://127.0.0.1:\d+ answers from {tmp_path}", got.stderr
     ), got.stderr
 
 

@@ -314,7 +314,7 @@ def test_warnings_follow_the_line_with_the_cause(folder):
     )
     assert out.returncode == 125, out
     assert first_line(out.stderr).startswith(
-        f"forebay: run: the cache did not start: {folder}/data is not empty"
+        f"forebay run: the cache did not start: {folder}/data is not empty"
     ), out.stderr
 
 

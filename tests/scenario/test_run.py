@@ -158,6 +158,22 @@ def test_125_when_the_cache_does_not_start(run, tmp_path):
     assert run_forebay("run", "--cache.size=64MiB").returncode == 2
 
 
+@pytest.mark.parametrize("flags", [[], ["--cache.ttl", "1s", "-q"]])
+def test_options_after_the_command_are_its_own(origin, tmp_path, flags):
+    """The options of `run` end at the command, also without "--". So -c of another program names no
+    configuration file, and its --help is not that of `run`."""
+    env = {
+        "HOME": str(tmp_path),
+        "XDG_RUNTIME_DIR": str(tmp_path),
+        "AWS_ENDPOINT_URL_S3": origin.endpoint,
+        "AWS_ACCESS_KEY_ID": ACCESS,
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+    }
+    words = ["echo", "-c", "x", "--help", "--cache.size", "1GiB", "--", "-q"]
+    got = run_forebay("run", "--cache.size=64MiB", *flags, *words, env=env)
+    assert (got.returncode, got.stdout.split()) == (0, words[1:]), got.stderr
+
+
 def test_the_environment_points_clients_here(run):
     told = run(
         "env",

@@ -200,3 +200,9 @@ def test_a_failed_job_and_a_failed_run_say_so_within_the_terminal(busy, columns,
     flags = ["--origin.endpoint=http://127.0.0.1:1", f"--cache.dir={tmp_path}/of-run"]
     text = "\n".join(Terminal(busy, columns, "run", *flags, "--", "true").end())
     assert re.search(r"warnings +1, the last: event=origin_unreachable", text), text
+
+
+def test_evict_of_a_bucket_does_not_say_that_it_evicts_nothing(busy):
+    lines = Terminal(busy, 80, *PATIENT, "evict", "s3://bkt").end()
+    assert re.match(r"evicted +all of  s3://bkt$", lines[0]), lines
+    assert lines[1].startswith("evicted 1 whole bucket: "), lines

@@ -14,6 +14,7 @@
 #define BATCH_BYTES (128u << 10) // bytes of the names in one call
 #define URI_MAX_BYTES 4096u
 #define LINE_MAX_BYTES 32768u
+#define BYTES_UNKNOWN UINT64_MAX // of a whole bucket, which is not listed
 
 struct evict {
     struct command_client client;
@@ -36,12 +37,12 @@ static void tell(struct evict *e, const char *uri, uint64_t bytes, bool ok, cons
                    !ok          ? "FAILED "
                    : e->dry_run ? "would  "
                                 : "evicted",
-                   command_bytes((double)bytes));
+                   bytes != BYTES_UNKNOWN ? command_bytes((double)bytes) : "all of");
         command_screen_row_named(&line, command_client_visible(uri));
         buf_done(&line);
     }
-    json_t *item =
-        json_pack("{s:s, s:b, s:I}", "uri", uri, "ok", ok, "cached_bytes", (json_int_t)bytes);
+    json_t *item = json_pack("{s:s, s:b, s:I}", "uri", uri, "ok", ok, "cached_bytes",
+                             (json_int_t)(bytes != BYTES_UNKNOWN ? bytes : 0));
     check(item != NULL);
     if (!ok) {
         (void)fprintf(stderr, "forebay evict: %s: %s\n", command_client_visible(uri),
@@ -136,7 +137,7 @@ static int evict_bucket(struct evict *e)
         bool ok = command_client_bool(row, "ok");
         e->failed += !ok;
         e->buckets += ok;
-        tell(e, e->uri, 0, ok, command_client_text(row, "why"));
+        tell(e, e->uri, BYTES_UNKNOWN, ok, command_client_text(row, "why"));
     }
     json_decref(answer);
     return code;
@@ -173,6 +174,21 @@ static int evict_uri(struct evict *e, const char *text)
     return e->dry_run ? try_object(e) : add(e, text, json_string(text));
 }
 
+static void print_total(const struct evict *e)
+{
+    const char *end = e->dry_run || e->objects + e->buckets == 0
+                          ? ""
+                          : ": their room on disk goes to what is stored next";
+    if (e->buckets > 0 && e->objects == 0) {
+        command_screen_print(2, "evicted %llu whole bucket%s%s\n", (unsigned long long)e->buckets,
+                             e->buckets > 1 ? "s" : "", end);
+        return;
+    }
+    command_screen_print(2, "%s%llu objects, %s%s%s\n", e->dry_run ? "would evict " : "evicted ",
+                         (unsigned long long)e->objects, command_bytes((double)e->bytes),
+                         e->buckets > 0 ? ", and whole buckets" : "", end);
+}
+
 int command_evict(int argc, char **argv)
 {
     struct evict e = {.dry_run = commands_argument_take(&argc, argv, "--dry-run")};
@@ -192,12 +208,7 @@ int command_evict(int argc, char **argv)
         code = EXIT_CODE_PARTLY;
     }
     if (!e.client.is_json && code != EXIT_CODE_USAGE) {
-        command_screen_print(2, "%s%llu objects, %s%s%s\n", e.dry_run ? "would evict " : "evicted ",
-                             (unsigned long long)e.objects, command_bytes((double)e.bytes),
-                             e.buckets > 0 ? ", and whole buckets" : "",
-                             e.dry_run || e.objects + e.buckets == 0
-                                 ? ""
-                                 : ": their room on disk goes to what is stored next");
+        print_total(&e);
     }
     json_decref(e.batch);
     buf_done(&e.path);

@@ -162,12 +162,16 @@ static const char *fault_or_taken(const struct command *command, const char *con
     struct buf why;
     (void)snprintf(operand, sizeof(operand), "%s",
                    command->operands + strspn(command->operands, "- "));
-    operand[strcspn(operand, "| ")] = '\0'; // a choice must be one of its words
-    for (unsigned i = 0; i < command->least; i++) {
+    operand[strcspn(operand, "| ")] = '\0';            // a choice must be one of its words
+    bool is_last = command_line_runs_another(command); // options end at its operand
+    for (unsigned i = 0; i < command->least && !is_last; i++) {
         argv[argc++] = operand;
     }
     for (unsigned i = 0; i < 3 && words[i] != NULL; i++) {
         argv[argc++] = word(words[i]);
+    }
+    if (is_last) {
+        argv[argc++] = operand;
     }
     argv[argc] = NULL;
     buf_init(&why, sizeof(text) - 1);
