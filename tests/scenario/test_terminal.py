@@ -206,3 +206,12 @@ def test_evict_of_a_bucket_does_not_say_that_it_evicts_nothing(busy):
     lines = Terminal(busy, 80, *PATIENT, "evict", "s3://bkt").end()
     assert re.match(r"evicted +all of  s3://bkt$", lines[0]), lines
     assert lines[1].startswith("evicted 1 whole bucket: "), lines
+
+
+def test_the_address_of_the_s3_api_and_a_folder_are_recognised(busy):
+    """A command that asks the S3 API names admin.listen. `explain` of a folder names `ls`."""
+    s3 = f"127.0.0.1:{busy.port}"
+    text = " ".join(Terminal(busy, 80, *PATIENT, "status", "--admin", s3).end(1))
+    assert f"{s3} answers 4" in text and "admin.listen" in text, text
+    text = "\n".join(Terminal(busy, 200, *PATIENT, "explain", "s3://bkt/never/").end())
+    assert "forebay ls s3://bkt/never/ shows those below it" in text, text

@@ -150,7 +150,15 @@ static int ask(struct command_client *client, const char *method, const char *pa
         code = EXIT_CODE_UNREACHABLE;
     } else if (status != 200) {
         const char *why = command_client_text(json, "reason");
-        command_client_error(client, "%s", why[0] != '\0' ? why : "the server refused that");
+        if (why[0] != '\0') {
+            command_client_error(client, "%s", why);
+        } else {
+            command_client_error(client,
+                                 "%s answers %u and is no admin address: use that of admin.listen "
+                                 "(default: 127.0.0.1:9001), not that of the S3 API",
+                                 commands_visible(client->address, strlen(client->address)),
+                                 status);
+        }
         code = code_of(status);
     } else if (json == NULL) {
         command_client_error(client, "the server's answer is not JSON: is it a Forebay?");

@@ -125,7 +125,7 @@ static void print_oddities(const json_t *oddities)
     }
 }
 
-static void print_explanation(const json_t *e)
+static void print_explanation(const char *uri, const json_t *e)
 {
     const json_t *range = json_object_get(e, "range"), *verdict = json_object_get(e, "verdict");
     bool is_known = command_client_bool(e, "known");
@@ -161,6 +161,10 @@ static void print_explanation(const json_t *e)
     if (command_client_text(verdict, "remedy")[0] != '\0') {
         printf("remedy   %s\n", command_client_text(verdict, "remedy"));
     }
+    if (!is_known && uri[0] != '\0' && uri[strlen(uri) - 1] == '/') {
+        printf("hint     that is the name of one object; forebay ls %s shows those below it\n",
+               command_client_visible(uri));
+    }
 }
 
 int command_explain(int argc, char **argv)
@@ -183,7 +187,7 @@ int command_explain(int argc, char **argv)
     json_t *explanation = NULL;
     code = command_client_get(&client, buf_cstr(&path), &explanation);
     if (code == EXIT_CODE_OK && !client.is_json) {
-        print_explanation(explanation);
+        print_explanation(argv[0], explanation);
     }
     buf_done(&path);
     return command_client_end(&client, code, explanation);
