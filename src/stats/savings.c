@@ -2,7 +2,9 @@
 // Computes what the cache has saved since the start, compared with clients that ask the origin
 // themselves. Each figure is 0 where Forebay asked the origin for more than its clients did.
 //
-//   bytes, requests   what clients got, minus what the origin was asked for
+//   bytes, requests   what clients got, minus what the origin was asked for; a request that ended
+//   in
+//                     403 or 5xx got nothing
 //   wait_s            the time that hits would have taken at the mean speed of misses, minus the
 //                     time that they took
 //
@@ -10,6 +12,8 @@
 // last misses across restarts. Before the first miss of a client, one request to the origin stands
 // for it, because a warm job may have filled the cache: the mean time to the first byte.
 #include "stats/stats.h"
+
+#include <string.h>
 
 #define MISSES_KEPT 1000u // misses in the mean; older ones leave it
 
@@ -62,11 +66,11 @@ static void add(void *ctx, const char *first, const char *second, uint64_t count
     *sum += count;
 }
 
-static uint64_t total(enum stats_table table)
+static void add_answered(void *ctx, const char *op, const char *code, uint64_t count)
 {
-    uint64_t sum = 0;
-    stats_each(table, add, &sum);
-    return sum;
+    if (strcmp(code, "403") != 0 && code[0] != '5') {
+        add(ctx, op, code, count);
+    }
 }
 
 static uint64_t above(uint64_t a, uint64_t b)
@@ -80,9 +84,12 @@ void stats_savings(struct stats_savings *ret_savings)
                       stats_value(COUNTER_response_bytes_disk) +
                       stats_value(COUNTER_response_bytes_origin);
     struct stats_misses hits = sum_of(HISTOGRAM_request_hit), misses = stats_misses();
+    uint64_t answered = 0, asked = 0;
+    stats_each(STATS_REQUESTS, add_answered, &answered);
+    stats_each(STATS_ORIGIN, add, &asked);
     struct stats_savings s = {
         .bytes = above(served, stats_value(COUNTER_origin_received_bytes)),
-        .requests = above(total(STATS_REQUESTS), total(STATS_ORIGIN)),
+        .requests = above(answered, asked),
         .knows_misses = misses.count > 0,
     };
     if (s.knows_misses) {

@@ -43,6 +43,17 @@ Test(savings, a_cache_that_fetched_more_than_it_served_has_saved_nothing)
     cr_assert_eq(savings().requests, 0u);
 }
 
+Test(savings, requests_that_clients_were_refused_save_nothing)
+{
+    stats_count_request("Other", 503);
+    stats_count_request("GetObject", 500);
+    stats_count_request("GetObject", 403);
+    cr_assert_eq(savings().requests, 0u);
+    stats_count_request("HeadObject", 404);
+    stats_count_request("GetObject", 206);
+    cr_assert_eq(savings().requests, 2u);
+}
+
 Test(savings, hits_save_the_time_that_misses_take)
 {
     stats_observe_us(HISTOGRAM_request_hit, 1000);
