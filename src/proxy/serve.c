@@ -119,9 +119,14 @@ static void count(struct request *r)
     uint64_t now_us = max_u64(worker_now_us(r->pw->worker), first_us);
     bool hit =
         r->result == RESULT_HIT || r->result == RESULT_REVALIDATED || r->result == RESULT_STALE;
-    bool miss =
-        r->result == RESULT_MISS || r->result == RESULT_PARTIAL || r->result == RESULT_COALESCED;
+    // How long a failure takes says nothing about how fast the origin is.
+    bool miss = r->status < 500 && (r->result == RESULT_MISS || r->result == RESULT_PARTIAL ||
+                                    r->result == RESULT_COALESCED);
     stats_count_request(op, r->status);
+    if (r->err == ERR_ORIGIN_SLOWDOWN ||
+        (r->origin_error != NULL && strcmp(r->origin_error, "SlowDown") == 0)) {
+        stats_add(COUNTER_http_shed_origin, 1);
+    }
     if (r->result == RESULT_BYPASS) {
         stats_count_bypass(r->reason != NULL ? r->reason : "method");
     }

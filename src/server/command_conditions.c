@@ -6,7 +6,9 @@
 // who ask see it, and it does not flap.
 #include "server/command_conditions.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "stats/stats.h"
@@ -115,14 +117,42 @@ static void look_at_origins(const struct command_origins *origins, struct condit
                SHORTLY_S);
 }
 
+// Names the limits that were reached since the start, so that the reader knows which one to raise.
+static void look_at_shed(struct conditions *conditions)
+{
+    static const struct {
+        const char *limit;
+        enum counter counter;
+    } rows[] = {{"limits.max_connections", COUNTER_http_shed_connections},
+                {"limits.max_inflight", COUNTER_http_shed_inflight},
+                {"limits.max_connections_per_source", COUNTER_http_shed_source},
+                {"the memory limit for sockets", COUNTER_http_shed_sockets}};
+    char text[CONDITION_TEXT_MAX] = "";
+    uint64_t all = 0;
+    for (unsigned i = 0; i < ARRAY_LEN(rows); i++) {
+        uint64_t count = stats_value(rows[i].counter);
+        size_t len = strlen(text);
+        all += count;
+        if (count > 0) {
+            (void)snprintf(text + len, sizeof(text) - len, "%s %s %llu times", len > 0 ? "," : "",
+                           rows[i].limit, (unsigned long long)count);
+        }
+    }
+    if (conditions_rose(conditions, CONDITION_requests_shed, all, SHORTLY_S)) {
+        struct condition_row row = conditions_row(CONDITION_requests_shed);
+        conditions_tell_more(conditions, CONDITION_requests_shed, row.remedy,
+                             "%s; since the start%s", row.text, text);
+    } else {
+        conditions_tell(conditions, CONDITION_requests_shed, false);
+    }
+    tell_count(conditions, CONDITION_origin_throttled, stats_value(COUNTER_http_shed_origin),
+               SHORTLY_S);
+    tell_count(conditions, CONDITION_memory, stats_value(COUNTER_http_shed_memory), SHORTLY_S);
+}
+
 static void look_at_counts(struct conditions *conditions)
 {
-    tell_count(conditions, CONDITION_memory, stats_value(COUNTER_http_shed_memory), SHORTLY_S);
-    tell_count(conditions, CONDITION_requests_shed,
-               stats_value(COUNTER_http_shed_connections) +
-                   stats_value(COUNTER_http_shed_inflight) +
-                   stats_value(COUNTER_http_shed_sockets) + stats_value(COUNTER_http_shed_source),
-               SHORTLY_S);
+    look_at_shed(conditions);
     tell_count(conditions, CONDITION_disk_errors,
                stats_value(COUNTER_disk_errors_read) + stats_value(COUNTER_disk_errors_write),
                LATELY_S);

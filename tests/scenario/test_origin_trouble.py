@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 from client import judge
-from forebay import KEYS
+from forebay import KEYS, run_forebay
 from origin import Origin
 from waiting import wait_for
 
@@ -215,3 +215,30 @@ def test_a_missing_object_says_nothing_of_the_origin(start, origin):
         assert client.get("secret").status == 403
     wait_for(lambda: len(origin.requests()) == 3, "three requests")
     assert not events(server, "origin_unreachable")
+
+
+def test_a_throttling_origin_is_named_everywhere(start, origin):
+    """Clients that get the origin's SlowDown make a condition, which ends a minute after the last
+    one. Such requests count neither as saved nor as misses."""
+    server = start(origin, settings={"origin.retries": 0}, ahead_s=0)
+    origin.put("warm", 1000)
+    origin.put("cold", 1000)
+    client = server.client()
+    assert client.get("warm").status == 200
+    misses = "forebay_http_request_duration_seconds_count"
+    server.wait_metric(misses, lambda v: v == 1, result="miss")
+    origin.limit_rate(0.001, burst=0)
+    reply = client.get("cold")
+    assert (reply.status, reply.code) == (503, "SlowDown")
+    server.wait_condition("origin-throttled")
+    admin = {"FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"}
+    shown = run_forebay("explain", "s3://bkt/cold", env=admin)
+    assert "the origin answers 503: it throttles or fails" in shown.stdout, shown
+    shown = run_forebay("status", env=admin)
+    assert "warning  origin-throttled for" in shown.stdout, shown
+    assert "saved    0 B and 0 requests" in shown.stdout, shown
+    assert server.metric(misses, result="miss") == 1
+    origin.limit_rate(1000, burst=1000)
+    assert client.get("cold").status == 200
+    server.advance(61)
+    server.wait_condition("origin-throttled", holds=False)

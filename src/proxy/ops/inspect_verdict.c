@@ -30,6 +30,11 @@ static struct proxy_verdict verdict_of_origin(enum err err)
         return (struct proxy_verdict){
             "refused", "the origin does not let Forebay read it",
             "forebay doctor BUCKET looks at the rights of its credentials"};
+    case ERR_ORIGIN_SLOWDOWN:
+    case ERR_ORIGIN_UNAVAILABLE: // the answer to a HEAD has no body that tells them apart
+        return (struct proxy_verdict){
+            "origin", "nothing of it is cached, and the origin answers 503: it throttles or fails",
+            "forebay status tells which, and has the remedy"};
     default:
         return (struct proxy_verdict){"origin",
                                       "nothing of it is cached, and the origin does not answer",
