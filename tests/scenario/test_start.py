@@ -10,6 +10,7 @@ import sys
 import pytest
 from client import judge
 from conftest import not_run
+from disks import LoopDisk
 from forebay import Failed, binary, run_forebay
 from test_origin_trouble import certificate  # noqa: F401 (a fixture)
 
@@ -67,6 +68,25 @@ def test_a_cache_size_that_the_disk_has_no_room_for_is_said(start, data, tmp_pat
         server.restart()
         server.wait_stderr("hint")
         assert not any("THE DISK" in line or "beyond_disk" in line for line in server.stderr)
+
+
+@pytest.mark.parametrize("kib", [0, 4, 5, 6, 8, 12])
+def test_a_disk_with_room_for_a_few_blocks_is_full(start, origin, tmp_path, kib):
+    """Wherever the space ends, the server starts, answers without storing, and starts again."""
+    origin.put("k", 1000)
+    with LoopDisk(tmp_path / "disk", 64 << 20) as disk:
+        with open(disk.mount / "other", "wb") as other:
+            while (info := os.statvfs(disk.mount)).f_bavail > kib:
+                more = (info.f_bavail - kib) * info.f_frsize
+                os.posix_fallocate(other.fileno(), other.seek(0, 2), min(more, 1 << 20))
+        assert info.f_frsize == 1024 and info.f_bavail == kib
+        server = start(origin, cache=disk.mount / "cache")
+        for _ in range(2):
+            with server.client() as client:
+                judge(client.get("k"), origin, "k", 0, 1000)
+            assert "disk-full" in server.conditions()
+            server.restart()
+        server.stop()
 
 
 @pytest.mark.parametrize("most, short", [(None, False), (16384, True)])

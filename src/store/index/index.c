@@ -38,6 +38,7 @@
 #define STEP_BYTES_MIN (256u << 10)
 #define STEP_BYTES_MAX (16u << 20)
 #define GROW_ALIGN 65536u
+#define LOCK_FILE_BYTES 8192 // of LMDB's lock.mdb with its 126 readers
 #define REMOVE_DEPTH_MAX 3u
 #define EXIT_INDEX_BAD 70
 static_assert(MEMORY_READERS_MAX < INDEX_READERS_MAX, "each worker reads both, recovery one");
@@ -396,15 +397,38 @@ static void env_count_file(struct index *index)
     }
 }
 
+// Allocates lock.mdb. LMDB writes to a map of it, so on a full disk a page without space would end
+// the process by SIGBUS.
+static int lock_reserve(int index_fd)
+{
+    int fd =
+        openat(index_fd, "lock.mdb", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+    if (fd < 0) {
+        return errno;
+    }
+    struct stat st;
+    bool is_there = fstat(fd, &st) == 0 && st.st_blocks * 512 >= LOCK_FILE_BYTES;
+    int failed = 0;
+    if (!is_there && fallocate(fd, 0, 0, LOCK_FILE_BYTES) != 0 && errno != EOPNOTSUPP) {
+        failed = errno;
+    }
+    (void)close(fd); // nothing was written, so an error loses nothing
+    return failed;
+}
+
 static int env_open_file(struct index *index, struct index_env *env)
 {
     struct buf path;
     if (store_links_is_link(index->disk->dir.index_fd, "lock.mdb")) {
         return ELOOP; // LMDB would follow the link and truncate its target
     }
+    int rc = lock_reserve(index->disk->dir.index_fd);
+    if (rc != 0) {
+        return rc;
+    }
     buf_init(&path, 8192);
     store_dir_index_path(&index->disk->dir, &path);
-    int rc = mdb_env_create(&env->env);
+    rc = mdb_env_create(&env->env);
     rc = rc != 0 ? rc : mdb_env_set_mapsize(env->env, index->map_bytes);
     rc = rc != 0 ? rc : mdb_env_set_maxdbs(env->env, 3);
     rc = rc != 0 ? rc : mdb_env_set_assert(env->env, on_lmdb_assert);
