@@ -39,6 +39,8 @@ umask 022
 rm -rf "$work" "$out"/*.whl "$out"/*.tar.gz
 mkdir -p "$work/lists/partial" "$work/cache/archives/partial" "$work/src" "$prefix/lib/pkgconfig"
 : >"$log"
+began=$(date +%s)
+step() { echo "wheel.sh: $1 (after $(($(date +%s) - began)) s)" >&2; }
 logged() {
     "$@" >>"$log" 2>&1 ||
         { tail -20 "$log" >&2; echo "wheel.sh: $* failed: $log" >&2; exit 1; }
@@ -55,7 +57,7 @@ done >"$work/sources.list"
 set -- -qq -o Dir::Etc::SourceList="$work/sources.list" -o Dir::Etc::SourceParts=/nonexistent \
     -o Dir::State::Lists="$work/lists" -o Dir::Cache="$work/cache"
 [ "$(id -u)" != 0 ] || set -- "$@" -o APT::Sandbox::User=root
-echo "wheel.sh: 1/3 libcurl and ISA-L" >&2
+step "1/3 libcurl and ISA-L: a few minutes on one core, log: $log"
 logged apt-get "$@" update
 cd "$work/src"
 logged apt-get "$@" source curl libisal
@@ -82,7 +84,7 @@ printf '%s\n' 'Name: libisal' 'Description: ISA-L' "Version: $(pkg-config --modv
 
 # --- The program ----------------------------------------------------------------------------------
 
-echo "wheel.sh: 2/3 the program" >&2
+step "2/3 the program"
 export PKG_CONFIG_PATH="$prefix/lib/pkgconfig"
 logged cmake -S "$here" -B "$work/build" -G Ninja -DFOREBAY_BUILD=release -DFOREBAY_TESTS=OFF \
     -DFOREBAY_STATIC=ON -DCMAKE_INSTALL_PREFIX=/usr
@@ -103,7 +105,7 @@ glibc=$(objdump -T "$program" | sed -n 's/.*(GLIBC_\(2\.[0-9]*\)[.0-9]*).*/\1/p'
 
 # --- What is linked in ----------------------------------------------------------------------------
 
-echo "wheel.sh: 3/3 bill of materials, wheel, tarball" >&2
+step "3/3 bill of materials, wheel, tarball"
 bom=$work/bom
 docs=$tree/usr/share/doc/forebay
 mkdir -p "$bom/usr/bin" "$bom/var/lib/dpkg/status.d" "$docs/linked"

@@ -327,29 +327,44 @@ static json_t *settled_summary(struct run *run)
     return summary;
 }
 
-static void print_summary(const struct run *run, const json_t *summary, struct span log)
+static void print_served(const struct run *run, const json_t *summary, uint64_t requests)
 {
     const json_t *savings = json_object_get(summary, "savings");
-    struct span last = {NULL, 0};
     struct buf worth;
     double hits = VALUE(summary, response_bytes_memory) + VALUE(summary, response_bytes_disk);
     double all = hits + VALUE(summary, response_bytes_origin);
-    unsigned warnings = count_warnings(log, &last);
     buf_init(&worth, 256);
     command_savings_append(&worth, savings);
-    command_screen_inform(
-        SUMMARY_COLUMN,
-        "forebay: served    %s in %.0f requests\n"
-        "         from here %.1f %% of the bytes (%s)\n"
-        "         saved     %s and %llu requests of the origin, which gave %s\n"
-        "         worth     %s\n"
-        "         warnings  %u%s%.*s\n",
-        command_bytes(all), (double)command_client_sum(json_object_get(summary, "results")),
-        share(hits, all), run->dir, command_bytes(command_client_double(savings, "bytes")),
-        (unsigned long long)command_client_u64(savings, "requests"),
-        command_bytes(VALUE(summary, origin_received_bytes)), buf_cstr(&worth), warnings,
-        warnings > 0 ? ", the last: " : "", (int)min_u64(last.len, 500),
-        last.len > 0 ? last.ptr : "");
+    command_screen_inform(SUMMARY_COLUMN,
+                          "forebay: served    %s in %llu requests\n"
+                          "         from here %.1f %% of the bytes (%s)\n"
+                          "         saved     %s and %llu requests of the origin, which gave %s\n"
+                          "         worth     %s\n",
+                          command_bytes(all), (unsigned long long)requests, share(hits, all),
+                          run->dir, command_bytes(command_client_double(savings, "bytes")),
+                          (unsigned long long)command_client_u64(savings, "requests"),
+                          command_bytes(VALUE(summary, origin_received_bytes)), buf_cstr(&worth));
+    buf_done(&worth);
+}
+
+static void print_summary(const struct run *run, const json_t *summary, struct span log)
+{
+    struct span last = {NULL, 0};
+    unsigned warnings = count_warnings(log, &last);
+    uint64_t requests = command_client_sum(json_object_get(summary, "results"));
+    if (requests > 0) {
+        print_served(run, summary, requests);
+    } else {
+        command_screen_inform(SUMMARY_COLUMN,
+                              "forebay: served    nothing, because no request came here. If the "
+                              "command reads from S3, its client has another endpoint, or needs "
+                              "%s\n",
+                              run->is_global ? "a variable of its own: see deploy/guide/clients.md"
+                                             : "forebay run --global");
+    }
+    command_screen_inform(SUMMARY_COLUMN, "         warnings  %u%s%.*s\n", warnings,
+                          warnings > 0 ? ", the last: " : "", (int)min_u64(last.len, 500),
+                          last.len > 0 ? last.ptr : "");
 }
 
 static void summarize(struct run *run)

@@ -61,7 +61,7 @@ CASES = {
         "host and port",
         "origin",
         503,
-        "the origin could not be reached: it refuses connections. Forebay's log",
+        "The origin cannot be used: it refuses connections. Forebay's log",
     ),
     "name": (
         "dns",
@@ -93,7 +93,7 @@ CASES = {
         "origin.ca_file",
         "origin",
         503,
-        "TLS to the origin failed: its certificate is not trusted",
+        "The origin cannot be used: its certificate is not trusted",
     ),
     "key": (
         "credentials",

@@ -126,6 +126,10 @@ def test_the_second_run_reads_what_the_first_has_cached(run, origin, tmp_path):
         second.stderr,
     )
     assert run("true", flags=["-q"]).stderr == ""
+    # A command whose client went elsewhere: that is said, and no savings of nothing.
+    lines = run("true").stderr.splitlines()
+    assert re.match(r"forebay: served +nothing, .* forebay run --global$", lines[0]), lines
+    assert [line.split()[0] for line in lines[1:]] == ["warnings"], lines
     assert not list(tmp_path.glob("forebay-*"))
 
 

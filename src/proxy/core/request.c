@@ -260,7 +260,8 @@ static struct span origin_failure_text(struct request *r, enum err err)
     }
     const char *text =
         arena_printf(r->arena, "%s: %s. Forebay's log has the remedy (origin_unreachable).",
-                     error_row(err)->text, trouble.text);
+                     err == ERR_ORIGIN_REFUSED ? error_row(err)->text : "The origin cannot be used",
+                     trouble.text);
     return text != NULL ? span_from_cstr(text) : (struct span){NULL, 0};
 }
 
