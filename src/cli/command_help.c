@@ -14,6 +14,7 @@
 #define OUTPUT_MAX_BYTES (1u << 20)
 #define FLAG_COLUMN 26
 #define HELP_COLUMN (FLAG_COLUMN + 4)
+#define SETTING_COLUMN 14
 #define DETAILS_COLUMNS 90u // the lines of all details are shorter
 
 static void option_usage(struct buf *out, const struct command_option *option)
@@ -354,13 +355,30 @@ static void man_settings(struct buf *out)
                          ".Sh SEE ALSO\n.Xr forebay 1\n");
 }
 
+// Describes the setting of that name. Returns false if there is none.
+static bool setting_help(struct buf *out, const char *key)
+{
+    for (unsigned i = 0; i < config_setting_count(); i++) {
+        const struct config_setting *row = config_setting(i);
+        if (strcmp(row->key, key) == 0) {
+            buf_printf(out, "%s: %s\n\n", row->key, row->help);
+            buf_printf(out, "  values      %s\n  default     %s\n  changed by  %s\n", row->accepts,
+                       row->default_text[0] != '\0' ? row->default_text : "none",
+                       row->live ? "reload" : "restart");
+            return true;
+        }
+    }
+    return false;
+}
+
 int command_help(int argc, char **argv)
 {
     bool is_man = commands_argument_take(&argc, argv, "--man");
     const char *name = argc > 0 ? argv[0] : NULL;
     const struct command *command = name != NULL ? command_line_find(name) : NULL;
-    struct buf out;
+    struct buf out, text;
     buf_init(&out, OUTPUT_MAX_BYTES);
+    buf_init(&text, OUTPUT_MAX_BYTES);
     int code = EXIT_CODE_OK;
     if (is_man && name != NULL && strcmp(name, "forebay.yaml") == 0) {
         man_settings(&out);
@@ -372,6 +390,9 @@ int command_help(int argc, char **argv)
         list_commands(&out);
     } else if (command != NULL) {
         command_help_render(command, &out);
+    } else if (setting_help(&text, name)) {
+        command_screen_wrap(&out, buf_span(&text), command_screen_columns(STDOUT_FILENO),
+                            SETTING_COLUMN);
     } else {
         code = commands_unknown(name);
     }
@@ -379,5 +400,6 @@ int command_help(int argc, char **argv)
         code = commands_print_result(&out);
     }
     buf_done(&out);
+    buf_done(&text);
     return code;
 }

@@ -89,6 +89,13 @@ def test_mistakes_give_one_line(words, code, line):
     assert got.stderr.count("\n") == 1 or not words
 
 
+def test_help_describes_a_setting():
+    """`help KEY` says what the setting means, which values it takes, and its default."""
+    got = run_forebay("help", "cache.size")
+    assert got.returncode == 0 and got.stdout.startswith("cache.size: "), got
+    assert re.search(r"^  default     80%$", got.stdout, re.M), got.stdout
+
+
 def test_short_forms():
     """The short forms of help and version print the same as the long ones."""
     assert run_forebay("-h").stdout == run_forebay("help").stdout == run_forebay("--help").stdout
