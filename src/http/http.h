@@ -104,6 +104,9 @@ const char *http_server_address(const struct http_server *server, unsigned i);
 // listener is a unix socket whose name this process removes at its end. Call it before
 // http_server_drain().
 int http_server_listener(const struct http_server *server, unsigned i, bool *ret_owns_name);
+// Returns the Unix time from which the certificate of tls: listeners expires soon: it has 14 days
+// left, or the last quarter of a shorter life. 0: there is none. Any thread.
+int64_t http_certificate_expires_soon_s(void);
 // Reads and checks other files for tls: listeners. *ret_certificate is NULL if no listener needs
 // any. On ERR_INVALID ret_why gets one line and nothing has changed. May block, so do not call it
 // on a worker.

@@ -13,9 +13,12 @@
 // whose result matters.
 #include <errno.h>
 #include <openssl/err.h>
+#include <openssl/x509.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/host.h"
@@ -23,12 +26,16 @@
 #include "http/http_private.h"
 
 #define LOOK_EVERY_US 1000000u
+#define EXPIRES_SOON_S (14 * 86400)
 #define TLS12_CIPHERS "ECDHE+AESGCM:ECDHE+CHACHA20" // all of TLS 1.3's are of this kind
 
 struct file_stamp {
     int64_t s, ns;
     uint64_t size, inode;
 };
+
+// See http_certificate_expires_soon_s().
+static _Atomic int64_t expires_soon_s;
 
 struct http_certificate {
     struct message message;
@@ -135,6 +142,24 @@ static SSL_CTX *ctx_load(const char *cert_file, const char *key_file, struct htt
     return NULL;
 }
 
+// Notes when the certificate that is now in use is about to expire.
+static void note_expiry(const SSL_CTX *ctx)
+{
+    const X509 *certificate = SSL_CTX_get0_certificate(ctx);
+    struct tm from, until;
+    if (ASN1_TIME_to_tm(X509_get0_notBefore(certificate), &from) == 1 &&
+        ASN1_TIME_to_tm(X509_get0_notAfter(certificate), &until) == 1) {
+        int64_t until_s = timegm(&until), quarter_s = (until_s - timegm(&from)) / 4;
+        atomic_store(&expires_soon_s,
+                     until_s - (quarter_s < EXPIRES_SOON_S ? quarter_s : EXPIRES_SOON_S));
+    }
+}
+
+int64_t http_certificate_expires_soon_s(void)
+{
+    return atomic_load(&expires_soon_s);
+}
+
 // Returns ERR_INVALID and one line in ret_why on failure. Blocks on the files.
 static enum err certificate_load(struct http_tls *tls, const char *cert_file, const char *key_file,
                                  struct http_certificate **ret_certificate, struct buf *ret_why)
@@ -184,6 +209,7 @@ enum err http_tls_new(const char *cert_file, const char *key_file, struct http_t
         http_tls_free(tls);
         return err;
     }
+    note_expiry(tls->now->ctx);
     *ret_tls = tls;
     return ERR_OK;
 }
@@ -217,6 +243,7 @@ static void certificate_take(struct http_tls *tls)
         http_certificate_free(tls->now);
         tls->now = tls->next;
         tls->next = NULL;
+        note_expiry(tls->now->ctx);
         log_info("tls_certificate_reloaded", "file=%s",
                  log_quote(span_from_cstr(tls->now->cert_file)));
     }
@@ -262,6 +289,7 @@ static void reload_done(struct blocking_job *job)
         SSL_CTX_free(now->ctx);
         now->ctx = tls->job_ctx;
         tls->job_ctx = NULL;
+        note_expiry(now->ctx);
         now->cert_stamp = tls->job_cert;
         now->key_stamp = tls->job_key;
         log_info("tls_certificate_reloaded", "file=%s", log_quote(span_from_cstr(now->cert_file)));

@@ -396,7 +396,8 @@ int disk_io_sync_blocking(int fd)
 static void op_count(const struct disk_op *op, uint64_t now_us)
 {
     uint64_t took_us = now_us > op->started_us ? now_us - op->started_us : 0;
-    bool has_failed = op->err != ERR_OK && op->err != ERR_CANCELLED;
+    // A full file system is no error of the disk: the condition disk-full names it.
+    bool has_failed = op->err != ERR_OK && op->err != ERR_CANCELLED && op->err != ERR_DISK_FULL;
     switch (op->kind) {
     case DISK_READ:
         stats_observe_us(HISTOGRAM_disk_read, took_us);

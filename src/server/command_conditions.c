@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "http/http.h"
 #include "stats/stats.h"
 
 #define HEARTBEAT_MAX_MS 5000u
@@ -150,6 +151,13 @@ static void look_at_shed(struct conditions *conditions)
     tell_count(conditions, CONDITION_memory, stats_value(COUNTER_http_shed_memory), SHORTLY_S);
 }
 
+static void look_at_certificate(struct conditions *conditions)
+{
+    int64_t from_s = http_certificate_expires_soon_s();
+    conditions_tell(conditions, CONDITION_certificate_expiring,
+                    from_s != 0 && (int64_t)(clock_wall_us() / 1000000) >= from_s);
+}
+
 static void look_at_counts(struct conditions *conditions)
 {
     look_at_shed(conditions);
@@ -174,6 +182,7 @@ void command_conditions_look(void *ctx, struct conditions *conditions)
     look_at_store(parts->store, conditions);
     look_at_origins(parts->origins, conditions);
     look_at_counts(conditions);
+    look_at_certificate(conditions);
     conditions_tell(conditions, CONDITION_reload_refused, parts->reload->has_failed);
     conditions_tell(conditions, CONDITION_restart_needed, parts->reload->needs_restart);
     conditions_tell(conditions, CONDITION_draining, *parts->is_draining);

@@ -431,9 +431,9 @@ def test_a_size_beyond_the_file_system(start, origin, engine, tmp_path):
 
 def test_other_certificate_files(start, origin, tmp_path):
     """A reload can name other certificate files. A certificate whose key does not match is refused,
-    and nothing changes."""
+    and nothing changes. One that expires soon is a condition."""
     files = []
-    for name in ("first", "second"):
+    for name, days in (("first", "2"), ("second", "90")):
         files.append({"cert": str(tmp_path / f"{name}.pem"), "key": str(tmp_path / f"{name}.key")})
         subprocess.run(
             [
@@ -450,7 +450,7 @@ def test_other_certificate_files(start, origin, tmp_path):
                 "-out",
                 files[-1]["cert"],
                 "-days",
-                "2",
+                days,
                 "-subj",
                 f"/CN={name}",
             ],
@@ -465,6 +465,7 @@ def test_other_certificate_files(start, origin, tmp_path):
             "listen": "127.0.0.1:0,tls:127.0.0.1:0",
         },
         file={"cache": {"size": "64MiB"}, "listen_tls": files[0]},
+        ahead_s=0,
     )
     port = next(
         int(found[1])
@@ -479,9 +480,13 @@ def test_other_certificate_files(start, origin, tmp_path):
     assert served() == first
     assert not reload(server, {"size": "32MiB"}, listen_tls={**files[0], "cert": files[1]["cert"]})
     assert served() == first and capacity(server) == 64 * MIB
+    server.wait_condition("certificate-expiring", holds=False)
+    server.advance(47 * 3600)
+    server.wait_condition("certificate-expiring")
     assert reload(server, {"size": "64MiB"}, listen_tls=files[1])
     wait_for(lambda: served() == second, server.output)
     assert files[1]["cert"] in bytes(server.admin("/api/v1/config").body).decode()
+    server.wait_condition("certificate-expiring", holds=False)
 
 
 @pytest.mark.both_engines

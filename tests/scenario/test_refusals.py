@@ -172,6 +172,7 @@ def test_the_failing_resource_is_named(start, origin, engine, faults, fault, wor
     others = {"disk-degraded", "disk-full", "descriptors"} - {word}
     assert server.metric(METRIC, reason=word) > 0
     assert [server.metric(METRIC, reason=other) for other in others] == [0] * len(others)
+    assert ("disk-errors" in server.conditions()) == (fault == "write:1+:eio")
     if word == "descriptors":
         assert not server.disk_trouble()
         assert not any("filling_off" in line for line in server.stderr)
