@@ -245,8 +245,8 @@ void proxy_list(struct proxy *proxy, struct span bucket, struct span prefix, str
                 void *ctx);
 
 // Evicts the object, or the whole bucket if the key is empty. Requests that begin after done() do
-// not read the bytes that were cached. ERR_LIMIT: the eviction could not be written to the cache
-// directory, so a later process may find the bytes again.
+// not read the bytes that were cached. ERR_NOT_RECORDED: the eviction could not be written to the
+// cache directory, so a later process may find the bytes again.
 void proxy_evict(struct proxy *proxy, struct span bucket, struct span key,
                  void (*done)(void *ctx, enum err err), void *ctx);
 

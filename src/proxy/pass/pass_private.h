@@ -483,8 +483,8 @@ void pass_writes_init(struct pass_state *p);
 // Adds a key, before pass_writes_open(). `bucket` and `key` must live as long as `p`.
 enum err pass_writes_add(struct pass_state *p, struct span bucket, struct span key) MUST_USE;
 // Holds the keys open and invalidates every name of each; then runs on_round, never inside the
-// call. ERR_OVERLOAD: there is no memory for it; ERR_LIMIT: the cache directory does not take the
-// removal.
+// call. ERR_OVERLOAD: there is no memory for it; ERR_NOT_RECORDED: the cache directory does not
+// take the removal.
 void pass_writes_open(struct pass_state *p, void (*on_round)(struct pass_state *p, enum err err));
 // Called when no more can be learnt about the outcome. Invalidates every name once more, if the
 // origin was asked; then runs on_round.
