@@ -8,8 +8,9 @@ from contextlib import ExitStack
 
 import pytest
 from client import judge
-from forebay import KEYS, run_forebay
+from forebay import KEYS, PATIENT, run_forebay
 from origin import Origin
+from test_common_options import admin_of
 from waiting import wait_for
 
 REASONS = {403: "Forbidden", 503: "Service Unavailable"}
@@ -154,8 +155,12 @@ def test_the_fault_is_reported_everywhere(start, certificate, case):
             for reply in (client.get("k"), client.request("GET", "/bkt?list-type=2")):
                 assert reply.status == status, reply
                 assert words.replace("'", "&apos;").encode() in reply.body, reply
+                assert reply.body.count(b"log") == 1, "the reason is said once"
                 code = "ServiceUnavailable" if status == 503 else "AccessDenied"
                 assert (reply.code, reply.reason) == (code, REASONS[status]), reply
+        if status == 403:
+            said = run_forebay(*PATIENT, "ls", "s3://bkt/", "--admin", admin_of(server)).stderr
+            assert "not yours: see origin_unreachable in Forebay's log" in said
         lines = server.access_log(wait_for=lambda e: e["op"] == "ListObjectsV2")
         assert lines[0]["why"] == why, lines
         assert len(events(server, "origin_unreachable")) == 1, "told once"

@@ -258,10 +258,11 @@ static struct span origin_failure_text(struct request *r, enum err err)
         strcmp(trouble.why, why) != 0) {
         return (struct span){NULL, 0};
     }
-    const char *text =
-        arena_printf(r->arena, "%s: %s. Forebay's log has the remedy (origin_unreachable).",
-                     err == ERR_ORIGIN_REFUSED ? error_row(err)->text : "The origin cannot be used",
-                     trouble.text);
+    const char *text = arena_printf(
+        r->arena, "%s: %s. Forebay's log has the remedy (origin_unreachable).",
+        err == ERR_ORIGIN_REFUSED ? "The origin refused Forebay's credentials, not yours"
+                                  : "The origin cannot be used",
+        trouble.text);
     return text != NULL ? span_from_cstr(text) : (struct span){NULL, 0};
 }
 
