@@ -18,6 +18,8 @@
 // A socket with this much room is left to the kernel, which usually stops at 4 MiB to send and 6
 // MiB to receive. Few sockets fill both, and half of the share remains for others.
 #define PLENTY (2u << 20)
+// A listener that this process has not set usually has more.
+#define LISTENER_USUAL (64u << 10)
 
 static const struct {
     unsigned of_the_limit; // the share is the memory limit divided by this
@@ -121,7 +123,12 @@ void socket_room_apply_listener(int fd, uint64_t *set_bytes)
     // A reload may have lifted the limit since the listener got a small size.
     uint64_t bytes =
         share > 0 ? part(SOCKETS_CLIENTS, share, socket_room_bytes(SOCKETS_CLIENTS)) : PLENTY;
-    if (bytes != *set_bytes && (bytes < PLENTY || *set_bytes > 0)) {
+    if (bytes == *set_bytes) {
+        return;
+    }
+    // The kernel chooses a larger size, so this one is from before an upgrade or a reload.
+    bool is_small = bytes == PLENTY && get(fd, SO_RCVBUF) < (int)LISTENER_USUAL;
+    if (bytes < PLENTY || *set_bytes > 0 || is_small) {
         set(fd, SO_RCVBUF, to_receive(SOCKETS_CLIENTS, bytes));
         *set_bytes = bytes;
     }

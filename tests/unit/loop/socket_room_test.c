@@ -66,6 +66,23 @@ Test(socket_room, without_a_limit_the_kernel_chooses)
     close(fd);
 }
 
+// Before an upgrade, many clients had made the buffers small. The next process has none yet.
+Test(socket_room, a_listener_of_a_former_process_does_not_stay_small)
+{
+    static const uint64_t limits[] = {0, 2 * GIB};
+    for (size_t i = 0; i < ARRAY_LEN(limits); i++) {
+        uint64_t small = 0, usual = 0;
+        int fd = socket_with(12 * KIB), other = socket_with(0), before = size_of(other, SO_RCVBUF);
+        socket_room_init(limits[i]);
+        socket_room_apply_listener(fd, &small);
+        socket_room_apply_listener(other, &usual);
+        cr_assert_geq(size_of(fd, SO_RCVBUF), (int)(128 * KIB));
+        cr_assert_eq(size_of(other, SO_RCVBUF), before);
+        close(fd);
+        close(other);
+    }
+}
+
 Test(socket_room, clients_get_less_as_their_share_fills_and_are_then_refused)
 {
     struct socket_room room = {LEAST, 0};
