@@ -125,7 +125,7 @@ static void count(struct request *r)
     stats_count_request(op, r->status);
     if (r->err == ERR_ORIGIN_SLOWDOWN ||
         (r->origin_error != NULL && strcmp(r->origin_error, "SlowDown") == 0)) {
-        stats_add(COUNTER_http_shed_origin, 1);
+        stats_add(COUNTER_http_throttled, 1);
     }
     if (r->result == RESULT_BYPASS) {
         stats_count_bypass(r->reason != NULL ? r->reason : "method");

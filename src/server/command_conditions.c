@@ -146,7 +146,7 @@ static void look_at_shed(struct conditions *conditions)
     } else {
         conditions_tell(conditions, CONDITION_requests_shed, false);
     }
-    tell_count(conditions, CONDITION_origin_throttled, stats_value(COUNTER_http_shed_origin),
+    tell_count(conditions, CONDITION_origin_throttled, stats_value(COUNTER_http_throttled),
                SHORTLY_S);
     tell_count(conditions, CONDITION_memory, stats_value(COUNTER_http_shed_memory), SHORTLY_S);
 }

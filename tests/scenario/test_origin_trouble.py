@@ -236,6 +236,7 @@ def test_a_throttling_origin_is_named_everywhere(start, origin):
     reply = client.get("cold")
     assert (reply.status, reply.code) == (503, "SlowDown")
     server.wait_condition("origin-throttled")
+    assert server.metric("forebay_http_throttled_total") == 1
     admin = {"FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"}
     shown = run_forebay("explain", "s3://bkt/cold", env=admin)
     assert "the origin answers 503: it throttles or fails" in shown.stdout, shown

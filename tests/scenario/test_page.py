@@ -462,6 +462,21 @@ def test_page_shows_what_failed_and_why(start, origin, page):
     assert page.errors == []
 
 
+def test_page_counts_a_refused_request_once(start, origin, page):
+    """A request above a limit ends in 503. It is one failure, not one for its status and another
+    for its limit."""
+    origin.put("a", 100)
+    server = start(origin, settings={"limits.max_inflight": 1})
+    page.open(f"http://127.0.0.1:{server.admin_port}/")
+    page.wait("document.getElementById('failed').textContent === '0'")
+    with origin.hold("a"), server.connection() as first, server.client() as second:
+        first.send(b"GET /bkt/a HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        origin.wait_for(1, key="a")
+        assert second.get("a").status == 503
+    page.wait("document.getElementById('failed').className === 'bad'")
+    assert page.value("document.getElementById('failed').textContent") == "1"
+
+
 def test_page_of_a_full_disk(start, origin, page, tmp_path):
     """The banner says that the disk is full, and what to do."""
     with SmallMemory(tmp_path / "memory", 300 * MIB, 4000) as disk:

@@ -29,7 +29,7 @@ const CHARTS = [
     ["origin p99", "origin", (r) => r.origin_first_byte_p99]] },
   { title: "Requests", show: perS, least: 1, lines: [
     ["all", "memory", (r) => r.requests],
-    ["failed or refused", "bad", (r) => r.failed + r.shed]] },
+    ["failed or refused", "bad", (r) => r.failed]] },
   { title: "Requests to the origin", show: perS, least: 1, lines: [
     ["all", "origin", (r) => r.asked], ["repeated", "p50", (r) => r.asked_again],
     ["failed", "bad", (r) => r.asked_failed]] },

@@ -108,7 +108,7 @@ function sampleOf(summary) {
     memory: c.response_bytes_memory, disk: c.response_bytes_disk, origin: c.response_bytes_origin,
     fetched: c.origin_received_bytes, requests: total(summary.requests),
     asked: total(summary.origin), failures: failuresOf(summary),
-    failed: total(statusesOf(summary)) + total(countersOf(summary, "http_shed_")),
+    failed: total(statusesOf(summary)), // also those refused because of a limit
     evicted: c.evicted_bytes_capacity, ages: summary.histograms.eviction_age,
     hit: summary.histograms.first_byte_hit, miss: summary.histograms.first_byte_miss,
     other: summary.histograms.first_byte_other,
