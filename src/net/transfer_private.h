@@ -169,8 +169,8 @@ void transfer_lanes_done(struct transfer_pool *pool);
 // transfer_lane_leave().
 struct transfer_lane *transfer_lane_enter(struct transfer_pool *pool);
 void transfer_lane_leave(struct transfer_lane *lane);
-// Removes an ended transfer from all socket records of the lane. Call it after curl has given up
-// the handle.
+// Removes an ended transfer from all socket records of the lane. Call it after the handle has left
+// curl's multi handle.
 void transfer_lane_forget(struct transfer_lane *lane, const struct transfer *t);
 // Callback for CURLOPT_OPENSOCKETFUNCTION; ctx is the transfer.
 curl_socket_t transfer_open_socket(void *ctx, curlsocktype purpose, struct curl_sockaddr *addr);
