@@ -40,7 +40,7 @@ struct warm {
     size_t batch_bytes;
     const char *uri; // the URI being added
     struct buf path; // URI of an object below `uri`
-    bool has_uri;    // at least one URI has been added
+    uint64_t uris;   // how many have been added
     uint64_t job;    // number of the job; 0: it has not started
     struct command_warm_count count;
 };
@@ -167,7 +167,7 @@ static int add(struct warm *w, const char *uri, const char *range)
     }
     command_client_warn_of_star(&w->client, uri, &parsed);
     w->uri = uri;
-    w->has_uri = true;
+    w->uris++;
     if (w->is_check) {
         return parsed.is_prefix ? count_prefix(w, uri) : count_range(w, uri, range);
     }
@@ -347,7 +347,7 @@ static int run(struct warm *w, int argc, char **argv, const char *list, bool wai
     if (code == EXIT_CODE_OK && list != NULL) {
         code = add_file(w, list);
     }
-    if (code == EXIT_CODE_OK && list != NULL && !w->has_uri && !w->allows_empty) {
+    if (code == EXIT_CODE_OK && list != NULL && w->uris == 0 && !w->allows_empty) {
         command_client_error(&w->client, "%s names nothing to fetch; --allow-empty accepts that",
                              strcmp(list, "-") == 0 ? "standard input" : list);
         code = EXIT_CODE_ORIGIN;
