@@ -356,9 +356,10 @@ static void print_summary(const struct run *run, const json_t *summary, struct s
         print_served(run, summary, requests);
     } else {
         command_screen_inform(SUMMARY_COLUMN,
-                              "forebay: served    nothing, because no request came here. If the "
-                              "command reads from S3, its client has another endpoint, or needs "
-                              "%s\n",
+                              "forebay: served    nothing, because no request came here (%s). If "
+                              "the command reads from S3, its client has another endpoint, or "
+                              "needs %s\n",
+                              run->dir,
                               run->is_global ? "a variable of its own: see deploy/guide/clients.md"
                                              : "forebay run --global");
     }

@@ -261,7 +261,9 @@ class Origin:
             sockets = list(self.sockets)
         for sock in sockets:
             with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
+                # SSLSocket.shutdown() would also end TLS, and the thread of the connection would
+                # take the peer's last record for a request.
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
     def stop(self):
         self.release()
