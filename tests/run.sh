@@ -254,11 +254,13 @@ lints() {
     if [ -n "${lint_process:-}" ]; then
         wait "$lint_process"
     else
-        python_for_scenarios && (lint_run) || return
+        python_for_scenarios || return
+        (lint_run)
     fi
     good=$(grep -cE ' Passed ' "$root/lint.log")
     ends='\*\*\*(Failed|Timeout|Not Run|Exception)'
     bad=$(grep -cE "$ends" "$root/lint.log")
+    [ $((good + bad)) -gt 0 ] || { broken "the lints did not run: $root/lint.log"; return; }
     count "$good" "$bad"
     [ "$bad" = 0 ] || grep -vE '^ *Start| Passed ' "$root/lint.log" | head -60
     sed -nE "s/.*Test +#[0-9]+: (lint_[a-z_]*).*$ends.*/FAILED \1/p" \
