@@ -3,8 +3,7 @@
 // themselves. Each figure is 0 where Forebay asked the origin for more than its clients did.
 //
 //   bytes, requests   what clients got, minus what the origin was asked for; a request that ended
-//   in
-//                     403 or 5xx got nothing
+//                     in 403 or 5xx got nothing
 //   wait_s            the time that hits would have taken at the mean speed of misses, minus the
 //                     time that they took
 //

@@ -26,7 +26,6 @@ from conftest import ROOT
 
 PAGES = [
     ROOT / "README.md",
-    *sorted((ROOT / ".github").glob("*.md")),
     *sorted((ROOT / "deploy").rglob("*.md")),
 ]
 BLOCK = re.compile(r"(?:^<!-- ([^\n]*) -->\n)?^```(\w*)\n(.*?)^```$", re.M | re.S)
