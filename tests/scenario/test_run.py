@@ -117,8 +117,9 @@ def test_the_second_run_reads_what_the_first_has_cached(run, origin, tmp_path):
     ]
     assert re.search(r"served +1\.0 MiB in 1 requests", second.stderr)
     assert f"from here 100.0 % of the bytes ({tmp_path}/.cache/forebay)" in second.stderr
-    # The check of the origin at the start counts as a request, too.
-    assert re.search(r"saved     102\d\.\d KiB and \d requests of the origin", second.stderr)
+    # The check of the origin at the start counts as a request, too, unless the run ended before it.
+    saved = r"saved +(102\d\.\d KiB|1\.0 MiB) and \d requests of the origin"
+    assert re.search(saved, second.stderr)
     # All was warm: the second run compares with the miss of the first.
     assert re.search(
         r"worth     under \$0\.01 \((under \$0\.01|\$0.00) inside the region\) "

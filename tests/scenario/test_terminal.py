@@ -198,7 +198,8 @@ def test_a_failed_job_and_a_failed_run_say_so_within_the_terminal(busy, columns,
     assert re.match(r"1  failed +warm s3://bkt/typo/:", lines[0]), lines
     assert "    nothing lies below s3://bkt/typo/:" in "\n".join(lines), lines
     flags = ["--origin.endpoint=http://127.0.0.1:1", f"--cache.dir={tmp_path}/of-run"]
-    text = "\n".join(Terminal(busy, columns, "run", *flags, "--", "true").end())
+    read = ("sh", "-c", 'curl -s -o /dev/null "$AWS_ENDPOINT_URL_S3/bkt/a"')
+    text = "\n".join(Terminal(busy, columns, "run", *flags, "--", *read).end())
     assert re.search(r"warnings +1, the last: event=origin_unreachable", text), text
 
 
