@@ -336,7 +336,9 @@ static void write_much(struct box *box)
         (void)snprintf(key, sizeof(key), "key-%u", i);
         struct object object = {key, "\"e\"", 1000 + i * 17000, BLOCK,
                                 store_generation_next(box->store)};
-        cr_assert(box_put(box, &object) == ERR_OK);
+        enum err err;
+        wait_for(!box_has_no_segment(err = box_put(box, &object)));
+        cr_assert(err == ERR_OK);
     }
     cr_assert(index_writer_flush(&box->store->writer) == ERR_OK);
 }

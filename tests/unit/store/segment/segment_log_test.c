@@ -250,7 +250,9 @@ Test(segment_log, a_segment_without_free_units_takes_no_run)
     struct store_place place, other_place;
     cr_assert(box_write(&box, 0, &object, 0, 1, 1, &place) == ERR_OK);
     place.segment->unit_count = UINT32_MAX;
-    cr_assert(box_write(&box, 0, &other, 0, 1, 1, &other_place) == ERR_OK);
+    enum err err;
+    wait_for(!box_has_no_segment(err = box_write(&box, 0, &other, 0, 1, 1, &other_place)));
+    cr_assert(err == ERR_OK);
     cr_assert_neq(other_place.segment, place.segment);
     cr_assert_lt(other_place.first_unit, box.store->log.unit_max);
     box_let_go(&place);
