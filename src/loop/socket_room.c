@@ -16,7 +16,7 @@
 // the peer acknowledges late what comes in one packet. A larger buffer may exceed its size by that.
 #define SEND_SMALL (96u << 10)
 // A socket with this much room is left to the kernel, which usually stops at 4 MiB to send and 6
-// MiB to receive. Few sockets fill both, and half of the share remains for others.
+// MiB to receive. Few sockets fill both, and much of the share remains for others.
 #define PLENTY (2u << 20)
 // A listener that this process has not set usually has more.
 #define LISTENER_USUAL (64u << 10)
@@ -25,7 +25,7 @@ static const struct {
     unsigned of_the_limit; // the share is the memory limit divided by this
     unsigned of_the_share; // the first sockets get the share divided by this
     unsigned to_receive;   // the receive buffer gets a socket's room divided by this
-} sides[SOCKETS_SIDES] = {[SOCKETS_CLIENTS] = {4, 256, 4}, [SOCKETS_ORIGINS] = {8, 16, 2}};
+} sides[SOCKETS_SIDES] = {[SOCKETS_CLIENTS] = {4, 256, 4}, [SOCKETS_ORIGINS] = {8, 32, 2}};
 
 static atomic_ulong limit;
 static atomic_ulong taken[SOCKETS_SIDES];
@@ -45,13 +45,29 @@ static uint64_t share_of(enum socket_side side)
     return atomic_load(&limit) / sides[side].of_the_limit;
 }
 
-// Returns the room for the next socket where others have `used`. The sockets in the first half of
-// the share get the most, those in the third quarter get a quarter of that, and the others LEAST.
+// The sockets in the first half of the share get the most, those in the third quarter get a quarter
+// of that, and the others LEAST.
+static uint64_t client_part(uint64_t share, uint64_t first, uint64_t used)
+{
+    return used < share / 2 ? first : used < share / 4 * 3 ? first / 4 : LEAST;
+}
+
+// A connection to a distant origin receives at most one buffer in each round trip. So the room
+// falls with the square of what is left of the share: a few connections have much, and hundreds
+// still have more than LEAST.
+static uint64_t origin_part(uint64_t share, uint64_t first, uint64_t used)
+{
+    uint64_t left_kib = (share - min_u64(used, share)) >> 10, share_kib = share >> 10;
+    return left_kib * left_kib / share_kib * (first >> 10) / share_kib << 10;
+}
+
+// Returns the room for the next socket where others have `used`.
 static uint64_t part(enum socket_side side, uint64_t share, uint64_t used)
 {
-    uint64_t first = min_u64(share / sides[side].of_the_share, PLENTY);
-    uint64_t bytes = used < share / 2 ? first : used < share / 4 * 3 ? first / 4 : LEAST;
-    return max_u64(bytes, LEAST);
+    uint64_t first = share / sides[side].of_the_share;
+    uint64_t bytes = side == SOCKETS_CLIENTS ? client_part(share, min_u64(first, PLENTY), used)
+                                             : origin_part(share, first, used);
+    return max_u64(min_u64(bytes, PLENTY), LEAST);
 }
 
 static uint64_t to_receive(enum socket_side side, uint64_t room)
