@@ -506,6 +506,15 @@ static bool has_https_origin(const struct config *c)
     return found;
 }
 
+// Whether the text ends in ":PORT". libcurl would take port 1080 for a proxy without one.
+static bool names_port(const char *host)
+{
+    const char *colon = strrchr(host, ':');
+    uint64_t port;
+    return colon != NULL && span_to_u64(span_from_cstr(colon + 1), &port) && port > 0 &&
+           port <= UINT16_MAX;
+}
+
 // No message has the value, because a user may have written a password into it.
 static void finish_proxy(struct loader *l)
 {
@@ -525,7 +534,7 @@ static void finish_proxy(struct loader *l)
         config_loader_error(l, where,
                             "origin.proxy: user and password belong into the file of "
                             "origin.proxy_auth_file");
-    } else if (!is_http || host.len == 0 || strcspn(host.ptr, "/?# ,") < host.len) {
+    } else if (!is_http || !names_port(host.ptr) || strcspn(host.ptr, "/?# ,") < host.len) {
         config_loader_error(l, where, "origin.proxy is no http://HOST:PORT");
     } else if (!has_https_origin(c)) {
         config_loader_error(l, where,

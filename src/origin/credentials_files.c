@@ -84,7 +84,7 @@ enum err origin_proxy_url(const char *proxy, const char *auth_file, char **ret_u
     }
     check(strncmp(proxy, scheme, sizeof(scheme) - 1) == 0);
     buf_init(&file, CREDENTIALS_FILE_MAX);
-    buf_init(&url, 3 * CREDENTIALS_FILE_MAX);
+    buf_init(&url, 3 * CREDENTIALS_FILE_MAX + strlen(proxy)); // an encoded byte has three
     buf_append_cstr(&url, scheme);
     if (credentials_text_is_set(auth_file)) {
         err = read_key_file(auth_file, &file, &password, ret_why);

@@ -463,9 +463,9 @@ static void rules_apply(struct command_reload *reload, struct fresh *fresh)
 static void wait_for_workers(struct command_reload *reload)
 {
     struct timespec until;
-    check(clock_gettime(CLOCK_REALTIME, &until) == 0);
+    check(clock_gettime(CLOCK_MONOTONIC, &until) == 0);
     until.tv_sec += WORKERS_WAIT_S;
-    while (sem_timedwait(&reload->told, &until) != 0 && errno == EINTR) {
+    while (sem_clockwait(&reload->told, CLOCK_MONOTONIC, &until) != 0 && errno == EINTR) {
     }
 }
 

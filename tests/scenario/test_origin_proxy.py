@@ -208,6 +208,9 @@ REFUSED = {
     "http://user:canary-9@proxy:3128": "belong into the file of origin.proxy_auth_file",
     "socks5://proxy:1080": "origin.proxy is no http://HOST:PORT",
     "http://": "origin.proxy is no http://HOST:PORT",
+    "http://proxy": "origin.proxy is no http://HOST:PORT",
+    "http://proxy:": "origin.proxy is no http://HOST:PORT",
+    "http://proxy:99999": "origin.proxy is no http://HOST:PORT",
     "http://proxy:3128/path": "origin.proxy is no http://HOST:PORT",
 }
 
