@@ -66,7 +66,8 @@ struct http_limits {
     unsigned max_connections; // of all workers together; above it: 503 and close
     // per IPv4 address or IPv6 /64; above it: 503 and close; 0: no limit
     unsigned max_connections_per_source;
-    unsigned max_inflight;   // exchanges; above it: 503 SlowDown, the connection stays
+    unsigned max_inflight;           // exchanges; above it: 503 SlowDown, the connection stays
+    unsigned max_inflight_in_memory; // exchanges that fit into memory; above it likewise
     uint64_t max_held_bytes; // memory for long heads and TLS; above it: 503 or a close; 0: no limit
     uint64_t header_timeout_ms; // for a whole head, from its first byte (or from accept)
     uint64_t idle_timeout_ms;   // silence between requests
@@ -95,6 +96,8 @@ struct http_server;
 enum err http_server_new(struct loop *loop, const struct http_options *options,
                          struct http_server **ret_server, struct buf *ret_why) MUST_USE;
 void http_server_start(struct http_server *server);
+// Returns the limits in force. Any thread.
+struct http_limits http_server_limits(const struct http_server *server);
 // Changes the limits. A connection applies the new ones from its next wait on. Any thread.
 void http_server_set_limits(struct http_server *server, const struct http_limits *limits);
 // Returns the real addresses ("127.0.0.1:43121", "unix:/path", "tls:...") in order; NULL past the

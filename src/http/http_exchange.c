@@ -144,8 +144,9 @@ void http_exchange_accept_head(struct http_connection *c)
         refuse(c, ERR_OVERLOAD, false);
         return;
     }
-    if (!http_quota_request_enter(c->hw->quota)) {
-        stats_add(COUNTER_http_shed_inflight, 1);
+    enum counter why;
+    if (!http_quota_request_enter(c->hw->quota, &why)) {
+        stats_add(why, 1);
         refuse(c, ERR_OVERLOAD, false);
         return;
     }

@@ -185,7 +185,7 @@ void http_share_note_reply(struct http_turn *turn, uint64_t body_bytes, uint64_t
 // Limits on what all clients of a server may use, and what they use now. Any thread.
 struct http_quota {
     // The current values of struct http_limits.
-    atomic_uint max_connections, max_connections_per_source, max_inflight;
+    atomic_uint max_connections, max_connections_per_source, max_inflight, max_inflight_in_memory;
     _Atomic uint64_t max_held_bytes, header_timeout_ms, idle_timeout_ms, min_rate_bytes;
     uint64_t source_seed;
     atomic_uint *sources; // number of connections of each source, by hash of the source
@@ -197,6 +197,7 @@ struct http_quota {
 void http_quota_init(struct http_quota *quota, const struct http_limits *limits);
 void http_quota_done(struct http_quota *quota);
 void http_quota_set(struct http_quota *quota, const struct http_limits *limits);
+struct http_limits http_quota_limits(const struct http_quota *quota);
 // The parts of limits that a connection holds as long as it lives.
 struct http_admission {
     unsigned source; // slot that counts its client, see http_quota.c; 0: none
@@ -209,8 +210,9 @@ bool http_quota_connection_enter(struct http_quota *quota, const struct sockaddr
                                  enum counter *ret_why);
 void http_quota_connection_leave(struct http_quota *quota, const struct http_admission *admission,
                                  uint64_t held);
-// Counts one more exchange. Returns false if limits.max_inflight are in flight already.
-bool http_quota_request_enter(struct http_quota *quota);
+// Counts one more exchange. Returns false if max_inflight are in flight already, or if their memory
+// is used up; *ret_why is the counter of such refusals.
+bool http_quota_request_enter(struct http_quota *quota, enum counter *ret_why);
 void http_quota_request_leave(struct http_quota *quota);
 // Counts `to` bytes of client memory instead of `from`. If `to` is more and above the limit,
 // returns false and leaves `from` counted. With `force` the limit does not apply.

@@ -31,9 +31,22 @@ void http_quota_set(struct http_quota *quota, const struct http_limits *limits)
     quota->max_held_bytes = limits->max_held_bytes;
     quota->max_connections_per_source = limits->max_connections_per_source;
     quota->max_inflight = limits->max_inflight;
+    quota->max_inflight_in_memory = limits->max_inflight_in_memory;
     quota->header_timeout_ms = limits->header_timeout_ms;
     quota->idle_timeout_ms = limits->idle_timeout_ms;
     quota->min_rate_bytes = limits->min_rate_bytes;
+}
+
+struct http_limits http_quota_limits(const struct http_quota *quota)
+{
+    return (struct http_limits){.max_connections = quota->max_connections,
+                                .max_held_bytes = quota->max_held_bytes,
+                                .max_connections_per_source = quota->max_connections_per_source,
+                                .max_inflight = quota->max_inflight,
+                                .max_inflight_in_memory = quota->max_inflight_in_memory,
+                                .header_timeout_ms = quota->header_timeout_ms,
+                                .idle_timeout_ms = quota->idle_timeout_ms,
+                                .min_rate_bytes = quota->min_rate_bytes};
 }
 
 static unsigned add(atomic_uint *count, unsigned n)
@@ -51,20 +64,25 @@ static void leave(atomic_uint *count)
 
 // Returns true if the memory of requests has reached its limit. This is the memory of clients
 // without the memory for TLS and incoming heads. Each of the two may reach max_held_bytes. So a few
-// requests with long heads use no more memory than max_inflight usual ones.
-static bool requests_fill_their_share(const struct http_quota *quota)
+// requests with long heads use no more memory than max_inflight_in_memory usual ones.
+static bool requests_fill_their_share(const struct http_quota *quota, unsigned inflight)
 {
+    if (inflight >= quota->max_inflight_in_memory) {
+        return true;
+    }
     uint64_t max = quota->max_held_bytes;
     uint64_t all = chunk_budget_kind_bytes(BUDGET_CLIENTS);
     uint64_t held = atomic_load_explicit(&quota->held_bytes, memory_order_relaxed);
-    return max != 0 && all >= held && all - held >= max;
+    return inflight > 0 && max != 0 && all >= held && all - held >= max;
 }
 
-bool http_quota_request_enter(struct http_quota *quota)
+bool http_quota_request_enter(struct http_quota *quota, enum counter *ret_why)
 {
     unsigned before = add(&quota->inflight_count, 1);
-    if (before >= quota->max_inflight || (before > 0 && requests_fill_their_share(quota))) {
+    bool is_allowed = before < quota->max_inflight;
+    if (!is_allowed || requests_fill_their_share(quota, before)) {
         leave(&quota->inflight_count);
+        *ret_why = is_allowed ? COUNTER_http_shed_memory : COUNTER_http_shed_inflight;
         return false;
     }
     stats_add(COUNTER_http_inflight, 1);
@@ -109,9 +127,9 @@ bool http_quota_is_scarce(const struct http_quota *quota)
 {
     uint64_t connections = atomic_load_explicit(&quota->connection_count, memory_order_relaxed);
     uint64_t inflight = atomic_load_explicit(&quota->inflight_count, memory_order_relaxed);
+    uint64_t inflight_max = min_u64(quota->max_inflight, quota->max_inflight_in_memory);
     return connections * 4 >= (uint64_t)quota->max_connections * 3 ||
-           inflight * 4 >= (uint64_t)quota->max_inflight * 3 ||
-           socket_room_is_scarce(SOCKETS_CLIENTS);
+           inflight * 4 >= inflight_max * 3 || socket_room_is_scarce(SOCKETS_CLIENTS);
 }
 
 // --- Connections ---------------------------------------------------------------------------------

@@ -55,6 +55,11 @@ void http_server_set_limits(struct http_server *server, const struct http_limits
     http_quota_set(&server->quota, limits);
 }
 
+struct http_limits http_server_limits(const struct http_server *server)
+{
+    return http_quota_limits(&server->quota);
+}
+
 unsigned http_server_connections(const struct http_server *server)
 {
     return atomic_load_explicit(&server->quota.connection_count, memory_order_relaxed);

@@ -6,12 +6,13 @@
 // who ask see it, and it does not flap.
 #include "server/command_conditions.h"
 
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
+#include "base/chunk.h"
 #include "base/clock.h"
+#include "base/human.h"
 #include "http/http.h"
+#include "server/command_limits.h"
 #include "stats/stats.h"
 
 #define HEARTBEAT_MAX_MS 5000u
@@ -118,37 +119,67 @@ static void look_at_origins(const struct command_origins *origins, struct condit
                SHORTLY_S);
 }
 
-// Names the limits that were reached since the start, so that the reader knows which one to raise.
-static void look_at_shed(struct conditions *conditions)
+// Returns how many clients were refused because of a limit of their connections or requests.
+// Appends each such limit, its value in force and its count.
+static uint64_t shed_text(const struct command_reload *reload, struct buf *out)
 {
-    static const struct {
+    char sockets[HUMAN_BYTES_MAX];
+    struct http_limits limits = http_server_limits(reload->http);
+    unsigned descriptors = reload->descriptors->clients_max;
+    const struct {
         const char *limit;
+        uint64_t value;
         enum counter counter;
-    } rows[] = {{"limits.max_connections", COUNTER_http_shed_connections},
-                {"limits.max_inflight", COUNTER_http_shed_inflight},
-                {"limits.max_connections_per_source", COUNTER_http_shed_source},
-                {"the memory limit for sockets", COUNTER_http_shed_sockets}};
-    char text[CONDITION_TEXT_MAX] = "";
-    uint64_t all = 0;
+    } rows[] = {{limits.max_connections < descriptors ? "limits.max_connections"
+                                                      : "the limit on open files, for connections",
+                 limits.max_connections, COUNTER_http_shed_connections},
+                {"limits.max_inflight", limits.max_inflight, COUNTER_http_shed_inflight},
+                {"limits.max_connections_per_source", limits.max_connections_per_source,
+                 COUNTER_http_shed_source}};
+    uint64_t all = stats_value(COUNTER_http_shed_sockets);
+    if (all > 0) {
+        buf_printf(out, "; the memory limit for sockets (%s) %llu times",
+                   human_bytes((double)socket_room_bytes(SOCKETS_CLIENTS), sockets),
+                   (unsigned long long)all);
+    }
     for (unsigned i = 0; i < ARRAY_LEN(rows); i++) {
         uint64_t count = stats_value(rows[i].counter);
-        size_t len = strlen(text);
         all += count;
         if (count > 0) {
-            (void)snprintf(text + len, sizeof(text) - len, "%s %s %llu times", len > 0 ? "," : "",
-                           rows[i].limit, (unsigned long long)count);
+            buf_printf(out, "; %s (%llu) %llu times", rows[i].limit,
+                       (unsigned long long)rows[i].value, (unsigned long long)count);
         }
     }
-    if (conditions_rose(conditions, CONDITION_requests_shed, all, SHORTLY_S)) {
+    return all;
+}
+
+// Names the limits that were reached since the start, so that the reader knows which one to raise.
+static void look_at_shed(const struct command_reload *reload, struct conditions *conditions)
+{
+    char bytes[HUMAN_BYTES_MAX];
+    struct buf text;
+    buf_init(&text, CONDITION_TEXT_MAX);
+    if (conditions_rose(conditions, CONDITION_requests_shed, shed_text(reload, &text), SHORTLY_S)) {
         struct condition_row row = conditions_row(CONDITION_requests_shed);
         conditions_tell_more(conditions, CONDITION_requests_shed, row.remedy,
-                             "%s; since the start%s", row.text, text);
+                             "%s; since the start%s", row.text, buf_cstr(&text) + 1);
     } else {
         conditions_tell(conditions, CONDITION_requests_shed, false);
     }
+    buf_done(&text);
+    uint64_t short_of_memory = stats_value(COUNTER_http_shed_memory);
+    if (conditions_rose(conditions, CONDITION_memory, short_of_memory, SHORTLY_S)) {
+        struct condition_row row = conditions_row(CONDITION_memory);
+        conditions_tell_more(conditions, CONDITION_memory, row.remedy,
+                             "%s: limits.max_buffer (%s) was used up within the last minute, and "
+                             "clients were refused with SlowDown, %llu times since the start",
+                             row.text, human_bytes((double)chunk_budget_max_bytes(), bytes),
+                             (unsigned long long)short_of_memory);
+    } else {
+        conditions_tell(conditions, CONDITION_memory, false);
+    }
     tell_count(conditions, CONDITION_origin_throttled, stats_value(COUNTER_http_throttled),
                SHORTLY_S);
-    tell_count(conditions, CONDITION_memory, stats_value(COUNTER_http_shed_memory), SHORTLY_S);
 }
 
 static void look_at_certificate(struct conditions *conditions)
@@ -160,7 +191,6 @@ static void look_at_certificate(struct conditions *conditions)
 
 static void look_at_counts(struct conditions *conditions)
 {
-    look_at_shed(conditions);
     tell_count(conditions, CONDITION_disk_errors,
                stats_value(COUNTER_disk_errors_read) + stats_value(COUNTER_disk_errors_write),
                LATELY_S);
@@ -181,6 +211,7 @@ void command_conditions_look(void *ctx, struct conditions *conditions)
                     !command_conditions_moves(parts->loop, &age_ms));
     look_at_store(parts->store, conditions);
     look_at_origins(parts->origins, conditions);
+    look_at_shed(parts->reload, conditions);
     look_at_counts(conditions);
     look_at_certificate(conditions);
     conditions_tell(conditions, CONDITION_reload_refused, parts->reload->has_failed);

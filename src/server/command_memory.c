@@ -2,6 +2,7 @@
 // Divides limits.max_buffer, renders its metrics, and returns freed memory of the allocator to the
 // kernel.
 
+#include <limits.h>
 #include <malloc.h>
 
 #include "http/http.h"
@@ -26,10 +27,10 @@ uint64_t command_memory_clients_max(uint64_t max_buffer_bytes)
     return max_buffer_bytes / 8 * 3;
 }
 
-unsigned command_memory_inflight_max(unsigned wanted, uint64_t max_buffer_bytes)
+unsigned command_memory_inflight_max(uint64_t max_buffer_bytes)
 {
     uint64_t fit = command_memory_clients_max(max_buffer_bytes) / HTTP_EXCHANGE_BYTES;
-    return (unsigned)min_u64(wanted, fit);
+    return (unsigned)min_u64(fit, UINT_MAX);
 }
 
 // Returns the memory of freed requests to the kernel after a burst. Requests use small allocations,

@@ -23,8 +23,8 @@ void command_memory_begin(const struct config *config); // before any thread sta
 // Returns the share of the memory that requests may use. Long heads and TLS may use a second share
 // of the same size. Payload may use the rest, and the unused parts of both shares.
 uint64_t command_memory_clients_max(uint64_t max_buffer_bytes);
-// Returns how many concurrent requests fit into that share, at most `wanted`.
-unsigned command_memory_inflight_max(unsigned wanted, uint64_t max_buffer_bytes);
+// Returns how many concurrent requests fit into that share.
+unsigned command_memory_inflight_max(uint64_t max_buffer_bytes);
 // Returns freed memory to the kernel after a burst. Call it once a second. *high_bytes is its state
 // between calls, 0 initially.
 void command_memory_trim(uint64_t *high_bytes);

@@ -397,11 +397,14 @@ class Forebay:
                 total += value
         return total
 
-    def conditions(self):
-        """The names of the conditions that hold (src/control/conditions.def)."""
+    def condition_rows(self):
+        """The conditions that hold (src/control/conditions.def), by their names."""
         reply = self.admin("/api/v1/conditions")
         assert reply.status == 200, reply
-        return {row["name"] for row in json.loads(bytes(reply.body))["conditions"]}
+        return {row["name"]: row for row in json.loads(bytes(reply.body))["conditions"]}
+
+    def conditions(self):
+        return set(self.condition_rows())
 
     def wait_condition(self, name, holds=True):
         wait_for(

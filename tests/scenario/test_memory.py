@@ -266,8 +266,11 @@ def test_requests_that_wait_at_the_origin_are_counted(start, origin, engine, fig
             for i, client in enumerate(clients):
                 client.send(f"GET /bkt/waits/{i} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
             server.wait_metric(
-                "forebay_http_shed_total", lambda v: v == count - room, reason="inflight"
+                "forebay_http_shed_total", lambda v: v == count - room, reason="memory"
             )
+            rows = server.condition_rows()
+            words = f"limits.max_buffer ({POD // 4 // MIB}.0 MiB) was used up"
+            assert words in rows["memory"]["text"] and "requests-shed" not in rows
             server.wait_metric(
                 "forebay_buffer_bytes", lambda v: v == room * REQUEST_BYTES, kind="clients"
             )

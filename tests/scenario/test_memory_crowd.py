@@ -299,7 +299,7 @@ def test_requests_with_long_targets_stay_within_the_share_of_clients(
         server.wait_metric(
             "forebay_http_shed_total",
             lambda v: v + server.metric("forebay_http_requests_inflight") == count,
-            reason="inflight",
+            reason="memory",
         )
     assert watch.error is None
     replies = [connection.read_reply("GET") for connection in connections]

@@ -260,6 +260,8 @@ def test_limits_jobs_and_reloads_are_conditions(start, origin):
         with server.connection() as other, contextlib.suppress(ConnectionError):
             other.send(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
             server.wait_condition("requests-shed")
+            text = server.condition_rows()["requests-shed"]["text"]
+            assert "limits.max_connections (1) 1 times" in text, text
     server.advance(60)
     assert said(server, "warm", "s3://bkt/a", "--wait", code=4)
     assert [state for state, *_ in doctor(server)["server"]] == ["yellow"]

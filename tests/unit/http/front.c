@@ -394,6 +394,8 @@ struct front *front_new(struct http_options options, unsigned workers)
     }
     options.limits.max_connections = (unsigned)or_default(options.limits.max_connections, 1000);
     options.limits.max_inflight = (unsigned)or_default(options.limits.max_inflight, 1000);
+    options.limits.max_inflight_in_memory =
+        (unsigned)or_default(options.limits.max_inflight_in_memory, 1000);
     options.limits.header_timeout_ms = or_default(options.limits.header_timeout_ms, 60000);
     options.limits.idle_timeout_ms = or_default(options.limits.idle_timeout_ms, 60000);
     options.unix_mode = (unsigned)or_default(options.unix_mode, 0600);

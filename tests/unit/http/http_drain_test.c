@@ -176,6 +176,7 @@ Test(http_drain, drained_before_it_has_started)
                                    .listen_count = 1,
                                    .limits.max_connections = 10,
                                    .limits.max_inflight = 10,
+                                   .limits.max_inflight_in_memory = 10,
                                    .limits.header_timeout_ms = 60000,
                                    .limits.idle_timeout_ms = 60000,
                                    .handler = {NULL, say_hello, say_nothing}};

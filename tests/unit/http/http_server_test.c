@@ -230,10 +230,10 @@ Test(http_server, memory_limit)
     front_free(f);
 }
 
-// max_inflight at its limit and one above: 503, the connection is kept.
-Test(http_server, inflight_limit)
+// Two requests are in flight, and one more gets 503, which `why` counts. Its connection is kept.
+static void refuses_the_third_request(const struct http_limits *limits, enum counter why)
 {
-    struct front *f = front_new((struct http_options){.limits.max_inflight = 2}, 2);
+    struct front *f = front_new((struct http_options){.limits = *limits}, 2);
     int held[2];
     for (unsigned i = 0; i < 2; i++) {
         held[i] = client_connect(f->address);
@@ -245,7 +245,7 @@ Test(http_server, inflight_limit)
     client_send_text(fd, NEXT);
     cr_assert(client_read(fd, false, &reply) && reply.status == 503 && !reply.close);
     client_reply_done(&reply);
-    cr_assert(front_counted(f, COUNTER_http_shed_inflight) == 1 && f->requests == 2);
+    cr_assert(front_counted(f, why) == 1 && f->requests == 2);
     client_reset(held[0]);
     wait_for(f->gone >= 1);
     assert_small(fd);
@@ -253,6 +253,17 @@ Test(http_server, inflight_limit)
     client_reset(held[1]);
     wait_for(f->gone >= 2);
     front_free(f);
+}
+
+Test(http_server, request_above_max_inflight_is_refused)
+{
+    refuses_the_third_request(&(struct http_limits){.max_inflight = 2}, COUNTER_http_shed_inflight);
+}
+
+Test(http_server, request_without_memory_counts_as_refused_for_memory)
+{
+    refuses_the_third_request(&(struct http_limits){.max_inflight_in_memory = 2},
+                              COUNTER_http_shed_memory);
 }
 
 // Drain: idle connections close, the listener is removed, and requests in flight end whole and then

@@ -449,6 +449,7 @@ void schedule_open(void)
         .listen_count = 2,
         .limits.max_connections = 1000,
         .limits.max_inflight = 1000,
+        .limits.max_inflight_in_memory = 1000,
         .limits.header_timeout_ms = 60000,
         .limits.idle_timeout_ms = 100000,
         .limits.min_rate_bytes = 1000,
