@@ -120,11 +120,13 @@ static void on_explained(void *ctx, const struct proxy_object *o)
     store_summarize(q->control->store, &summary);
     struct proxy_verdict verdict = proxy_verdict(o, &summary);
     json_t *json = json_pack(
-        "{s:o, s:o, s:o, s:o, s:o, s:b, s:o, s:s, s:I, s:I, s:o, s:b, s:b, s:b, s:b, s:i, s:I, "
+        "{s:o, s:o, s:o, s:o, s:o, s:b, s:b, s:b, s:o, s:s, s:I, s:I, s:o, s:b, s:b, s:b, s:b, "
+        "s:i, s:I, "
         "s:I, s:I, s:o, s:o, s:{s:s, s:s, s:s}}",
         "uri", uri_json(o->bucket, o->key), "origin", control_text(span_from_cstr(o->origin)),
         "oddities", oddities_json(o), "origin_bucket", control_text(o->origin_bucket), "rule",
-        rule_json(o->rule), "known", o->copy != PROXY_COPY_NONE, "etag",
+        rule_json(o->rule), "known", o->copy != PROXY_COPY_NONE, "realms", o->has_realms, "answers",
+        o->has_answers, "etag",
         o->etag[0] != '\0' ? control_text(span_from_cstr(o->etag)) : json_null(), "checksums",
         o->checksums, "size", (json_int_t)o->size_bytes, "block_size",
         (json_int_t)o->block_size_bytes, "age_s", seconds_json(o->age_ms), "fresh",
@@ -181,7 +183,7 @@ static void on_listed(void *ctx, const struct proxy_listing *listing)
         char why[256];
         (void)snprintf(why, sizeof(why), "the origin cannot list it: %s",
                        error_row(listing->err)->text);
-        admin_call_refuse(&q->call, 502, why);
+        admin_call_refuse(&q->call, listing->err == ERR_NO_SUCH_BUCKET ? 404 : 502, why);
         free(q);
         return;
     }
@@ -191,9 +193,8 @@ static void on_listed(void *ctx, const struct proxy_listing *listing)
         json_t *row = json_pack(
             "{s:o, s:b, s:I, s:b, s:b, s:b, s:I, s:I, s:I, s:b, s:b, s:o}", "key",
             control_text(o->key), "coded", !control_is_text(o->key), "size",
-            (json_int_t)o->size_bytes, "known", o->copy != PROXY_COPY_NONE, "realms",
-            listing->has_realms, "answers", listing->has_answers, "cached_bytes",
-            (json_int_t)o->cached_bytes, "blocks",
+            (json_int_t)o->size_bytes, "known", o->copy != PROXY_COPY_NONE, "realms", o->has_realms,
+            "answers", o->has_answers, "cached_bytes", (json_int_t)o->cached_bytes, "blocks",
             (json_int_t)(o->copy != PROXY_COPY_NONE ? o->block_count : 0), "cached_blocks",
             (json_int_t)o->cached_blocks, "fresh", proxy_object_is_fresh(o), "changed",
             o->is_changed, "age_s", seconds_json(o->age_ms));
@@ -233,8 +234,8 @@ struct evict_one {
     struct evict_all *all;
     struct s3_uri uri;
     char *decoded; // the decoded key, if the item was percent-coded
-    uint64_t cached_bytes, cached_blocks;
-    bool is_known;
+    uint64_t cached_bytes;
+    bool was_cached;
     enum err err;
 };
 
@@ -261,7 +262,7 @@ static void evict_answer(struct evict_all *all)
         const struct evict_one *one = &all->items[i];
         json_t *row = json_pack(
             "{s:o, s:b, s:b, s:I, s:o}", "uri", uri_json(one->uri.bucket, one->uri.key), "ok",
-            one->err == ERR_OK, "known", one->is_known, "cached_bytes",
+            one->err == ERR_OK, "known", one->was_cached, "cached_bytes",
             (json_int_t)one->cached_bytes, "why",
             one->err == ERR_OK ? json_null()
                                : json_string("the cache directory does not take the change"));
@@ -275,11 +276,12 @@ static void evict_answer(struct evict_all *all)
 
 static void evict_next(struct evict_all *all);
 
-static void on_evicted(void *ctx, enum err err)
+static void on_evicted(void *ctx, enum err err, bool was_cached)
 {
     struct evict_one *one = ctx;
     struct evict_all *all = one->all;
     one->err = err;
+    one->was_cached = was_cached;
     evict_next(all);
     if (atomic_fetch_sub(&all->left, 1) == 1) {
         evict_answer(all);
@@ -289,7 +291,6 @@ static void on_evicted(void *ctx, enum err err)
 static void on_evict_looked(void *ctx, const struct proxy_object *object)
 {
     struct evict_one *one = ctx;
-    one->is_known = object->copy != PROXY_COPY_NONE;
     one->cached_bytes = object->cached_bytes;
     proxy_evict(one->all->proxy, one->uri.bucket, one->uri.key, on_evicted, one);
 }

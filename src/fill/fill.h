@@ -249,6 +249,8 @@ struct key_write {
     // were sent after they asked.
     bool is_doubt;
     enum err err;
+    // From on_ready on: the write dropped a kept answer, or a version that was being decided.
+    bool had_version;
     bool has_moved; // private: the key was moved to the current epoch of its bucket
     bool is_listed; // private: open_keys holds the key open, not its home
 };

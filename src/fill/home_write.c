@@ -255,6 +255,7 @@ void home_on_write_begin(struct fill_worker *fw, struct write_message *m)
     check(!list_node_linked(&m->write->node) && m->write->at == m->base.from);
     h->open_writes++;
     h->doubts += m->write->is_doubt;
+    m->write->had_version |= home_kept(h) != NULL || h->state != HOME_NONE;
     home_invalidate(h);
     list_push_back(&h->starting, &m->write->node);
     home_settle(h);

@@ -89,7 +89,7 @@ void invalidate_begin(struct fill_worker *fw, struct key_write *kw)
     list_node_init(&kw->node);
     kw->at = fw;
     kw->err = ERR_OK;
-    kw->has_moved = false;
+    kw->had_version = kw->has_moved = false;
     uint64_t epoch = store_epoch_hold(fw->store, key_place(key), key->bucket);
     (void)write_moves(kw, epoch + epoch_as_spelt(fw->store, key->origin, key->bucket));
     write_send_begin(kw);
@@ -107,7 +107,7 @@ static void listed_init(struct fill_worker *fw, struct key_write *kw)
     list_node_init(&kw->node);
     kw->at = fw;
     kw->err = ERR_OK;
-    kw->has_moved = false;
+    kw->had_version = kw->has_moved = false;
     kw->is_listed = true;
 }
 

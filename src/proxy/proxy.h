@@ -162,6 +162,8 @@ struct proxy_object {
     // checksums asks the origin).
     const char *checksums;
     uint64_t block_count, cached_blocks, cached_bytes;
+    bool has_realms;  // clients with a realm of their own may have other copies cached
+    bool has_answers; // the cache keeps answers to HEAD without bytes, of this or other objects
     enum origin_forbids forbids;   // why the origin's last answer is not stored; NOTHING: unknown
     bool is_wanted;                // if the uncached bytes were read now, they would be kept
     uint64_t first_byte, end_byte; // the range that the caller asked about
@@ -236,9 +238,6 @@ struct proxy_listing {
     const struct proxy_object *objects;
     unsigned count;
     struct span next; // pass it as `after` to get the next page; empty: this is the last
-    bool has_realms;  // clients with a realm of their own may have other objects cached
-    // the cache keeps answers to HEAD of objects without cached bytes, of these or other objects
-    bool has_answers;
 };
 void proxy_list(struct proxy *proxy, struct span bucket, struct span prefix, struct span after,
                 unsigned max, void (*done)(void *ctx, const struct proxy_listing *listing),
@@ -246,9 +245,10 @@ void proxy_list(struct proxy *proxy, struct span bucket, struct span prefix, str
 
 // Evicts the object, or the whole bucket if the key is empty. Requests that begin after done() do
 // not read the bytes that were cached. ERR_NOT_RECORDED: the eviction could not be written to the
-// cache directory, so a later process may find the bytes again.
+// cache directory, so a later process may find the bytes again. `was_cached`: the cache had bytes
+// or a kept answer of the object, in any realm. It is false for a bucket, which is not searched.
 void proxy_evict(struct proxy *proxy, struct span bucket, struct span key,
-                 void (*done)(void *ctx, enum err err), void *ctx);
+                 void (*done)(void *ctx, enum err err, bool was_cached), void *ctx);
 
 // Rules by command: each pins an object or a prefix until a given time, and outlasts restarts.
 // Bytes that are already cached are pinned soon: when they are read, or when a low-priority review

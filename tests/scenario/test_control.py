@@ -168,6 +168,8 @@ SHAPES = {
             "oddities": [{"word": str, "text": str}],
             "origin_bucket": str,
             "known": bool,
+            "realms": bool,
+            "answers": bool,
             "etag": (str, type(None)),
             "checksums": str,
             "size": int,
@@ -266,9 +268,11 @@ SHAPES = {
             "objects": int,
             "bytes": int,
             "failed": int,
+            "empty": int,
             "buckets": int,
             "dry_run": bool,
         },
+        "warning": {"type": str, "reason": str},
     },
     "warm": {
         "item": None,
@@ -738,7 +742,7 @@ def test_names_send_no_control_characters_to_a_terminal(start, origin):
         (("evict", "s3://bkt/o/", "--dry-run"), 0),
         (("warm", f"s3://bkt/{odd}x", "--wait"), 4),
         (("jobs",), 0),
-        (("evict", "s3://bkt/o/"), 0),
+        (("evict", "s3://bkt/o/", "-v"), 0),
     ):
         text = said(server, *words, code=code)
         assert f"s3://bkt/{shown}" in text and text.replace("\n", "").isprintable(), (words, text)
@@ -850,7 +854,6 @@ def test_evicted_objects_are_fetched_again(forebay, origin):
     gone = ask(forebay, "evict", "s3://bkt/a", "s3://bkt/p/")
     assert gone[-1]["objects"] == 3 and gone[-1]["bytes"] == 6 * MIB and not gone[-1]["dry_run"]
     assert fetched("a", "p/1", "p/2", "q/1") == ["a", "p/1", "p/2"]
-    assert ask(forebay, "evict", "s3://bkt/nothing")[-1]["objects"] == 0
     for key in ("q/", "q/x*"):  # names that end as prefixes do are objects here
         origin.put(key, 100)
         read(forebay, key)
@@ -859,6 +862,53 @@ def test_evicted_objects_are_fetched_again(forebay, origin):
     assert fetched("q/", "q/1", "q/x*") == ["q/", "q/1", "q/x*"]
     assert ask(forebay, "evict", "s3://bkt")[-1]["buckets"] == 1
     assert fetched("a", "p/1", "p/2", "q/1") == ["a", "p/1", "p/2", "q/1"]
+
+
+def test_evict_reports_names_of_which_nothing_was_cached(forebay, origin):
+    """A URI of which nothing was cached, such as a misspelt one, has a warning that says what the
+    origin knows of the name, and a non-zero exit code unless --allow-empty is given."""
+    for key in ("train/1", "train/2", "other/1"):
+        origin.put(key, 1000)
+    read(forebay, "train/1", "train/2")
+    for uri, hint in (
+        ("s3://bkt/trian/", "the origin lists nothing there: check its spelling"),
+        ("s3://bkt/other/", "nothing of s3://bkt/other/"),
+        ("s3://bkt/train", "the origin lists objects below it: end the name with /"),
+        ("s3://bkt/trian", "check its spelling"),
+    ):
+        for words in ((uri,), (uri, "--dry-run")):
+            text = said(forebay, "evict", *words, code=1)
+            assert hint in text and "--allow-empty accepts that" in text, (words, text)
+            assert "evicted" not in text and "would" not in text, (words, text)
+        lines = ask(forebay, "evict", uri, "--allow-empty")
+        assert [line["type"] for line in lines] == ["warning", "result"] and lines[-1]["empty"] == 1
+    assert "no such bucket" in said(forebay, "evict", "s3://bkkt", code=1)
+    lines = ask(forebay, "evict", "s3://bkt/trian/", "s3://bkt/train/", code=5)
+    assert lines[-1]["objects"] == 2 and lines[-1]["empty"] == 1
+    assert "nothing of s3://bkt was cached" in said(forebay, "evict", "s3://bkt", code=1)
+
+
+def test_evict_of_a_prefix_or_bucket_says_how_much_it_was(forebay, origin):
+    """A prefix and a bucket have one line with the evicted bytes. -v adds a line for each object of
+    a prefix. A bucket that the origin does not list is evicted too."""
+    for key in ("p/1", "p/2"):
+        origin.put(key, MIB)
+
+    def evicted(*words):
+        read(forebay, "p/1", "p/2")
+        lines = said(forebay, "evict", *words).splitlines()
+        return [line.split()[1:] for line in lines if line.startswith("evicted  ")]
+
+    assert evicted("s3://bkt/p/") == [["2.0", "MiB", "s3://bkt/p/"]]
+    assert evicted("s3://bkt/p/", "-v") == [
+        ["1.0", "MiB", "s3://bkt/p/1"],
+        ["1.0", "MiB", "s3://bkt/p/2"],
+        ["2.0", "MiB", "s3://bkt/p/"],
+    ]
+    assert evicted("s3://bkt") == [["2.0", "MiB", "s3://bkt"]]
+    read(forebay, "p/1", "p/2")
+    origin.down()
+    assert "how much of s3://bkt was cached is not known" in said(forebay, "evict", "s3://bkt")
 
 
 def test_evict_during_a_fetch(start, origin, engine):

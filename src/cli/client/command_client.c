@@ -141,6 +141,7 @@ static int ask(struct command_client *client, const char *method, const char *pa
         check(sigprocmask(SIG_SETMASK, &before, NULL) == 0);
     }
     free(text);
+    client->status = status;
     int code = EXIT_CODE_OK;
     json_t *json = err == ERR_OK ? json_loadb(answer.ptr, answer.len, 0, NULL) : NULL;
     if (err != ERR_OK) {
@@ -150,7 +151,9 @@ static int ask(struct command_client *client, const char *method, const char *pa
         code = EXIT_CODE_UNREACHABLE;
     } else if (status != 200) {
         const char *why = command_client_text(json, "reason");
-        if (why[0] != '\0') {
+        if (client->keeps_why) {
+            (void)snprintf(client->why, sizeof(client->why), "%s", why);
+        } else if (why[0] != '\0') {
             command_client_error(client, "%s", why);
         } else {
             command_client_error(client,

@@ -19,6 +19,9 @@ struct command_client {
     const char *token;
     bool waits;      // repeats a request while the server is too busy to accept it
     bool tells_wait; // reports a wait once
+    bool keeps_why;  // a refusal is not reported: its reason goes into `why`
+    char why[256];
+    unsigned status; // status of the last answer; 0: no server answered
 };
 
 // Prepares the client for the command `name`. On failure prints the reason and returns the exit

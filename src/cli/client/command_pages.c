@@ -21,7 +21,7 @@ static int get_page(struct command_client *client, const char *uri, const char *
     }
     int code = command_client_get(client, buf_cstr(&path), ret_page);
     buf_done(&path);
-    return code;
+    return client->status == COMMAND_PAGES_NO_BUCKET ? EXIT_CODE_ORIGIN : code;
 }
 
 int command_pages_walk(struct command_client *client, const char *uri, command_pages_fn *on_object,

@@ -6,6 +6,9 @@
 
 #include "cli/client/command_client.h"
 
+// The client's status after a walk if the origin has no such bucket.
+#define COMMAND_PAGES_NO_BUCKET 404u
+
 // Receives one object, which is borrowed. A result other than EXIT_CODE_OK ends the walk with that
 // code.
 typedef int command_pages_fn(void *ctx, const json_t *object);

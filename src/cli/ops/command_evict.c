@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // `forebay evict URI...`: removes objects, prefixes or buckets from the cache. For a prefix it
 // removes the cached objects that the origin lists below it. A bucket is removed as a whole, listed
-// or not.
+// or not. Its objects are counted first, because nobody can count them afterwards.
+//
+// If nothing of a URI was cached, its name is probably misspelt. The command then reports that and
+// fails, unless --allow-empty is given.
 #include "cli/client/command_pages.h"
 
 #include <stdio.h>
@@ -14,35 +17,75 @@
 #define BATCH_BYTES (128u << 10) // bytes of the names in one call
 #define URI_MAX_BYTES 4096u
 #define LINE_MAX_BYTES 32768u
-#define BYTES_UNKNOWN UINT64_MAX // of a whole bucket, which is not listed
+#define COUNTED_MAX 20000u // objects of a whole bucket that are counted before it is evicted
 
 struct evict {
     struct command_client client;
     const char *uri;
-    bool dry_run;
-    bool has_realms; // objects may be cached under realms, which the listing does not show
-    bool is_walk;    // the argument is a prefix: reports only objects that may be cached
-    json_t *batch;   // URIs of the next call
+    bool dry_run, allows_empty;
+    bool is_walk;  // the argument is a prefix: reports only objects that were cached
+    json_t *batch; // URIs of the next call
     size_t batch_bytes;
     struct buf path;
+    uint64_t listed; // objects of the prefix or bucket at hand that the origin lists
+    bool is_unsure;  // the listing does not show all that may be cached below the prefix or bucket
     uint64_t objects, bytes, failed, buckets;
+    uint64_t empty; // URIs of which nothing was cached
 };
 
-static void tell(struct evict *e, const char *uri, uint64_t bytes, bool ok, const char *why)
+// Warns that nothing of a URI was cached. `why` is what the origin says about the name.
+static void tell_empty(struct evict *e, const char *uri, const char *why)
 {
-    if (!e->client.is_json) {
-        struct buf line;
-        buf_init(&line, LINE_MAX_BYTES);
-        buf_printf(&line, "%s %10s  ",
-                   !ok          ? "FAILED "
-                   : e->dry_run ? "would  "
-                                : "evicted",
-                   bytes != BYTES_UNKNOWN ? command_bytes((double)bytes) : "all of");
-        command_screen_row_named(&line, command_client_visible(uri));
-        buf_done(&line);
+    e->empty++;
+    command_client_warn(&e->client, "nothing of %s %s cached%s%s", uri, e->dry_run ? "is" : "was",
+                        why, e->allows_empty ? "" : "; --allow-empty accepts that");
+}
+
+static int stop_walk(void *ctx, const json_t *object)
+{
+    (void)ctx, (void)object; // one object is enough
+    return EXIT_CODE_PARTLY;
+}
+
+// Warns that nothing of an object was cached. Says so if the name is that of a prefix.
+static void tell_empty_object(struct evict *e, const char *uri)
+{
+    struct buf prefix;
+    buf_init(&prefix, URI_MAX_BYTES + 1);
+    buf_printf(&prefix, "%s/", uri);
+    e->client.keeps_why = true;
+    bool is_prefix =
+        command_pages_walk(&e->client, buf_cstr(&prefix), stop_walk, NULL) == EXIT_CODE_PARTLY;
+    e->client.keeps_why = false;
+    tell_empty(e, uri,
+               is_prefix ? ", but the origin lists objects below it: end the name with / to mean "
+                           "those"
+                         : ": check its spelling");
+    buf_done(&prefix);
+}
+
+// Prints a line for people. `amount` is how much was cached.
+static void print_row(const struct evict *e, const char *uri, const char *amount, bool ok)
+{
+    struct buf line;
+    buf_init(&line, LINE_MAX_BYTES);
+    buf_printf(&line, "%s %10s  ", !ok ? "FAILED " : e->dry_run ? "would  " : "evicted", amount);
+    command_screen_row_named(&line, command_client_visible(uri));
+    buf_done(&line);
+}
+
+// Reports an object or a bucket. Objects below a prefix have lines for people only with -v or
+// --dry-run, and if they failed.
+static void tell(const struct evict *e, const char *uri, const char *amount, uint64_t bytes,
+                 const char *why)
+{
+    bool ok = why == NULL;
+    bool is_shown = !ok || !e->is_walk || e->dry_run || commands_common()->is_verbose;
+    if (!e->client.is_json && is_shown) {
+        print_row(e, uri, amount, ok);
     }
-    json_t *item = json_pack("{s:s, s:b, s:I}", "uri", uri, "ok", ok, "cached_bytes",
-                             (json_int_t)(bytes != BYTES_UNKNOWN ? bytes : 0));
+    json_t *item =
+        json_pack("{s:s, s:b, s:I}", "uri", uri, "ok", ok, "cached_bytes", (json_int_t)bytes);
     check(item != NULL);
     if (!ok) {
         (void)fprintf(stderr, "forebay evict: %s: %s\n", command_client_visible(uri),
@@ -50,6 +93,23 @@ static void tell(struct evict *e, const char *uri, uint64_t bytes, bool ok, cons
         check(json_object_set_new(item, "why", json_string(why)) == 0);
     }
     commands_line("item", item);
+}
+
+// Counts and reports an item of the server's answer.
+static void take_answer(struct evict *e, const json_t *row)
+{
+    const char *uri = command_client_text(row, "uri");
+    bool ok = command_client_bool(row, "ok"), known = command_client_bool(row, "known");
+    uint64_t bytes = command_client_u64(row, "cached_bytes");
+    e->failed += !ok;
+    e->objects += ok && known;
+    e->bytes += ok ? bytes : 0;
+    if (ok && !known && !e->is_walk) {
+        tell_empty_object(e, uri);
+    } else if (!ok || known) {
+        tell(e, uri, command_bytes((double)bytes), bytes,
+             ok ? NULL : command_client_text(row, "why"));
+    }
 }
 
 static int send_batch(struct evict *e)
@@ -64,15 +124,7 @@ static int send_batch(struct evict *e)
     int code = command_client_post(&e->client, "/api/v1/evict", body, &answer);
     const json_t *objects = json_object_get(answer, "objects");
     for (size_t i = 0; i < json_array_size(objects); i++) {
-        const json_t *row = json_array_get(objects, i);
-        bool ok = command_client_bool(row, "ok");
-        uint64_t bytes = command_client_u64(row, "cached_bytes");
-        e->failed += !ok;
-        e->objects += ok && command_client_bool(row, "known");
-        e->bytes += ok ? bytes : 0;
-        if (!ok || !e->is_walk || e->has_realms || command_client_bool(row, "known")) {
-            tell(e, command_client_text(row, "uri"), bytes, ok, command_client_text(row, "why"));
-        }
+        take_answer(e, json_array_get(objects, i));
     }
     json_decref(answer);
     return code;
@@ -90,11 +142,13 @@ static int on_object(void *ctx, const json_t *object)
 {
     struct evict *e = ctx;
     uint64_t bytes = command_client_u64(object, "cached_bytes");
-    e->has_realms = command_client_bool(object, "realms");
-    // True if the cache may hold the answer of a HEAD for this object. The listing says only that
-    // it holds some answers, not for which objects.
-    bool may_be_told = command_client_bool(object, "answers") && !e->dry_run;
-    if (!command_client_bool(object, "known") && !e->has_realms && !may_be_told) {
+    // The cache may hold copies for clients with a realm of their own, and answers of HEAD. The
+    // listing does not say of which objects.
+    bool realms = command_client_bool(object, "realms");
+    bool answers = command_client_bool(object, "answers");
+    e->listed++;
+    e->is_unsure |= realms || answers;
+    if (!command_client_bool(object, "known") && !realms && (!answers || e->dry_run)) {
         return EXIT_CODE_OK;
     }
     command_pages_uri(e->uri, command_client_text(object, "key"), &e->path);
@@ -105,7 +159,7 @@ static int on_object(void *ctx, const json_t *object)
     }
     e->objects++;
     e->bytes += bytes;
-    tell(e, buf_cstr(&e->path), bytes, true, "");
+    tell(e, buf_cstr(&e->path), command_bytes((double)bytes), bytes, NULL);
     return EXIT_CODE_OK;
 }
 
@@ -117,43 +171,99 @@ static int try_object(struct evict *e)
     buf_append_cstr(&e->path, "/api/v1/explain");
     command_client_parameter(&e->path, "uri", span_from_cstr(e->uri));
     int code = command_client_get(&e->client, buf_cstr(&e->path), &explanation);
-    if (code == EXIT_CODE_OK) {
-        uint64_t bytes = command_client_u64(explanation, "cached_bytes");
-        e->objects += command_client_bool(explanation, "known");
-        e->bytes += bytes;
-        tell(e, e->uri, bytes, true, "");
+    uint64_t bytes = command_client_u64(explanation, "cached_bytes");
+    bool known = command_client_bool(explanation, "known");
+    bool is_unsure =
+        command_client_bool(explanation, "realms") || command_client_bool(explanation, "answers");
+    e->objects += known;
+    e->bytes += bytes;
+    if (code == EXIT_CODE_OK && !known && !is_unsure) {
+        tell_empty_object(e, e->uri);
+    } else if (code == EXIT_CODE_OK) {
+        tell(e, e->uri, command_bytes((double)bytes), bytes, NULL);
     }
     json_decref(explanation);
     return code;
 }
 
-static int evict_bucket(struct evict *e)
-{
-    json_t *body = json_pack("{s:[s]}", "uris", e->uri), *answer = NULL;
-    check(body != NULL);
-    int code = command_client_post(&e->client, "/api/v1/evict", body, &answer);
-    const json_t *row = json_array_get(json_object_get(answer, "objects"), 0);
-    if (code == EXIT_CODE_OK) {
-        bool ok = command_client_bool(row, "ok");
-        e->failed += !ok;
-        e->buckets += ok;
-        tell(e, e->uri, BYTES_UNKNOWN, ok, command_client_text(row, "why"));
-    }
-    json_decref(answer);
-    return code;
-}
+// --- prefixes and buckets ------------------------------------------------------------------------
 
 static int evict_prefix(struct evict *e)
 {
-    int code = send_batch(e); // sends the URIs before this one
+    uint64_t objects = e->objects, bytes = e->bytes, failed = e->failed;
+    e->listed = 0;
+    e->is_unsure = false;
     e->is_walk = true;
-    if (code == EXIT_CODE_OK) {
-        code = command_pages_walk(&e->client, e->uri, on_object, e);
-    }
+    int code = command_pages_walk(&e->client, e->uri, on_object, e);
     if (code == EXIT_CODE_OK) {
         code = send_batch(e);
     }
     e->is_walk = false;
+    bool is_empty = e->objects == objects && e->failed == failed;
+    if (code == EXIT_CODE_OK && is_empty && !(e->dry_run && e->is_unsure)) {
+        tell_empty(e, e->uri,
+                   e->listed == 0 ? ", and the origin lists nothing there: check its spelling"
+                                  : "");
+    } else if (!e->client.is_json && !e->dry_run && !is_empty) {
+        print_row(e, e->uri, command_bytes((double)(e->bytes - bytes)), true);
+    }
+    return code;
+}
+
+static int count_object(void *ctx, const json_t *object)
+{
+    struct evict *e = ctx;
+    e->is_unsure |= command_client_bool(object, "realms") || command_client_bool(object, "answers");
+    e->objects += command_client_bool(object, "known");
+    e->bytes += command_client_u64(object, "cached_bytes");
+    return ++e->listed < COUNTED_MAX ? EXIT_CODE_OK : EXIT_CODE_PARTLY;
+}
+
+// Reports a bucket that was evicted. `counted` is the exit code of the walk that counted `bytes` in
+// `objects` objects.
+static void tell_bucket(struct evict *e, int counted, bool is_absent, uint64_t objects,
+                        uint64_t bytes)
+{
+    char amount[64];
+    bool is_whole = counted == EXIT_CODE_OK;
+    if (is_absent || (is_whole && objects == 0 && !e->is_unsure)) {
+        tell_empty(e, e->uri,
+                   is_absent ? ", and the origin has no such bucket: check its spelling" : "");
+        return;
+    }
+    (void)snprintf(amount, sizeof(amount), "%s%s", is_whole ? "" : "over ",
+                   command_bytes((double)bytes));
+    e->buckets++;
+    tell(e, e->uri, objects > 0 ? amount : "all of", bytes, NULL);
+    if (!is_whole && counted != EXIT_CODE_PARTLY) {
+        command_client_warn(&e->client, "how much of %s was cached is not known: %s", e->uri,
+                            e->client.why);
+    }
+}
+
+static int evict_bucket(struct evict *e)
+{
+    uint64_t objects = e->objects, bytes = e->bytes;
+    e->listed = 0;
+    e->is_unsure = false;
+    e->client.keeps_why = true;
+    int counted = command_pages_walk(&e->client, e->uri, count_object, e);
+    bool is_absent = e->client.status == COMMAND_PAGES_NO_BUCKET;
+    e->client.keeps_why = false;
+    if (counted == EXIT_CODE_UNREACHABLE) {
+        return counted;
+    }
+    json_t *body = json_pack("{s:[s]}", "uris", e->uri), *answer = NULL;
+    check(body != NULL);
+    int code = command_client_post(&e->client, "/api/v1/evict", body, &answer);
+    const json_t *row = json_array_get(json_object_get(answer, "objects"), 0);
+    if (command_client_bool(row, "ok")) {
+        tell_bucket(e, counted, is_absent, e->objects - objects, e->bytes - bytes);
+    } else if (code == EXIT_CODE_OK) {
+        e->failed++;
+        tell(e, e->uri, "all of", 0, command_client_text(row, "why"));
+    }
+    json_decref(answer);
     return code;
 }
 
@@ -165,33 +275,36 @@ static int evict_uri(struct evict *e, const char *text)
         return EXIT_CODE_USAGE;
     }
     command_client_warn_of_star(&e->client, text, &uri);
-    if (uri.key.len == 0 && !e->dry_run) {
-        return evict_bucket(e);
-    }
     if (uri.is_prefix) {
-        return evict_prefix(e);
+        int code = send_batch(e); // sends the URIs before this one
+        return code != EXIT_CODE_OK              ? code
+               : uri.key.len == 0 && !e->dry_run ? evict_bucket(e)
+                                                 : evict_prefix(e);
     }
     return e->dry_run ? try_object(e) : add(e, text, json_string(text));
 }
 
 static void print_total(const struct evict *e)
 {
-    const char *end = e->dry_run || e->objects + e->buckets == 0
-                          ? ""
-                          : ": their room on disk goes to what is stored next";
+    const char *end = e->dry_run ? "" : ": their room on disk goes to what is stored next";
+    if (e->empty > 0 && e->objects + e->buckets == 0) {
+        return; // a warning has said so
+    }
     if (e->buckets > 0 && e->objects == 0) {
         command_screen_print(2, "evicted %llu whole bucket%s%s\n", (unsigned long long)e->buckets,
                              e->buckets > 1 ? "s" : "", end);
         return;
     }
-    command_screen_print(2, "%s%llu objects, %s%s%s\n", e->dry_run ? "would evict " : "evicted ",
-                         (unsigned long long)e->objects, command_bytes((double)e->bytes),
+    command_screen_print(2, "%s%llu object%s, %s%s%s\n", e->dry_run ? "would evict " : "evicted ",
+                         (unsigned long long)e->objects, e->objects == 1 ? "" : "s",
+                         command_bytes((double)e->bytes),
                          e->buckets > 0 ? ", and whole buckets" : "", end);
 }
 
 int command_evict(int argc, char **argv)
 {
-    struct evict e = {.dry_run = commands_argument_take(&argc, argv, "--dry-run")};
+    struct evict e = {.dry_run = commands_argument_take(&argc, argv, "--dry-run"),
+                      .allows_empty = commands_argument_take(&argc, argv, "--allow-empty")};
     int code = command_client_open(&e.client, "evict");
     if (code != EXIT_CODE_OK) {
         return code;
@@ -204,7 +317,9 @@ int command_evict(int argc, char **argv)
     if (code == EXIT_CODE_OK) {
         code = send_batch(&e);
     }
-    if (code == EXIT_CODE_OK && e.failed > 0) {
+    if (code == EXIT_CODE_OK && e.empty == (uint64_t)argc && !e.allows_empty) {
+        code = EXIT_CODE_FAILED;
+    } else if (code == EXIT_CODE_OK && (e.failed > 0 || (e.empty > 0 && !e.allows_empty))) {
         code = EXIT_CODE_PARTLY;
     }
     if (!e.client.is_json && code != EXIT_CODE_USAGE) {
@@ -212,9 +327,9 @@ int command_evict(int argc, char **argv)
     }
     json_decref(e.batch);
     buf_done(&e.path);
-    return command_client_end(&e.client, code,
-                              json_pack("{s:I, s:I, s:I, s:I, s:b}", "objects",
-                                        (json_int_t)e.objects, "bytes", (json_int_t)e.bytes,
-                                        "failed", (json_int_t)e.failed, "buckets",
-                                        (json_int_t)e.buckets, "dry_run", e.dry_run));
+    return command_client_end(
+        &e.client, code,
+        json_pack("{s:I, s:I, s:I, s:I, s:I, s:b}", "objects", (json_int_t)e.objects, "bytes",
+                  (json_int_t)e.bytes, "failed", (json_int_t)e.failed, "empty", (json_int_t)e.empty,
+                  "buckets", (json_int_t)e.buckets, "dry_run", e.dry_run));
 }

@@ -19,10 +19,11 @@ struct eviction {
     struct list_node node; // in pw->evictions until all of its names have been started
     struct proxy *proxy;
     struct live *live;
-    void (*done)(void *ctx, enum err err);
+    void (*done)(void *ctx, enum err err, bool was_cached);
     void *ctx;
     struct span bucket, key;
     enum err err;
+    bool was_cached;
     struct access_keys *table; // the keys file with the realms (reference); NULL: there is none
     size_t realm;              // index of the next realm
     unsigned in_flight;
@@ -38,7 +39,7 @@ struct evicted_name {
 static void eviction_end(struct eviction *e, struct worker *w)
 {
     check(e->in_flight == 0 && !list_node_linked(&e->node));
-    e->done(e->ctx, e->err);
+    e->done(e->ctx, e->err, e->was_cached);
     access_keys_unref(e->table);
     live_unref(e->live);
     worker_free_later(w, free, e);
@@ -51,6 +52,7 @@ static void on_name_ready(struct key_write *kw)
     struct evicted_name *name = container_of(kw, struct evicted_name, kw);
     struct eviction *e = name->eviction;
     e->err = kw->err != ERR_OK ? ERR_NOT_RECORDED : e->err;
+    e->was_cached |= kw->had_version;
     invalidate_end(proxy_worker_of(worker_current())->fill, kw);
 }
 
@@ -70,6 +72,15 @@ static void on_name_ended(struct key_write *kw)
     worker_defer(pw->worker, &pw->evict_task);
 }
 
+static bool is_stored(struct proxy_worker *pw, const struct object_key *key)
+{
+    static _Thread_local struct store_view view;
+    store_lookup(pw->worker, pw->store, key->hash, 0, 1, fill_floor(pw->fill, key->hash), &view);
+    bool is_found = view.found;
+    store_view_done(&view);
+    return is_found;
+}
+
 // Starts the invalidation of the object's name in the next realm. The realms are the common one,
 // then those of the keys file. After the last one the eviction is removed from the list.
 static void name_start(struct proxy_worker *pw, struct eviction *e)
@@ -83,6 +94,7 @@ static void name_start(struct proxy_worker *pw, struct eviction *e)
     name->kw.key =
         inspect_key(e->proxy, e->live, e->realm == 0 ? e->proxy->realm : realms[e->realm - 1],
                     e->bucket, e->key);
+    e->was_cached |= is_stored(pw, name->kw.key);
     name->kw.on_ready = on_name_ready;
     name->kw.on_ended = on_name_ended;
     if (e->realm++ == count) {
@@ -163,7 +175,7 @@ static void on_evict(struct worker *to, struct message *message)
 }
 
 void proxy_evict(struct proxy *proxy, struct span bucket, struct span key,
-                 void (*done)(void *ctx, enum err err), void *ctx)
+                 void (*done)(void *ctx, enum err err, bool was_cached), void *ctx)
 {
     struct eviction *e = calloc(1, sizeof(*e) + bucket.len + key.len + 1);
     check(e != NULL && bucket.len > 0 && done != NULL);

@@ -100,6 +100,7 @@ void inspect_look_begin(struct proxy_worker *pw, struct inspect_look *look, bool
     static _Thread_local struct store_view view;
     struct proxy *proxy = pw->proxy;
     struct proxy_object *o = &look->object;
+    size_t realm_count = 0;
     check(look->key == NULL && look->live != NULL);
     check(o->bucket.len > 0 && o->first_byte <= o->end_byte);
     look->key = inspect_key(proxy, look->live, proxy->realm, o->bucket, o->key);
@@ -115,6 +116,11 @@ void inspect_look_begin(struct proxy_worker *pw, struct inspect_look *look, bool
     o->checksums = checksums_word((struct span){NULL, 0}, NULL);
     o->is_wanted = store_would_keep(pw->store, look->key->hash, 0, look->key->limits.group);
     o->forbids = fill_uncacheable(pw->fill, look->key->hash);
+    if (pw->known != NULL) {
+        (void)access_keys_realms(pw->known, &realm_count);
+    }
+    o->has_realms = realm_count > 0;
+    o->has_answers = chunk_budget_kind_bytes(BUDGET_ANSWERS) > 0;
     look->at = 0;
     store_lookup(pw->worker, pw->store, look->key->hash, 0, STORE_WINDOW_MAX,
                  fill_floor(pw->fill, look->key->hash), &view);

@@ -26,16 +26,8 @@ struct listing {
 static void listing_end(struct listing *l)
 {
     check(l->count == l->call.count && !l->is_looking);
-    size_t realm_count = 0;
-    if (l->pw->known != NULL) {
-        (void)access_keys_realms(l->pw->known, &realm_count);
-    }
-    struct proxy_listing answer = {.err = l->call.err,
-                                   .objects = l->objects,
-                                   .count = l->count,
-                                   .next = l->call.next,
-                                   .has_realms = realm_count > 0,
-                                   .has_answers = chunk_budget_kind_bytes(BUDGET_ANSWERS) > 0};
+    struct proxy_listing answer = {
+        .err = l->call.err, .objects = l->objects, .count = l->count, .next = l->call.next};
     l->done(l->ctx, &answer);
     list_call_release(&l->call);
     live_unref(l->live);
