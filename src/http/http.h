@@ -81,8 +81,7 @@ struct http_options {
     unsigned unix_mode;                     // file mode of the sockets of unix: listeners
     const struct http_inherited *inherited; // listeners used before those of `listen` (may be NULL)
     unsigned inherited_count;
-    const char *tls_cert_file,
-        *tls_key_file; // PEM files, reread on change (checked at most once a second)
+    const char *tls_cert_file, *tls_key_file; // PEM files
     struct http_limits limits;
     uint64_t min_rate_grace_ms;    // time over which min_rate_bytes is judged: 30 s
     uint64_t min_rate_patience_ms; // time for slow readers that hold no scarce resource: 10 min
@@ -107,10 +106,12 @@ const char *http_server_address(const struct http_server *server, unsigned i);
 // listener is a unix socket whose name this process removes at its end. Call it before
 // http_server_drain().
 int http_server_listener(const struct http_server *server, unsigned i, bool *ret_owns_name);
-// Returns the Unix time from which the certificate of tls: listeners expires soon: it has 14 days
-// left, or the last quarter of a shorter life. 0: there is none. Any thread.
-int64_t http_certificate_expires_soon_s(void);
-// Reads and checks other files for tls: listeners. *ret_certificate is NULL if no listener needs
+// Unix times between which the certificate of tls: listeners is valid; 0: there is none.
+struct http_certificate_life {
+    int64_t from_s, until_s;
+};
+struct http_certificate_life http_certificate_life(void); // any thread
+// Reads and checks files for tls: listeners. *ret_certificate is NULL if no listener needs
 // any. On ERR_INVALID ret_why gets one line and nothing has changed. May block, so do not call it
 // on a worker.
 struct http_certificate;

@@ -477,7 +477,7 @@ void http_tickets_attach(struct http_tickets *t, SSL_CTX *ctx);
 
 // --- http_tls.c ----------------------------------------------------------------------------------
 
-struct http_tls; // certificate and key, reread on change; belongs to worker 0 once started
+struct http_tls; // certificate and key; belongs to worker 0 once started
 enum err http_tls_new(const char *cert_file, const char *key_file, struct http_tls **ret_tls,
                       struct buf *ret_why) MUST_USE;
 void http_tls_free(struct http_tls *tls);
@@ -486,9 +486,8 @@ void http_tls_free(struct http_tls *tls);
 enum err http_tls_load(struct http_tls *tls, const char *cert_file, const char *key_file,
                        struct http_certificate **ret_certificate, struct buf *ret_why) MUST_USE;
 void http_tls_use(struct http_certificate *certificate, struct worker *accepting);
-// Returns the server side of a new handshake on fd, or NULL if memory is short. Lets a pool thread
-// check the files, at most once a second. Later connections use a changed certificate.
-SSL *http_tls_accept(struct http_tls *tls, struct worker *w, int fd);
+// Returns the server side of a new handshake on fd, or NULL if memory is short.
+SSL *http_tls_accept(struct http_tls *tls, int fd);
 // Returns 1 if done, -EAGAIN, -EPROTONOSUPPORT if the client speaks plain HTTP, or another negative
 // errno.
 int http_tls_handshake(SSL *ssl);

@@ -183,7 +183,7 @@ static void hand_over(struct listener *l, int fd, const struct sockaddr_storage 
     }
     SSL *ssl = NULL;
     if (l->is_tls) {
-        ssl = http_tls_accept(server->tls, server->workers[0].worker, fd);
+        ssl = http_tls_accept(server->tls, fd);
         if (ssl == NULL) {
             http_quota_connection_leave(&server->quota, &admission, held);
             shed(l, fd, COUNTER_http_shed_connections);

@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // TLS on accepted sockets: OpenSSL, non-blocking, TLS 1.2 and later, only ciphers with forward
 // secrecy and authentication. There is no renegotiation, so a read never has to write and a write
-// never has to read. The certificate is reread when its files change. An accepted connection starts
-// that check on a pool thread, at most once a second. Connections keep the certificate with which
-// they began.
-//
-// Other files (from a reload of the configuration) are loaded before worker 0 gets them, so a file
-// that does not load changes nothing.
+// never has to read. A reload of the configuration reads the files of the certificate again, before
+// worker 0 gets them, so a file that does not load changes nothing. Connections keep the
+// certificate with which they began.
 //
 // struct http_tls belongs to worker 0, which accepts; an SSL belongs to its connection's worker.
 // OpenSSL's error queue is per thread and shared with libcurl, so it is cleared before each call
@@ -17,7 +14,6 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -25,54 +21,22 @@
 #include "base/log.h"
 #include "http/http_private.h"
 
-#define LOOK_EVERY_US 1000000u
-#define EXPIRES_SOON_S (14 * 86400)
 #define TLS12_CIPHERS "ECDHE+AESGCM:ECDHE+CHACHA20" // all of TLS 1.3's are of this kind
 
-struct file_stamp {
-    int64_t s, ns;
-    uint64_t size, inode;
-};
-
-// See http_certificate_expires_soon_s().
-static _Atomic int64_t expires_soon_s;
+// See http_certificate_life().
+static _Atomic int64_t life_from_s, life_until_s;
 
 struct http_certificate {
     struct message message;
     struct http_tls *tls; // its user
-    char *cert_file, *key_file;
-    struct file_stamp cert_stamp, key_stamp;
+    char *cert_file;
     SSL_CTX *ctx;
 };
 
 struct http_tls {
     struct http_certificate *now;
-    struct http_certificate *next; // waits until the job, which reads the files of `now`, ends
     struct http_tickets *tickets;
-    uint64_t looked_us;
-    struct blocking_job job;
-    bool job_busy;
-    // Used only by the job while it runs.
-    SSL_CTX *job_ctx;
-    struct file_stamp job_cert, job_key;
-    char job_why[256];
 };
-
-static bool stamp_read(const char *path, struct file_stamp *ret_stamp)
-{
-    struct stat st;
-    if (stat(path, &st) != 0) {
-        return false;
-    }
-    *ret_stamp = (struct file_stamp){st.st_mtim.tv_sec, st.st_mtim.tv_nsec, (uint64_t)st.st_size,
-                                     (uint64_t)st.st_ino};
-    return true;
-}
-
-static bool stamp_equal(const struct file_stamp *a, const struct file_stamp *b)
-{
-    return a->s == b->s && a->ns == b->ns && a->size == b->size && a->inode == b->inode;
-}
 
 static int on_alpn(SSL *ssl, const unsigned char **out, unsigned char *out_len,
                    const unsigned char *in, unsigned in_len, void *arg)
@@ -142,38 +106,32 @@ static SSL_CTX *ctx_load(const char *cert_file, const char *key_file, struct htt
     return NULL;
 }
 
-// Notes when the certificate that is now in use is about to expire.
-static void note_expiry(const SSL_CTX *ctx)
+static void note_life(const SSL_CTX *ctx)
 {
     const X509 *certificate = SSL_CTX_get0_certificate(ctx);
     struct tm from, until;
     if (ASN1_TIME_to_tm(X509_get0_notBefore(certificate), &from) == 1 &&
         ASN1_TIME_to_tm(X509_get0_notAfter(certificate), &until) == 1) {
-        int64_t until_s = timegm(&until), quarter_s = (until_s - timegm(&from)) / 4;
-        atomic_store(&expires_soon_s,
-                     until_s - (quarter_s < EXPIRES_SOON_S ? quarter_s : EXPIRES_SOON_S));
+        atomic_store(&life_from_s, timegm(&from));
+        atomic_store(&life_until_s, timegm(&until));
     }
 }
 
-int64_t http_certificate_expires_soon_s(void)
+struct http_certificate_life http_certificate_life(void)
 {
-    return atomic_load(&expires_soon_s);
+    return (struct http_certificate_life){atomic_load(&life_from_s), atomic_load(&life_until_s)};
 }
 
 // Returns ERR_INVALID and one line in ret_why on failure. Blocks on the files.
 static enum err certificate_load(struct http_tls *tls, const char *cert_file, const char *key_file,
                                  struct http_certificate **ret_certificate, struct buf *ret_why)
 {
-    char why[sizeof(tls->job_why)];
+    char why[256];
     struct http_certificate *c = calloc(1, sizeof(*c));
     check(c != NULL);
     c->tls = tls;
     c->cert_file = strdup(cert_file);
-    c->key_file = strdup(key_file);
-    check(c->cert_file != NULL && c->key_file != NULL);
-    // Before loading, so that the next check detects a change in between.
-    (void)stamp_read(cert_file, &c->cert_stamp);
-    (void)stamp_read(key_file, &c->key_stamp);
+    check(c->cert_file != NULL);
     c->ctx = ctx_load(cert_file, key_file, tls->tickets, why, sizeof(why));
     if (c->ctx == NULL) {
         buf_append_cstr(ret_why, why);
@@ -189,7 +147,6 @@ void http_certificate_free(struct http_certificate *certificate)
     if (certificate != NULL) {
         SSL_CTX_free(certificate->ctx);
         free(certificate->cert_file);
-        free(certificate->key_file);
         free(certificate);
     }
 }
@@ -209,7 +166,7 @@ enum err http_tls_new(const char *cert_file, const char *key_file, struct http_t
         http_tls_free(tls);
         return err;
     }
-    note_expiry(tls->now->ctx);
+    note_life(tls->now->ctx);
     *ret_tls = tls;
     return ERR_OK;
 }
@@ -219,14 +176,12 @@ void http_tls_free(struct http_tls *tls)
     if (tls == NULL) {
         return;
     }
-    check(!tls->job_busy);
     http_certificate_free(tls->now);
-    http_certificate_free(tls->next);
     http_tickets_free(tls->tickets);
     free(tls);
 }
 
-// --- Other files ---------------------------------------------------------------------------------
+// --- Reloading ----------------------------------------------------------------------------------
 
 enum err http_tls_load(struct http_tls *tls, const char *cert_file, const char *key_file,
                        struct http_certificate **ret_certificate, struct buf *ret_why)
@@ -237,25 +192,15 @@ enum err http_tls_load(struct http_tls *tls, const char *cert_file, const char *
                : ERR_OK;
 }
 
-static void certificate_take(struct http_tls *tls)
-{
-    if (tls->next != NULL && !tls->job_busy) {
-        http_certificate_free(tls->now);
-        tls->now = tls->next;
-        tls->next = NULL;
-        note_expiry(tls->now->ctx);
-        log_info("tls_certificate_reloaded", "file=%s",
-                 log_quote(span_from_cstr(tls->now->cert_file)));
-    }
-}
-
 static void on_certificate(struct worker *to, struct message *message)
 {
     (void)to;
     struct http_certificate *c = container_of(message, struct http_certificate, message);
-    http_certificate_free(c->tls->next);
-    c->tls->next = c;
-    certificate_take(c->tls);
+    struct http_tls *tls = c->tls;
+    http_certificate_free(tls->now);
+    tls->now = c;
+    note_life(c->ctx);
+    log_info("tls_certificate_reloaded", "file=%s", log_quote(span_from_cstr(c->cert_file)));
 }
 
 void http_tls_use(struct http_certificate *certificate, struct worker *accepting)
@@ -264,59 +209,8 @@ void http_tls_use(struct http_certificate *certificate, struct worker *accepting
     mailbox_send_from_any_thread(accepting, &certificate->message);
 }
 
-// --- Reloading -----------------------------------------------------------------------------------
-
-static void reload_work(struct blocking_job *job)
+SSL *http_tls_accept(struct http_tls *tls, int fd)
 {
-    struct http_tls *tls = container_of(job, struct http_tls, job);
-    const struct http_certificate *now = tls->now;
-    if (!stamp_read(now->cert_file, &tls->job_cert) || !stamp_read(now->key_file, &tls->job_key) ||
-        (stamp_equal(&tls->job_cert, &now->cert_stamp) &&
-         stamp_equal(&tls->job_key, &now->key_stamp))) {
-        return;
-    }
-    tls->job_ctx =
-        ctx_load(now->cert_file, now->key_file, tls->tickets, tls->job_why, sizeof(tls->job_why));
-}
-
-static void reload_done(struct blocking_job *job)
-{
-    struct http_tls *tls = container_of(job, struct http_tls, job);
-    struct http_certificate *now = tls->now;
-    check(tls->job_busy);
-    tls->job_busy = false;
-    if (tls->job_ctx != NULL) {
-        SSL_CTX_free(now->ctx);
-        now->ctx = tls->job_ctx;
-        tls->job_ctx = NULL;
-        note_expiry(now->ctx);
-        now->cert_stamp = tls->job_cert;
-        now->key_stamp = tls->job_key;
-        log_info("tls_certificate_reloaded", "file=%s", log_quote(span_from_cstr(now->cert_file)));
-    } else if (tls->job_why[0] != '\0') {
-        // The pair may be half replaced: the old one continues to serve, and the next check tries
-        // again.
-        log_warn("tls_certificate_refused", "why=%s", log_quote(span_from_cstr(tls->job_why)));
-    }
-    certificate_take(tls);
-}
-
-static void look_at_files(struct http_tls *tls, struct worker *w)
-{
-    uint64_t now = worker_now_us(w);
-    if (tls->job_busy || now - tls->looked_us < LOOK_EVERY_US) {
-        return;
-    }
-    tls->looked_us = now;
-    tls->job_busy = true;
-    tls->job_why[0] = '\0';
-    tls->job = (struct blocking_job){.work = reload_work, .done = reload_done};
-    blocking_pool_run(w, &tls->job);
-}
-
-SSL *http_tls_accept(struct http_tls *tls, struct worker *w, int fd)
-{
-    look_at_files(tls, w);
     ERR_clear_error();
     SSL *ssl = SSL_new(tls->now->ctx);
     if (ssl == NULL || SSL_set_fd(ssl, fd) != 1) {

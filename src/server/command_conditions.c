@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/human.h"
 #include "http/http.h"
+#include "server/command_certificate.h"
 #include "server/command_limits.h"
 #include "stats/stats.h"
 
@@ -182,13 +183,6 @@ static void look_at_shed(const struct command_reload *reload, struct conditions 
                SHORTLY_S);
 }
 
-static void look_at_certificate(struct conditions *conditions)
-{
-    int64_t from_s = http_certificate_expires_soon_s();
-    conditions_tell(conditions, CONDITION_certificate_expiring,
-                    from_s != 0 && (int64_t)(clock_wall_us() / 1000000) >= from_s);
-}
-
 static void look_at_counts(struct conditions *conditions)
 {
     tell_count(conditions, CONDITION_disk_errors,
@@ -213,7 +207,7 @@ void command_conditions_look(void *ctx, struct conditions *conditions)
     look_at_origins(parts->origins, conditions);
     look_at_shed(parts->reload, conditions);
     look_at_counts(conditions);
-    look_at_certificate(conditions);
+    command_certificate_look(conditions);
     conditions_tell(conditions, CONDITION_reload_refused, parts->reload->has_failed);
     conditions_tell(conditions, CONDITION_restart_needed, parts->reload->needs_restart);
     conditions_tell(conditions, CONDITION_draining, *parts->is_draining);

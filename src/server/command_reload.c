@@ -45,6 +45,66 @@ static void values_take(struct command_reload *reload, const struct config *c)
     reload->names_buckets = c->admin_bucket_metrics;
 }
 
+// --- files to watch ------------------------------------------------------------------------------
+
+static bool is_same(const char *a, const char *b)
+{
+    return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0);
+}
+
+// Returns the configuration in use. Only the main thread changes it.
+static const struct config *config_before(const struct command_reload *reload)
+{
+    return reload->guarded.latest != NULL ? reload->guarded.latest : reload->first;
+}
+
+// Returns the files to read again when they change.
+static void files_of(const struct command_reload *reload, const struct config *c,
+                     const char *ret_paths[COMMAND_WATCH_FILES])
+{
+    ret_paths[0] = reload->first->file;
+    ret_paths[1] = reload->first->auth_mode == CONFIG_AUTH_VERIFY ? c->auth_keys_file : NULL;
+    ret_paths[2] = c->listen_tls_cert;
+    ret_paths[3] = c->listen_tls_key;
+}
+
+// Records the state of the files before they are read, so that a later change is detected.
+static void files_note(struct command_reload *reload)
+{
+    const char *paths[COMMAND_WATCH_FILES];
+    files_of(reload, config_before(reload), paths);
+    for (unsigned i = 0; i < COMMAND_WATCH_FILES; i++) {
+        command_watch_note(&reload->watch, i, paths[i]);
+    }
+}
+
+// Records the state of files that `latest` names and the configuration in use does not.
+static void files_note_new(struct command_reload *reload, const struct config *latest)
+{
+    const char *were[COMMAND_WATCH_FILES], *paths[COMMAND_WATCH_FILES];
+    files_of(reload, config_before(reload), were);
+    files_of(reload, latest, paths);
+    for (unsigned i = 0; i < COMMAND_WATCH_FILES; i++) {
+        if (!is_same(were[i], paths[i])) {
+            command_watch_note(&reload->watch, i, paths[i]);
+        }
+    }
+}
+
+bool command_reload_is_due(struct command_reload *reload)
+{
+    const char *paths[COMMAND_WATCH_FILES];
+    files_of(reload, config_before(reload), paths);
+    const char *changed = command_watch_look(&reload->watch, paths);
+    if (changed == NULL) {
+        return false;
+    }
+    log_info("config_changed", "file=%s", log_quote(span_from_cstr(changed)));
+    return true;
+}
+
+// --- life ----------------------------------------------------------------------------------------
+
 void command_reload_init(struct command_reload *reload, int argc, char **argv,
                          const struct config *config)
 {
@@ -53,9 +113,7 @@ void command_reload_init(struct command_reload *reload, int argc, char **argv,
     check(sem_init(&reload->told, 0, 0) == 0);
     good_since_now(reload);
     values_take(reload, config);
-    command_watch_note(&reload->watch, 0, config->file);
-    command_watch_note(&reload->watch, 1,
-                       config->auth_mode == CONFIG_AUTH_VERIFY ? config->auth_keys_file : NULL);
+    files_note(reload);
 }
 
 void command_reload_done(struct command_reload *reload)
@@ -216,47 +274,6 @@ void command_reload_report_done(struct command_reload_report *report)
     buf_done(&report->restart);
 }
 
-// Returns the configuration in use. Only the main thread changes it.
-static const struct config *config_before(const struct command_reload *reload)
-{
-    return reload->guarded.latest != NULL ? reload->guarded.latest : reload->first;
-}
-
-static void files_of(const struct command_reload *reload,
-                     const char *ret_paths[COMMAND_WATCH_FILES])
-{
-    const struct config *c = config_before(reload);
-    ret_paths[0] = reload->first->file;
-    ret_paths[1] = reload->first->auth_mode == CONFIG_AUTH_VERIFY ? c->auth_keys_file : NULL;
-}
-
-// Records the state of the files before they are read, so that a later change is detected.
-static void files_note(struct command_reload *reload)
-{
-    const char *paths[COMMAND_WATCH_FILES];
-    files_of(reload, paths);
-    for (unsigned i = 0; i < COMMAND_WATCH_FILES; i++) {
-        command_watch_note(&reload->watch, i, paths[i]);
-    }
-}
-
-bool command_reload_is_due(struct command_reload *reload)
-{
-    const char *paths[COMMAND_WATCH_FILES];
-    files_of(reload, paths);
-    if (!command_watch_look(&reload->watch, paths)) {
-        return false;
-    }
-    log_info("config_changed", "file=%s",
-             log_quote(span_from_cstr(paths[0] != NULL ? paths[0] : "")));
-    return true;
-}
-
-static bool is_same(const char *a, const char *b)
-{
-    return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0);
-}
-
 // --- preparation: reads and checks, and changes nothing ------------------------------------------
 
 struct fresh {
@@ -320,16 +337,10 @@ static enum err keys_load(struct command_reload *reload, struct fresh *fresh, st
     return err;
 }
 
-// Loads the certificate. Loads none, without an error, if the paths of its files are the same as
-// before, because Forebay watches the contents of these files anyway.
 static enum err certificate_load(struct command_reload *reload, struct fresh *fresh,
                                  struct buf *why)
 {
-    const struct config *was = config_before(reload), *latest = fresh->latest;
-    if (is_same(was->listen_tls_cert, latest->listen_tls_cert) &&
-        is_same(was->listen_tls_key, latest->listen_tls_key)) {
-        return ERR_OK;
-    }
+    const struct config *latest = fresh->latest;
     return http_certificate_load(reload->http, latest->listen_tls_cert, latest->listen_tls_key,
                                  &fresh->certificate, why);
 }
@@ -494,7 +505,7 @@ static void reload_apply(struct command_reload *reload, struct fresh *fresh,
                          struct command_reload_report *report)
 {
     struct config *latest = fresh->latest;
-    bool has_other_keys = !is_same(config_before(reload)->auth_keys_file, latest->auth_keys_file);
+    files_note_new(reload, latest);
     log_apply(config_before(reload), latest);
     config_compare(config_before(reload), latest, on_changed, report);
     config_compare(reload->first, latest, on_changed_since_start, report);
@@ -512,9 +523,6 @@ static void reload_apply(struct command_reload *reload, struct fresh *fresh,
     config_free(reload->guarded.latest);
     reload->guarded.latest = latest;
     pthread_mutex_unlock(&reload->guarded.lock);
-    if (has_other_keys) {
-        command_watch_note(&reload->watch, 1, latest->auth_keys_file);
-    }
     wait_for_workers(reload);
     command_origins_rest(reload->origins, &fresh->origins, reload->store);
     command_origins_now_free(&fresh->origins);

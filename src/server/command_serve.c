@@ -32,6 +32,7 @@
 #include "proxy/proxy.h"
 #include "s3/s3.h"
 #include "server/command_announce.h"
+#include "server/command_certificate.h"
 #include "server/command_conditions.h"
 #include "server/command_holders.h"
 #include "server/command_notify.h"
@@ -288,6 +289,7 @@ static void render_metrics(void *ctx, struct buf *out)
 {
     const struct serve *s = ctx;
     command_memory_metrics(out);
+    command_certificate_metrics(out);
     command_origins_metrics(s->origins.origins, s->origins.origin_count, out);
     if (s->reload.names_buckets) {
         proxy_bucket_metrics(s->proxy, out);

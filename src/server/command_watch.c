@@ -49,19 +49,21 @@ void command_watch_note(struct command_watch *watch, unsigned i, const char *pat
     watch->looked_ms = clock_monotonic_ms();
 }
 
-bool command_watch_look(struct command_watch *watch, const char *const paths[COMMAND_WATCH_FILES])
+const char *command_watch_look(struct command_watch *watch,
+                               const char *const paths[COMMAND_WATCH_FILES])
 {
     uint64_t now_ms = clock_monotonic_ms();
     if (now_ms - watch->looked_ms < LOOK_MS) {
-        return false;
+        return NULL;
     }
     watch->looked_ms = now_ms;
-    bool has_changed = false, is_settled = true;
+    const char *changed = NULL;
+    bool is_settled = true;
     for (unsigned i = 0; i < COMMAND_WATCH_FILES; i++) {
         struct command_watch_file now = look_at(paths[i]);
-        has_changed |= now.is_there && !is_same(&now, &watch->read[i]);
+        changed = now.is_there && !is_same(&now, &watch->read[i]) ? paths[i] : changed;
         is_settled &= is_same(&now, &watch->seen[i]);
         watch->seen[i] = now;
     }
-    return has_changed && is_settled;
+    return is_settled ? changed : NULL;
 }

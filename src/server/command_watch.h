@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Detects changes of the configuration files, for command_reload.c.
+// Detects changes of the configuration, keys and certificate files, for command_reload.c.
 #ifndef FOREBAY_SERVER_COMMAND_WATCH_H
 #define FOREBAY_SERVER_COMMAND_WATCH_H
 
@@ -8,7 +8,7 @@
 #include <sys/types.h>
 #include <time.h>
 
-#define COMMAND_WATCH_FILES 2u
+#define COMMAND_WATCH_FILES 4u
 
 struct command_watch_file {
     bool is_there;
@@ -26,8 +26,8 @@ struct command_watch {
 
 // Records the state of file `i` as the one that was read. The path may be NULL.
 void command_watch_note(struct command_watch *watch, unsigned i, const char *path);
-// Returns true if a file differs from the one that was read, and no file changed since the last
-// check. Call it often: it checks every two seconds.
-bool command_watch_look(struct command_watch *watch, const char *const paths[COMMAND_WATCH_FILES]);
+// Returns the path of a file that differs from the one that was read, if no file changed since the
+// last check; else NULL. Call it often: it checks every two seconds.
+const char *command_watch_look(struct command_watch *watch, const char *const paths[COMMAND_WATCH_FILES]);
 
 #endif

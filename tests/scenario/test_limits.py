@@ -7,11 +7,13 @@ import os
 import random
 import re
 import select
+import shutil
 import signal
 import socket
 import ssl
 import subprocess
 import threading
+import time
 
 import pytest
 from client import judge, judge_streamed
@@ -431,9 +433,10 @@ def test_a_size_beyond_the_file_system(start, origin, engine, tmp_path):
 
 def test_other_certificate_files(start, origin, tmp_path):
     """A reload can name other certificate files. A certificate whose key does not match is refused,
-    and nothing changes. One that expires soon is a condition."""
+    and nothing changes. One that expires soon, or has expired, is a condition. Forebay reads
+    renewed files although no client connects."""
     files = []
-    for name, days in (("first", "2"), ("second", "90")):
+    for name, days in (("first", "2"), ("second", "90"), ("third", "180")):
         files.append({"cert": str(tmp_path / f"{name}.pem"), "key": str(tmp_path / f"{name}.key")})
         subprocess.run(
             [
@@ -481,12 +484,26 @@ def test_other_certificate_files(start, origin, tmp_path):
     assert not reload(server, {"size": "32MiB"}, listen_tls={**files[0], "cert": files[1]["cert"]})
     assert served() == first and capacity(server) == 64 * MIB
     server.wait_condition("certificate-expiring", holds=False)
-    server.advance(47 * 3600)
+    expires = server.metric("forebay_tls_certificate_expiry_timestamp_seconds")
+    date = time.strftime("expires on %Y-%m-%d %H:%M UTC, in ", time.gmtime(expires))
+    server.advance(46 * 3600)
     server.wait_condition("certificate-expiring")
+    assert date in server.condition_rows()["certificate-expiring"]["text"]
+    server.advance(3 * 3600)
+    server.wait_condition("certificate-expired")
+    row = server.condition_rows()["certificate-expired"]
+    assert row["severity"] == "critical" and date[8:26] in row["text"], row
+    assert "certificate-expiring" not in server.conditions()
     assert reload(server, {"size": "64MiB"}, listen_tls=files[1])
     wait_for(lambda: served() == second, server.output)
     assert files[1]["cert"] in bytes(server.admin("/api/v1/config").body).decode()
-    server.wait_condition("certificate-expiring", holds=False)
+    server.wait_condition("certificate-expired", holds=False)
+    for kind in ("cert", "key"):
+        shutil.copyfile(files[2][kind], files[1][kind])
+    server.wait_metric(
+        "forebay_tls_certificate_expiry_timestamp_seconds", lambda v: v > expires + 100 * 86400
+    )
+    assert served() == (tmp_path / "third.pem").read_text()
 
 
 @pytest.mark.both_engines

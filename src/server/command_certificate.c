@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// Says when the certificate of tls: listeners expires, as conditions and as a metric.
+#include "server/command_certificate.h"
+
+#include <stdio.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "http/http.h"
+
+#define DAY_S 86400
+#define HOUR_S 3600
+#define SOON_S (14 * DAY_S)
+
+static void date_render(int64_t time_s, char ret_text[32])
+{
+    struct tm tm;
+    time_t time = (time_t)time_s;
+    if (gmtime_r(&time, &tm) == NULL || strftime(ret_text, 32, "%Y-%m-%d %H:%M UTC", &tm) == 0) {
+        (void)snprintf(ret_text, 32, "%lld", (long long)time_s);
+    }
+}
+
+static void left_render(int64_t left_s, char ret_text[32])
+{
+    int64_t unit_s = left_s >= 2 * DAY_S ? DAY_S : left_s >= 2 * HOUR_S ? HOUR_S : 60;
+    const char *unit = unit_s == DAY_S ? "days" : unit_s == HOUR_S ? "hours" : "min";
+    (void)snprintf(ret_text, 32, "%lld %s", (long long)(left_s / unit_s), unit);
+}
+
+void command_certificate_look(struct conditions *conditions)
+{
+    char date[32], left[32];
+    struct http_certificate_life life = http_certificate_life();
+    int64_t left_s = life.until_s - (int64_t)clock_wall_s();
+    int64_t quarter_s = (life.until_s - life.from_s) / 4;
+    bool has_expired = life.until_s != 0 && left_s <= 0;
+    bool is_soon =
+        life.until_s != 0 && !has_expired && left_s <= (quarter_s < SOON_S ? quarter_s : SOON_S);
+    conditions_tell(conditions, CONDITION_certificate_expired, has_expired);
+    conditions_tell(conditions, CONDITION_certificate_expiring, is_soon);
+    date_render(life.until_s, date);
+    if (has_expired) {
+        conditions_tell_more(conditions, CONDITION_certificate_expired,
+                             conditions_row(CONDITION_certificate_expired).remedy,
+                             "the certificate of listen_tls.cert expired on %s: clients refuse it",
+                             date);
+    }
+    if (is_soon) {
+        left_render(left_s, left);
+        conditions_tell_more(conditions, CONDITION_certificate_expiring,
+                             conditions_row(CONDITION_certificate_expiring).remedy,
+                             "the certificate of listen_tls.cert expires on %s, in %s; Forebay "
+                             "warns of the last 14 days, or of the last quarter of a shorter life",
+                             date, left);
+    }
+}
+
+void command_certificate_metrics(struct buf *out)
+{
+    buf_append_cstr(out, "# HELP forebay_tls_certificate_expiry_timestamp_seconds when the "
+                         "certificate of listen_tls.cert expires\n"
+                         "# TYPE forebay_tls_certificate_expiry_timestamp_seconds gauge\n");
+    int64_t until_s = http_certificate_life().until_s;
+    if (until_s != 0) {
+        buf_printf(out, "forebay_tls_certificate_expiry_timestamp_seconds %lld\n",
+                   (long long)until_s);
+    }
+}
