@@ -4,10 +4,10 @@ pod's own.
 
 Taken from the manifest: command lines, environment (fieldRef, resourceFieldRef, Secrets,
 ConfigMaps, $(NAME)), volumes (emptyDir, hostPath and claims are folders; owners and modes as a
-kubelet makes them), users, groups, capabilities, no-new-privileges, the read-only root, seccomp
-profiles (RuntimeDefault refuses io_uring, as container engines do), probes, the order of init
-containers, of sidecars and of the end. Not played: limits of CPU and memory, scheduling, a
-Service's own addresses.
+kubelet makes them; downwardAPI has annotations), users, groups, capabilities, no-new-privileges,
+the read-only root, seccomp profiles (RuntimeDefault refuses io_uring, as container engines do),
+probes, the order of init containers, of sidecars and of the end. Not played: limits of CPU and
+memory, scheduling, a Service's own addresses.
 """
 
 import contextlib
@@ -267,9 +267,19 @@ class Pod:
     """A pod of SPEC, with OBJECTS (ConfigMaps and Secrets) to refer to; IMAGES(container) says what
     its image is: {"rootfs", "entrypoint", "cmd", "env", "mounts"}."""
 
-    def __init__(self, folder, network, spec, objects, images, namespace="default", name="pod"):
+    def __init__(
+        self,
+        folder,
+        network,
+        spec,
+        objects,
+        images,
+        namespace="default",
+        name="pod",
+        annotations=None,
+    ):
         self.folder, self.network, self.spec, self.images = Path(folder), network, spec, images
-        self.namespace, self.name = namespace, name
+        self.namespace, self.name, self.annotations = namespace, name, annotations or {}
         self.objects = {
             (o["kind"], o["metadata"]["name"]): o
             for o in objects
@@ -289,15 +299,8 @@ class Pod:
     def _volume(self, volume):
         folder = self.folder / "volumes" / volume["name"]
         folder.mkdir(parents=True)
-        if "configMap" in volume or "secret" in volume:
-            kind, source = (
-                ("ConfigMap", volume["configMap"])
-                if "configMap" in volume
-                else ("Secret", volume["secret"])
-            )
-            data = self._data(
-                kind, source.get("name") or source.get("secretName"), source.get("optional", False)
-            )
+        if {"configMap", "secret", "downwardAPI"} & set(volume):
+            source, data = self._files(volume)
             inner = folder / "..2026_01_01"
             inner.mkdir()
             for name, text in data.items():
@@ -319,6 +322,32 @@ class Pod:
                 os.chown(folder, 0, self.group)
             folder.chmod(0o2777)
         return folder
+
+    def _files(self, volume):
+        """Returns the source of a volume with files, and their contents by name."""
+        if "downwardAPI" in volume:
+            source = volume["downwardAPI"]
+            return source, {
+                item["path"]: self._field(item["fieldRef"]["fieldPath"]) for item in source["items"]
+            }
+        kind, source = (
+            ("ConfigMap", volume["configMap"])
+            if "configMap" in volume
+            else ("Secret", volume["secret"])
+        )
+        name = source.get("name") or source.get("secretName")
+        return source, self._data(kind, name, source.get("optional", False))
+
+    def _field(self, path):
+        if annotation := re.fullmatch(r"metadata\.annotations\['(.*)'\]", path):
+            return self.annotations[annotation.group(1)]
+        return {
+            "metadata.name": self.name,
+            "metadata.namespace": self.namespace,
+            "status.podIP": POD_IP,
+            "status.hostIP": POD_IP,
+            "spec.nodeName": "node",
+        }[path]
 
     def environment(self, container, image):
         out = dict(image)
@@ -343,13 +372,7 @@ class Pod:
             part, name = source["resourceFieldRef"]["resource"].split(".", 1)
             return str(quantity(container["resources"][part][name]))
         if "fieldRef" in source:
-            return {
-                "metadata.name": self.name,
-                "metadata.namespace": self.namespace,
-                "status.podIP": POD_IP,
-                "status.hostIP": POD_IP,
-                "spec.nodeName": "node",
-            }[source["fieldRef"]["fieldPath"]]
+            return self._field(source["fieldRef"]["fieldPath"])
         kind, reference = (
             ("Secret", source["secretKeyRef"])
             if "secretKeyRef" in source

@@ -64,7 +64,7 @@ def pod(tmp_path, network, server_image, client_image, secrets):
     """pod(spec, objects): not started yet; removed when the test ends."""
     made_here = []
 
-    def make(spec, objects, service=None):
+    def make(spec, objects, service=None, annotations=None):
         hosts = (
             [
                 {
@@ -84,7 +84,14 @@ def pod(tmp_path, network, server_image, client_image, secrets):
             return server if "forebay" in container["image"] else client
 
         made_here.append(
-            Pod(tmp_path / f"pod{len(made_here)}", network, spec, objects + secrets, images)
+            Pod(
+                tmp_path / f"pod{len(made_here)}",
+                network,
+                spec,
+                objects + secrets,
+                images,
+                annotations=annotations,
+            )
         )
         return made_here[-1]
 

@@ -293,6 +293,33 @@ def like(container):
             "extraEnv: FOREBAY_CACHE_TTL: settings of Forebay go into config",
         ),
         ("resources.limits.ephemeral-storage=10Gi", "past it the whole pod is evicted"),
+        ("resources.limits.memory=2GB", "'/resources/limits/memory'"),
+        ("resources.limits.memory=16", "'/resources/limits/memory'"),
+        ("resources.limits.memory=lots", "'/resources/limits/memory'"),
+        ("resources.limits.memory=20Mi", "resources.limits.memory: 20Mi is too little"),
+        ("resources.requests.cpu=two", "'/resources/requests/cpu'"),
+        (
+            "origin.caConfigMap=ca,config.origin.ca_file=/x",
+            "config.origin.ca_file: the chart sets this itself, by origin.caConfigMap",
+        ),
+        ("origin.proxyAuthSecret=proxy", "config.origin.proxy, which is not set"),
+        (
+            "origin.proxyAuthSecret=proxy,config.origin.proxy=http://p:1,injection.kind=Kyverno",
+            "origin.proxyAuthSecret: an injected sidecar could not read the file",
+        ),
+        (
+            "networkPolicy.enabled=true",
+            "networkPolicy.enabled: it restricts who reaches a gateway",
+        ),
+        (
+            "mode=daemonset,auth.existingSecret=k,injection.kind=Kyverno",
+            "injection.kind: it adds sidecars to pods, and this release has none",
+        ),
+        (
+            "mode=gateway,auth.existingSecret=k,sidecar.trainer.enabled=true,"
+            "sidecar.trainer.image=x",
+            "sidecar.trainer.enabled: the example job has a sidecar, the mode is gateway",
+        ),
         (
             "gateway.balancer.enabled=true",
             "gateway.balancer.enabled: it stands in front of a "
@@ -349,6 +376,63 @@ def test_wrong_values_are_named(artefacts, settings, says):
 def test_old_kubernetes_is_refused(artefacts):
     """Without native sidecars, an init container that does not end would block its pod for ever."""
     assert "incompatible with Kubernetes" in charts.refused(version="1.28.0")
+
+
+@pytest.mark.parametrize("mode", bases())
+def test_proxy_password_is_a_file_that_the_server_accepts(artefacts, mode):
+    """The volume of origin.proxyAuthSecret has a mode that Forebay accepts, for the group of the
+    pod."""
+    objects = charts.render(
+        charts.values(mode),
+        settings=[
+            "origin.proxyAuthSecret=proxy",
+            "config.origin.proxy=http://proxy:3128",
+        ],
+    )
+    spec = next(
+        spec
+        for o in objects
+        for _, spec in charts.pods_of(o)
+        if "forebay" in [c["name"] for c in charts.containers_of(spec)]
+    )
+    server = next(c for c in charts.containers_of(spec) if c["name"] == "forebay")
+    (volume,) = [v for v in spec["volumes"] if v["name"] == "forebay-proxy"]
+    (mount,) = [m for m in server["volumeMounts"] if m["name"] == "forebay-proxy"]
+    env = {e["name"]: e.get("value") for e in server["env"]}
+    assert volume["secret"] == {"secretName": "proxy", "defaultMode": 0o440}
+    assert env["FOREBAY_ORIGIN_PROXY_AUTH_FILE"] == f"{mount['mountPath']}/userpass"
+    assert spec["securityContext"]["fsGroup"] == server["securityContext"]["runAsGroup"]
+
+
+def notes(tmp_path, *settings):
+    """Returns what helm prints after an installation: `helm template` does not render it."""
+    chart = tmp_path / "chart"
+    shutil.copytree(charts.CHART, chart)
+    text = (chart / "templates/NOTES.txt").read_text()
+    (chart / "templates/notes.yaml").write_text(
+        '{{- define "notes" -}}' + text + "{{- end -}}\n"
+        'kind: Notes\nmetadata: {name: notes}\ntext: {{ include "notes" . | toJson }}\n'
+    )
+    return charts.one(charts.render(settings=settings, chart=chart), "Notes")["text"]
+
+
+def test_notes_warn_of_replicas_without_a_balancer(artefacts, tmp_path):
+    said = notes(tmp_path, "mode=gateway", "auth.existingSecret=k", "gateway.replicas=3")
+    assert "WARNING: 3 replicas without a balancer" in said and "forebay-nodes" in said
+
+
+def test_notes_name_what_each_namespace_needs(artefacts, tmp_path):
+    """The pods of an injection refer to objects of their own namespaces."""
+    said = notes(
+        tmp_path,
+        "injection.kind=Kyverno",
+        "credentials.existingSecret=s3-keys",
+        "origin.caConfigMap=private-ca",
+        "config.cache.ttl=5m",
+        "extraVolumes[0].name=more",
+        "extraVolumes[0].configMap.name=theirs",
+    )
+    assert all(name in said for name in ("Secret s3-keys", "ConfigMap private-ca", "volume more"))
 
 
 # --- Modes --------------------------------------------------------------------------------------
@@ -523,7 +607,7 @@ def test_odd_releases_have_names_that_are_taken(artefacts, mode, release):
                 charts.values(mode),
                 release=release,
                 namespace=63 * "n",
-                settings=["injection.kind=Kyverno"],
+                settings=["injection.kind=Kyverno"] if mode == "sidecar" else [],
             )
             if "namespace" not in o["metadata"]
         }

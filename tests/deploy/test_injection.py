@@ -10,6 +10,7 @@ import subprocess
 import charts
 import policy
 import pytest
+import yaml
 from test_pods import (  # noqa: F401 (fixtures)
     COPY,
     TRAIN,
@@ -29,8 +30,9 @@ BARE = {
 }
 
 
-def rendered(kind="MutatingAdmissionPolicy", version=charts.KUBERNETES, settings=()):
+def rendered(kind="MutatingAdmissionPolicy", version=charts.KUBERNETES, settings=(), files=()):
     return charts.render(
+        *files,
         settings=[
             f"injection.kind={kind}",
             "credentials.existingSecret=s3-keys",
@@ -116,6 +118,38 @@ def test_pods_get_the_sidecar_of_the_chart(admission, version):
                 **variables,
                 **({"AWS_ENDPOINT_URL_S3": "https://mine"} if container["name"] == "a" else {}),
             }
+
+
+@pytest.mark.parametrize("annotations", [None, {"forebay.io/warm": "s3://a/", "theirs": "x"}])
+def test_config_goes_with_each_pod(admission, tmp_path, annotations):
+    """The release's ConfigMap exists in one namespace only. So the pod carries the configuration as
+    an annotation, which is the file of the sidecar, and nothing that it refers to is optional."""
+    config = {
+        "cache": {"ttl": "5m"},
+        "origin": {"max_rate": "1GiB/s"},
+        "rules": [
+            {"match": "a/{b,c}/**", "cache": False},
+            {"match": 'quotes"\\<&>ä/**', "freshness": "immutable"},
+        ],
+    }
+    (tmp_path / "values.json").write_text(json.dumps({"config": config}))
+    given = copy.deepcopy(BARE)
+    if annotations:
+        given["metadata"]["annotations"] = annotations
+    policies = rendered(files=[tmp_path / "values.json"])
+    made = admission([given], charts.one(policies, "MutatingAdmissionPolicy"))[0]
+    have = dict(made["metadata"]["annotations"])
+    assert yaml.safe_load(have.pop("forebay.io/config")) == config
+    assert have == (annotations or {})
+    (volume,) = [v for v in made["spec"]["volumes"] if v["name"] == "forebay-config"]
+    (item,) = volume["downwardAPI"]["items"]
+    assert item == {
+        "path": "forebay.yaml",
+        "fieldRef": {"fieldPath": "metadata.annotations['forebay.io/config']"},
+    }
+    mounts = {m["name"]: m["mountPath"] for m in made["spec"]["initContainers"][0]["volumeMounts"]}
+    assert mounts["forebay-config"] == "/etc/forebay"
+    assert "optional" not in json.dumps(made)
 
 
 def test_pods_that_have_one_are_left_alone(admission):
@@ -232,10 +266,13 @@ def test_injected_pod_runs(admission, pod, origin, network):  # noqa: F811
     )
     given["metadata"]["annotations"] = {"forebay.io/warm": "s3://imagenet/train/"}
     injection = charts.one(
-        rendered(settings=[f"origin.endpoint={origin.endpoint}"]), "MutatingAdmissionPolicy"
+        rendered(settings=[f"origin.endpoint={origin.endpoint}", "config.cache.ttl=7m"]),
+        "MutatingAdmissionPolicy",
     )
     made = admission([given], injection)[0]
-    job = pod(made["spec"], []).start()
+    job = pod(made["spec"], [], annotations=made["metadata"]["annotations"]).start()
+    values = job.container("forebay").exec("/usr/bin/forebay", "check", "-T")
+    assert "cache.ttl: 7m  # /etc/forebay/forebay.yaml" in values
     since = origin.mark()
     assert job.wait() == {"trainer": 0}, job.container("trainer").said()
     assert not [r for r in origin.requests(method="GET", since=since) if r.key]

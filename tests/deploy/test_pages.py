@@ -250,6 +250,7 @@ def tree(tmp_path):
         if not path.name.startswith((".", "build")):
             (tmp_path / path.name).symlink_to(path)
     for block in of_kind("values", "keys"):
+        (tmp_path / block.name).touch(0o600)
         (tmp_path / block.name).write_text(block.text)
     return tmp_path
 
@@ -260,6 +261,7 @@ class Cluster:
 
     def __init__(self, tree):
         self.tree, self.objects, self.applied = tree, [], 0
+        self.umask = 0o022
 
     def judge(self, objects):
         assert objects
@@ -311,6 +313,10 @@ class Cluster:
                     else charts.load((self.tree / rest[1]).read_text())
                 )
             case ("kubectl", "create"):
+                if "|" in words:  # to apply it again after a change
+                    pipe = words.index("|")
+                    assert words[pipe:] == ["|", "kubectl", "apply", "-f", "-"], line
+                    words = words[:pipe]
                 self.judge(
                     charts.load(
                         self.run(
@@ -325,8 +331,13 @@ class Cluster:
             case ("kubectl", "logs" | "exec" | "rollout"):
                 self.there(rest[1] if verb[1] == "rollout" else rest[0], rest)
                 assert pages.unknown_in_command(line) == [], line
+            case ("umask", mask):
+                self.umask = int(mask, 8)
             case ("forebay", _):
                 assert pages.unknown_in_command(line) == [], line
+                into = re.search(r"(>>?)(\S+)$", line)
+                if into and into[1] == ">":
+                    (self.tree / into[2]).unlink(missing_ok=True)
                 subprocess.run(
                     [
                         "bash",
@@ -336,7 +347,10 @@ class Cluster:
                     cwd=self.tree,
                     check=True,
                     timeout=60,
+                    umask=self.umask,
                 )
+                if into:  # the modes of a keys file are judged, too
+                    judged("--auth.mode", "verify", "--auth.keys_file", self.tree / into[2])
             case _:
                 raise AssertionError(f"nobody knows how to play this: {line}")
 
@@ -360,7 +374,7 @@ def test_commands_for_a_cluster(artefacts, tree):
     """In the order of the pages: each renders, fits its schema, and asks only what is there."""
     cluster, played = Cluster(tree), 0
     for block in of_kind("cluster"):
-        cluster.before = {}
+        cluster.before, cluster.umask = {}, 0o022
         for line in block.commands():
             cluster.play(line)
             cluster.before |= {

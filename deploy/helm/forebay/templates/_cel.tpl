@@ -23,10 +23,20 @@
 {{- end -}}
 {{- end -}}
 
+{{/* The configuration of an injected sidecar is an annotation of its pod, because the release's
+     ConfigMap exists in no other namespace. */}}
+{{- define "forebay.injectedConfig" -}}
+name: forebay-config
+downwardAPI:
+  items:
+    - path: forebay.yaml
+      fieldRef: {fieldPath: "metadata.annotations['forebay.io/config']"}
+{{- end -}}
+
 {{/* The changes of a pod by injection, as one list of JSON patches. The API server and Kyverno get
      the same list. The sidecar comes first, so that it serves all other containers. Then come warm,
-     if the pod asks for it, the volumes, and the clients' variables. A container keeps variables
-     that it already has. */}}
+     if the pod asks for it, the configuration, the volumes, and the clients' variables. A container
+     keeps variables that it already has. */}}
 {{- define "forebay.patches" -}}
 {{- $server := index (include "forebay.server" . | fromYamlArray) 0 -}}
 {{- $volumes := include "forebay.volumes" . | fromYamlArray -}}
@@ -43,9 +53,14 @@
     {{ include "forebay.cel" $server }} },
   JSONPatch{op: "add", path: "/metadata/labels/forebay.io~1sidecar", value: "true"}
   ]
+{{- with .Values.config }}
++ (has(object.metadata.annotations) ? [] : [JSONPatch{op: "add", path: "/metadata/annotations", value: {}}])
++ [JSONPatch{op: "add", path: "/metadata/annotations/forebay.io~1config", value: {{ toYaml . | toJson }}}]
+{{- end }}
 + (has(object.spec.volumes) ? [] : [JSONPatch{op: "add", path: "/spec/volumes", value: []}])
 + [
   {{- range $i, $volume := $volumes }}
+  {{- if eq $volume.name "forebay-config" }}{{ $volume = include "forebay.injectedConfig" $ | fromYaml }}{{ end }}
   {{- if $i }},{{ end }}
   JSONPatch{op: "add", path: "/spec/volumes/-", value: {{ include "forebay.cel" $volume }} }
   {{- end }}

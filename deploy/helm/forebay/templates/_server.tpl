@@ -90,6 +90,11 @@ seccompProfile:
       mountPath: /etc/forebay-ca
       readOnly: true
     {{- end }}
+    {{- if .Values.origin.proxyAuthSecret }}
+    - name: forebay-proxy
+      mountPath: /secrets/proxy
+      readOnly: true
+    {{- end }}
     {{- if and .Values.credentials.existingSecret (not $sidecar) }}
     - name: forebay-credentials
       mountPath: /secrets/credentials
@@ -133,6 +138,10 @@ seccompProfile:
 {{- if .Values.origin.caConfigMap }}
 - name: FOREBAY_ORIGIN_CA_FILE
   value: /etc/forebay-ca/ca.pem
+{{- end }}
+{{- if .Values.origin.proxyAuthSecret }}
+- name: FOREBAY_ORIGIN_PROXY_AUTH_FILE
+  value: /secrets/proxy/userpass
 {{- end }}
 - name: POD_NAME
   valueFrom:
@@ -251,15 +260,15 @@ seccompProfile:
 {{- end }}
 {{- if .Values.config }}
 - name: forebay-config
-  configMap:
-    name: {{ include "forebay.fullname" . }}
-    {{- if $sidecar }}
-    optional: true
-    {{- end }}
+  configMap: {name: {{ include "forebay.fullname" . }}}
 {{- end }}
 {{- with .Values.origin.caConfigMap }}
 - name: forebay-ca
   configMap: {name: {{ . }}}
+{{- end }}
+{{- with .Values.origin.proxyAuthSecret }}
+- name: forebay-proxy
+  secret: {secretName: {{ . }}, defaultMode: 0440}
 {{- end }}
 {{- if and .Values.credentials.existingSecret (not $sidecar) }}
 - name: forebay-credentials
