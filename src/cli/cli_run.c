@@ -65,7 +65,7 @@ static int show_hint(void)
     struct buf out;
     buf_init(&out, TEXT_MAX_BYTES);
     command_help_hint(&out);
-    (void)fputs(buf_cstr(&out), stderr); // a failure to write to stderr cannot be reported
+    command_screen_tell(2, "%s", buf_cstr(&out));
     buf_done(&out);
     return EXIT_CODE_USAGE;
 }
@@ -74,11 +74,11 @@ static int show_hint(void)
 static int report_no_command(int argc, char **argv)
 {
     bool is_eaten = argc > 2 && command_line_find(argv[argc - 1]) != NULL;
-    (void)fprintf(stderr,
-                  "forebay: no command follows the options%s%s%s%s; `forebay help` lists "
-                  "them\n",
-                  is_eaten ? ", because \"" : "", is_eaten ? argv[argc - 1] : "",
-                  is_eaten ? "\" is the value of " : "", is_eaten ? argv[argc - 2] : "");
+    command_screen_tell(2,
+                        "forebay: no command follows the options%s%s%s%s; `forebay help` lists "
+                        "them\n",
+                        is_eaten ? ", because \"" : "", is_eaten ? argv[argc - 1] : "",
+                        is_eaten ? "\" is the value of " : "", is_eaten ? argv[argc - 2] : "");
     return EXIT_CODE_USAGE;
 }
 
@@ -90,7 +90,7 @@ static int move_leading(int argc, char **argv)
     buf_init(&why, TEXT_MAX_BYTES);
     int leading = argc > 1 ? command_line_leading(argc - 1, argv + 1, &why) : 0;
     if (leading < 0) {
-        (void)fprintf(stderr, "forebay: %s; `forebay help` tells more\n", buf_cstr(&why));
+        command_screen_tell(2, "forebay: %s; `forebay help` tells more\n", buf_cstr(&why));
     } else if (leading > 0 && leading + 1 < argc) {
         char *name = argv[leading + 1];
         memmove(argv + 2, argv + 1, (size_t)leading * sizeof(*argv));
@@ -117,9 +117,8 @@ int cli_run(int argc, char **argv)
     }
     const struct command *command = command_line_find(name);
     if (command == NULL && name[0] == '-') {
-        (void)fprintf(
-            stderr,
-            "forebay: %s: not an option that may precede a command; `forebay help` lists them\n",
+        command_screen_tell(
+            2, "forebay: %s: not an option that may precede a command; `forebay help` lists them\n",
             name);
         return EXIT_CODE_USAGE;
     }

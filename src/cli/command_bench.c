@@ -20,7 +20,6 @@
 #include "base/version.h"
 #include "cli/client/command_client.h"
 #include "cli/client/command_probe.h"
-#include "cli/client/command_screen.h"
 #include "cli/client/command_server.h"
 #include "commands/commands.h"
 #include "loop/loop.h"
@@ -177,8 +176,8 @@ static bool measure_disk(struct bench *b)
         ok = pwrite(fd, bytes, MIB, (off_t)at) == (ssize_t)MIB;
     }
     if (!ok || fd < 0 || fdatasync(fd) != 0) {
-        (void)fprintf(stderr, "forebay bench: %s cannot be written to: %s\n", above,
-                      strerror(errno));
+        command_screen_tell(2, "forebay bench: %s cannot be written to: %s\n", above,
+                            strerror(errno));
         ok = false;
     } else {
         struct crew crew = {.bench = b,
@@ -226,9 +225,9 @@ static double measure_direct(struct bench *b, unsigned count)
         now_us = clock_monotonic_us();
     }
     if (!ok) {
-        (void)fprintf(stderr,
-                      "forebay bench: the origin refuses reads of %s/%s: see `forebay doctor`\n",
-                      b->bucket, b->key);
+        command_screen_tell(
+            2, "forebay bench: the origin refuses reads of %s/%s: see `forebay doctor`\n",
+            b->bucket, b->key);
     }
     free(answers);
     return ok ? (double)bytes / ((double)(now_us - began_us) / 1e6) : 0;
@@ -325,7 +324,7 @@ static bool start_server(struct bench *b, int argc, char **argv)
         ok = command_server_start(&b->server, START_TIMEOUT_MS, &why);
     }
     if (!ok) {
-        (void)fprintf(stderr, "forebay bench: %s\n", buf_cstr(&why));
+        command_screen_tell(2, "forebay bench: %s\n", buf_cstr(&why));
     }
     buf_done(&why);
     return ok;
@@ -602,16 +601,16 @@ static int measure_origin(struct bench *b, int argc, char **argv)
         return EXIT_CODE_ORIGIN;
     }
     if (!watch_start(b)) {
-        (void)fprintf(stderr, "forebay bench: a thread could not be started: raise the limit on "
-                              "tasks (ulimit -u)\n");
+        command_screen_tell(2, "forebay bench: a thread could not be started: raise the limit on "
+                               "tasks (ulimit -u)\n");
         return EXIT_CODE_FAILED;
     }
     buf_init(&why, OUTPUT_MAX_BYTES);
     if (command_probe_open(&b->probe, b->config, ASK_TIMEOUT_MS, &why) != ERR_OK) {
-        (void)fprintf(stderr, "forebay bench: %s\n", buf_cstr(&why));
+        command_screen_tell(2, "forebay bench: %s\n", buf_cstr(&why));
     } else if (!find_object(b)) {
-        (void)fprintf(stderr, "forebay bench: there is nothing to read: name an object with "
-                              "--origin s3://BUCKET/KEY, and see `forebay doctor`\n");
+        command_screen_tell(2, "forebay bench: there is nothing to read: name an object with "
+                               "--origin s3://BUCKET/KEY, and see `forebay doctor`\n");
     } else if (make_url(b)) {
         b->direct = (unsigned)min_u64(DIRECT_MAX, b->config->origin_connections);
         b->one = measure_direct(b, 1);

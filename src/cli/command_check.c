@@ -29,8 +29,8 @@ static int check_live(const struct config *config)
                : status == 200 ? EXIT_CODE_OK
                                : EXIT_CODE_FAILED;
     if (err != ERR_OK) {
-        (void)fprintf(stderr, "forebay: no server answers%s (set --admin or FOREBAY_ADMIN)\n",
-                      commands_tried());
+        command_screen_tell(2, "forebay: no server answers%s (set --admin or FOREBAY_ADMIN)\n",
+                            commands_tried());
     } else if (commands_common()->is_json) {
         json_t *answer = json_loadb(body.ptr, body.len, 0, NULL);
         commands_line("item", answer);
@@ -245,7 +245,7 @@ static int check_keys(const struct config *config)
     }
     buf_init(&errors, OUTPUT_MAX_BYTES);
     enum err err = access_keys_load(config->auth_keys_file, &keys, &errors);
-    (void)fputs(buf_cstr(&errors), stderr); // a failure to write to stderr cannot be reported
+    command_screen_tell(2, "%s", buf_cstr(&errors));
     buf_done(&errors);
     access_keys_unref(keys);
     return err == ERR_OK ? EXIT_CODE_OK : EXIT_CODE_CONFIGURATION;
@@ -260,7 +260,7 @@ static int check_token(const struct config *config)
     struct admin_access *access = admin_access_new(&options, &why);
     bool is_good = access != NULL;
     if (!is_good) {
-        (void)fprintf(stderr, "forebay check: %s\n", buf_cstr(&why));
+        command_screen_tell(2, "forebay check: %s\n", buf_cstr(&why));
     }
     admin_access_free(access);
     buf_done(&why);

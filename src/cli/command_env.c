@@ -348,16 +348,17 @@ static int find_endpoint(int argc, char **argv, struct answer *ret_answer)
     *ret_answer = ask_server(config);
     config_free(config);
     if (!ret_answer->has_server) {
-        (void)fprintf(stderr,
-                      "forebay env: no server answers%s: start one (forebay serve), say where it "
-                      "is (--admin), or which endpoint you mean (--endpoint http://HOST:PORT)\n",
-                      commands_tried());
+        command_screen_tell(
+            2,
+            "forebay env: no server answers%s: start one (forebay serve), say where it "
+            "is (--admin), or which endpoint you mean (--endpoint http://HOST:PORT)\n",
+            commands_tried());
         return EXIT_CODE_UNREACHABLE;
     }
     if (!ret_answer->has_endpoint) {
-        (void)fprintf(stderr,
-                      "forebay env: the server listens on unix sockets only, which S3 clients "
-                      "do not speak: add HOST:PORT to listen\n");
+        command_screen_tell(
+            2, "forebay env: the server listens on unix sockets only, which S3 clients "
+               "do not speak: add HOST:PORT to listen\n");
         return EXIT_CODE_FAILED;
     }
     return EXIT_CODE_OK;
@@ -394,9 +395,9 @@ int command_env(int argc, char **argv)
         print_variable(&p, "AWS_ACCESS_KEY_ID", "any");
         print_variable(&p, "AWS_SECRET_ACCESS_KEY", "any");
     } else if (answer.is_open && !has_client_keys()) {
-        commands_inform(
-            "forebay env: clients want keys to sign with, and none are set; this server "
-            "verifies none (auth.mode open), so any do: add --any-keys\n");
+        command_screen_inform(
+            2, "forebay env: clients want keys to sign with, and none are set; this server "
+               "verifies none (auth.mode open), so any do: add --any-keys\n");
     }
     code = commands_print_result(&p.out);
     if (adds_to_environment(&p)) {

@@ -2,7 +2,6 @@
 // `forebay help [COMMAND]`: lists the commands, or describes one. With --man prints the same table
 // as a manual page.
 #include "cli/cli_private.h"
-#include "cli/client/command_screen.h"
 #include "commands/commands.h"
 
 #include "base/version.h"
@@ -15,6 +14,8 @@
 #define FLAG_COLUMN 26
 #define HELP_COLUMN (FLAG_COLUMN + 4)
 #define SETTING_COLUMN 14
+#define USAGE_COLUMN 9
+#define SUMMARY_COLUMN 14
 #define DETAILS_COLUMNS 90u // the lines of all details are shorter
 
 static void option_usage(struct buf *out, const struct command_option *option)
@@ -99,11 +100,18 @@ static void command_usage(struct buf *out, const struct command *command)
     }
 }
 
+// Returns the columns that help fits, also if a pager shows it.
+static unsigned help_columns(void)
+{
+    unsigned columns = command_screen_columns(STDOUT_FILENO);
+    return columns > 0 ? columns : COMMAND_SCREEN_COLUMNS;
+}
+
 // Appends the details. Their lines become one paragraph on a terminal that is too narrow for them.
 static void append_details(struct buf *out, const char *details, unsigned columns)
 {
     struct buf paragraph;
-    if (columns == 0 || columns >= DETAILS_COLUMNS) {
+    if (columns >= DETAILS_COLUMNS) {
         buf_append_cstr(out, details);
         return;
     }
@@ -133,18 +141,27 @@ static void append_option(struct buf *out, const struct command_option *option, 
 
 void command_help_render(const struct command *command, struct buf *out)
 {
-    unsigned columns = command_screen_columns(STDOUT_FILENO);
+    static const struct command_option setting = {.flag = "--KEY",
+                                                  .kind = OPTION_TEXT,
+                                                  .value = "VALUE",
+                                                  .default_text = "",
+                                                  .help = "any key of `forebay config docs`"};
+    unsigned columns = help_columns();
     const struct command_option *option = command_line_next_option(command, NULL);
-    buf_append_cstr(out, "usage: ");
-    command_usage(out, command);
-    buf_printf(out, "\n\n%s\n", command->summary);
+    struct buf usage;
+    buf_init(&usage, OUTPUT_MAX_BYTES);
+    buf_append_cstr(&usage, "usage: ");
+    command_usage(&usage, command);
+    buf_printf(&usage, "\n\n%s\n", command->summary);
+    command_screen_wrap(out, buf_span(&usage), columns, USAGE_COLUMN);
+    buf_done(&usage);
     append_details(out, command->details, columns);
     buf_append_cstr(out, option != NULL ? "\n" : "");
     for (; option != NULL; option = command_line_next_option(command, option)) {
         append_option(out, option, columns);
     }
     if ((command->takes & TAKES_SETTINGS) != 0) {
-        buf_append_cstr(out, "  --KEY VALUE                 any key of `forebay config docs`\n");
+        append_option(out, &setting, columns);
     }
 }
 
@@ -387,12 +404,12 @@ int command_help(int argc, char **argv)
     } else if (is_man) {
         code = commands_usage_error("help", "--man stands alone, or with forebay.yaml");
     } else if (name == NULL) {
-        list_commands(&out);
+        list_commands(&text);
+        command_screen_wrap(&out, buf_span(&text), help_columns(), SUMMARY_COLUMN);
     } else if (command != NULL) {
         command_help_render(command, &out);
     } else if (setting_help(&text, name)) {
-        command_screen_wrap(&out, buf_span(&text), command_screen_columns(STDOUT_FILENO),
-                            SETTING_COLUMN);
+        command_screen_wrap(&out, buf_span(&text), help_columns(), SETTING_COLUMN);
     } else {
         code = commands_unknown(name);
     }

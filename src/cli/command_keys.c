@@ -179,8 +179,8 @@ int command_keys(int argc, char **argv)
     fill_with_random(key.id, ID_LEN);
     fill_with_random(key.secret, SECRET_LEN);
     if (key.allow_count == 0) {
-        commands_inform("forebay: this key may do nothing yet: name what it may read with "
-                        "--allow BUCKET/PREFIX\n");
+        command_screen_inform(2, "forebay: this key may do nothing yet: name what it may read with "
+                                 "--allow BUCKET/PREFIX\n");
     }
     struct buf out;
     buf_init(&out, OUTPUT_MAX_BYTES);

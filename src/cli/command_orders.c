@@ -20,7 +20,7 @@ static void print_reload(const struct command_client *client, const json_t *answ
 {
     const json_t *errors = json_object_get(answer, "errors");
     for (size_t i = 0; i < json_array_size(errors); i++) {
-        (void)fprintf(stderr, "%s\n", json_string_value(json_array_get(errors, i)));
+        command_screen_tell(2, "%s\n", json_string_value(json_array_get(errors, i)));
     }
     if (client->is_json) {
         return;

@@ -27,8 +27,22 @@
 #define SPARES 2u
 #define BATCH 16u
 
+#define ROWS 6u
+#define CASES 3u
+#define MONEY_MAX 32
 #define PRICE_MAX 1e6
 #define REQUEST_BYTES_MAX (4u << 20) // maximum bytes that a fill requests at once
+
+struct outcome {
+    double hit_ratio, bytes; // bytes from the origin
+};
+
+// What a cache of one size does in each of the three cases.
+struct row {
+    double cache_bytes;
+    bool is_asked; // the size is the one that the user gave
+    struct outcome cases[CASES];
+};
 
 struct plan {
     uint64_t dataset_bytes, cache_bytes, nodes, epochs;
@@ -108,80 +122,109 @@ static double cost_of(const struct plan *p, double bytes)
     return bytes / 1e9 * p->price_gb + bytes / (double)p->request_bytes / 1000 * p->price_requests;
 }
 
-static json_t *json_of(const struct plan *p, double hit_ratio, double bytes)
+// Computes a row for a cache of `factor` times the size that the user gave.
+static void compute(struct plan *p, struct row *row, double factor)
 {
-    return json_pack("{s:f, s:I, s:I, s:f}", "hit_ratio", hit_ratio, "origin_bytes",
-                     (json_int_t)bytes, "origin_requests",
-                     (json_int_t)(bytes / (double)p->request_bytes), "cost", cost_of(p, bytes));
-}
-
-static void render_text(struct plan *p, double hit_ratio, double bytes)
-{
-    buf_printf(&p->out, "   %5.1f %% %11s %10.2f", 100 * hit_ratio,
-               in_units(p->has_binary_dataset, bytes), cost_of(p, bytes));
-}
-
-static void render_row(struct plan *p, double factor)
-{
-    double cache = factor * (double)p->cache_bytes,
-           share = HEADROOM * cache / (double)p->dataset_bytes;
     double nodes = (double)p->nodes, dataset = (double)p->dataset_bytes;
-    double all = hit_ratio(p, share, 1),
-           parts = p->nodes > 1 ? hit_ratio(p, share, 1 / nodes) : all;
+    row->cache_bytes = factor * (double)p->cache_bytes;
+    row->is_asked = factor > 0.99 && factor < 1.01;
+    double share = HEADROOM * row->cache_bytes / dataset;
+    double all = hit_ratio(p, share, 1);
+    double parts = p->nodes > 1 ? hit_ratio(p, share, 1 / nodes) : all;
     double gateway = p->nodes > 1 ? hit_ratio(p, share * nodes, 1) : all;
-    if (commands_common()->is_json) {
-        commands_line("item",
-                      json_pack("{s:I, s:o, s:o, s:o}", "cache", (json_int_t)cache,
-                                "each_reads_all", json_of(p, all, nodes * dataset * (1 - all)),
-                                "nodes_share", json_of(p, parts, dataset * (1 - parts)), "gateway",
-                                json_of(p, gateway, dataset * (1 - gateway))));
-        return;
-    }
-    buf_printf(&p->out, "%12s", in_units(p->has_binary_cache, cache));
-    render_text(p, all, nodes * dataset * (1 - all));
+    row->cases[0] = (struct outcome){all, nodes * dataset * (1 - all)};
+    row->cases[1] = (struct outcome){parts, dataset * (1 - parts)};
+    row->cases[2] = (struct outcome){gateway, dataset * (1 - gateway)};
+}
+
+static json_t *json_of(const struct plan *p, const struct outcome *outcome)
+{
+    return json_pack("{s:f, s:I, s:I, s:f}", "hit_ratio", outcome->hit_ratio, "origin_bytes",
+                     (json_int_t)outcome->bytes, "origin_requests",
+                     (json_int_t)(outcome->bytes / (double)p->request_bytes), "cost",
+                     cost_of(p, outcome->bytes));
+}
+
+static void print_json(const struct plan *p, const struct row *row)
+{
+    commands_line("item",
+                  json_pack("{s:o, s:o, s:o, s:o}", "cache",
+                            json_integer((json_int_t)row->cache_bytes), "each_reads_all",
+                            json_of(p, &row->cases[0]), "nodes_share", json_of(p, &row->cases[1]),
+                            "gateway", json_of(p, &row->cases[2])));
+}
+
+// --- for people ----------------------------------------------------------------------------------
+
+// Formats a cost. Prices that the user gave are in a currency that only the user knows.
+static const char *money(const struct plan *p, double cost, char ret_text[MONEY_MAX])
+{
+    (void)snprintf(ret_text, MONEY_MAX, "%s%.2f", p->has_prices ? "" : "$", cost);
+    return ret_text;
+}
+
+static void render_table(struct plan *p, const struct row rows[ROWS], unsigned which)
+{
+    static const char *const titles[] = {"each node reads all of the data",
+                                         "the nodes share the data, in a new split each epoch",
+                                         "one cache for all nodes, as large as theirs together"};
+    char cost[MONEY_MAX];
     if (p->nodes > 1) {
-        render_text(p, parts, dataset * (1 - parts));
-        render_text(p, gateway, dataset * (1 - gateway));
+        buf_printf(&p->out, "\n%s\n", titles[which]);
     }
-    buf_append_cstr(&p->out, factor > 0.99 && factor < 1.01 ? "   <- as asked\n" : "\n");
+    buf_printf(&p->out, "%12s %8s %11s %13s\n", "cache.size", "hits", "origin", "cost");
+    for (size_t i = 0; i < ROWS; i++) {
+        const struct outcome *outcome = &rows[i].cases[which];
+        buf_printf(&p->out, "%12s %6.1f %% %11s %13s%s\n",
+                   in_units(p->has_binary_cache, rows[i].cache_bytes), 100 * outcome->hit_ratio,
+                   in_units(p->has_binary_dataset, outcome->bytes),
+                   money(p, cost_of(p, outcome->bytes), cost),
+                   rows[i].is_asked ? "  <- as asked" : "");
+    }
 }
 
 static void render_end(struct plan *p)
 {
-    double dataset = (double)p->dataset_bytes, holds_all = dataset / HEADROOM;
-    double uncached = cost_of(p, (double)p->nodes * dataset);
-    buf_printf(
-        &p->out,
-        "\n%s hold all of it (a tenth is cache.headroom). Without a cache an epoch costs "
-        "%.2f%s, by %g a GB and %g for 1000 requests%s.\n`forebay profile` tells the same of "
-        "an access log.\n",
-        in_units(p->has_binary_cache, holds_all), uncached,
-        p->nodes > 1 ? " where each node reads all" : "", p->price_gb, p->price_requests,
-        p->has_prices ? ""
-                      : "\n(US dollars, AWS us-east-1 to the internet, list prices of 2025; "
-                        "within a region give --price-gb 0)");
+    char cost[MONEY_MAX];
+    double dataset = (double)p->dataset_bytes;
+    buf_printf(&p->out,
+               "\n%s hold all of it (a tenth is cache.headroom).\nWithout a cache an epoch costs "
+               "%s%s.\nPrices: %s%g a GB and %s%g for 1000 requests%s.\n`forebay profile` tells "
+               "the same of an access log.\n",
+               in_units(p->has_binary_cache, dataset / HEADROOM),
+               money(p, cost_of(p, (double)p->nodes * dataset), cost),
+               p->nodes > 1 ? " where each node reads all" : "", p->has_prices ? "" : "$",
+               p->price_gb, p->has_prices ? "" : "$", p->price_requests,
+               p->has_prices ? ""
+                             : ": list prices of AWS in 2025,\nfrom us-east-1 to the internet. "
+                               "Within a region give --price-gb 0");
 }
 
-static void render(struct plan *p)
+static void render(struct plan *p, const struct row rows[ROWS])
 {
-    static const double factors[] = {0.25, 0.5, 0.75, 1, 1.5, 2};
-    if (!commands_common()->is_json) {
-        buf_printf(
-            &p->out,
-            "%s of data, %llu node%s, %llu epochs; hits, origin bytes and what they cost, of an "
-            "epoch after the first\n\n",
-            in_units(p->has_binary_dataset, (double)p->dataset_bytes), (unsigned long long)p->nodes,
-            p->nodes > 1 ? "s" : "", (unsigned long long)p->epochs);
-        buf_printf(&p->out, "%12s   each node reads all%s\n", "cache.size",
-                   p->nodes > 1
-                       ? "              nodes share the data             one cache of all nodes"
-                       : "");
+    buf_printf(&p->out, "%s of data, %llu node%s, %llu epochs. Of an epoch after the first:\n%s",
+               in_units(p->has_binary_dataset, (double)p->dataset_bytes),
+               (unsigned long long)p->nodes, p->nodes > 1 ? "s" : "", (unsigned long long)p->epochs,
+               p->nodes > 1 ? "" : "\n");
+    for (unsigned which = 0; which < (p->nodes > 1 ? CASES : 1); which++) {
+        render_table(p, rows, which);
     }
-    for (size_t i = 0; i < ARRAY_LEN(factors); i++) {
-        render_row(p, factors[i]);
+    render_end(p);
+}
+
+static void show(struct plan *p)
+{
+    static const double factors[ROWS] = {0.25, 0.5, 0.75, 1, 1.5, 2};
+    struct row rows[ROWS];
+    for (size_t i = 0; i < ROWS; i++) {
+        compute(p, &rows[i], factors[i]);
+        if (commands_common()->is_json) {
+            print_json(p, &rows[i]);
+        }
     }
     if (!commands_common()->is_json) {
-        render_end(p);
+        render(p, rows);
+        command_screen_print(0, "%s", buf_cstr(&p->out));
     }
 }
 
@@ -248,8 +291,8 @@ int command_plan(int argc, char **argv)
         for (uint32_t i = 0; i < BLOCKS; i++) {
             p->lens[i] = BLOCK_BYTES;
         }
-        render(p);
-        code = commands_result(commands_print_result(&p->out), result_of(p));
+        show(p);
+        code = commands_result(EXIT_CODE_OK, result_of(p));
     }
     buf_done(&p->out);
     free(p);

@@ -256,16 +256,18 @@ static int render(struct profile *p)
     }
     render_prefixes(p);
     if (p->bad_lines > 0) {
-        (void)fprintf(stderr,
-                      "forebay profile: %llu lines are no JSON objects (access_log.format: json "
-                      "is wanted)\n",
-                      (unsigned long long)p->bad_lines);
+        command_screen_tell(
+            2,
+            "forebay profile: %llu lines are no JSON objects (access_log.format: json "
+            "is wanted)\n",
+            (unsigned long long)p->bad_lines);
     }
     if (p->left_out > 0) {
-        (void)fprintf(stderr,
-                      "forebay profile: %llu reads of blocks are left out: the log has too many "
-                      "reads or blocks, or a line reads more than 64 GiB\n",
-                      (unsigned long long)p->left_out);
+        command_screen_tell(
+            2,
+            "forebay profile: %llu reads of blocks are left out: the log has too many "
+            "reads or blocks, or a line reads more than 64 GiB\n",
+            (unsigned long long)p->left_out);
     }
     return code;
 }

@@ -28,7 +28,6 @@
 
 #include "cli/client/command_client.h"
 #include "cli/client/command_old_clients.h"
-#include "cli/client/command_screen.h"
 #include "cli/client/command_server.h"
 #include "config/config.h"
 #include "stats/stats.h"
@@ -77,7 +76,7 @@ static int not_started(const char *why)
     while (len > 0 && why[len - 1] == '\n') {
         len--;
     }
-    (void)fprintf(stderr, "forebay run: the cache did not start: %.*s\n", (int)len, why);
+    command_screen_tell(2, "forebay run: the cache did not start: %.*s\n", (int)len, why);
     return EXIT_NOT_STARTED;
 }
 
@@ -148,8 +147,7 @@ static void tell_server(struct run *run, int argc, char **argv)
                     {"log.level", "--log.level=warn"},
                     {"log.format", "--log.format=text"},
                     {"shutdown.grace", "--shutdown.grace=5s"}};
-    const char *endpoint = getenv("AWS_ENDPOINT_URL_S3");
-    endpoint = endpoint != NULL && endpoint[0] != '\0' ? endpoint : getenv("AWS_ENDPOINT_URL");
+    const char *name, *endpoint = commands_client_endpoint(&name);
     command_server_settings(&run->server, argc, argv, ours);
     (void)snprintf(run->socket_flag, sizeof(run->socket_flag), "--admin.socket=%s",
                    run->server.admin + strlen("unix:"));
@@ -162,7 +160,7 @@ static void tell_server(struct run *run, int argc, char **argv)
     }
     // Clients of this environment already use another endpoint, so that endpoint becomes the
     // origin.
-    if (is_default(run->config, "origin.endpoint") && endpoint != NULL && endpoint[0] != '\0') {
+    if (is_default(run->config, "origin.endpoint") && endpoint != NULL) {
         (void)snprintf(run->endpoint_flag, sizeof(run->endpoint_flag), "--origin.endpoint=%s",
                        endpoint);
         command_server_word(&run->server, run->endpoint_flag);
@@ -229,7 +227,7 @@ static int start_child(struct run *run, char **words, const struct run_signals *
     while (waitpid(run->child, NULL, 0) < 0 && errno == EINTR) {
     }
     run->child = 0;
-    (void)fprintf(stderr, "forebay run: %s: %s\n", words[0], strerror(failed));
+    command_screen_tell(2, "forebay run: %s: %s\n", words[0], strerror(failed));
     return failed == ENOENT ? EXIT_NOT_FOUND : EXIT_NOT_EXECUTABLE;
 }
 
@@ -246,10 +244,10 @@ static void restart_server(struct run *run)
     buf_init(&why, TEXT_MAX_BYTES);
     bool again = run->restarts++ < RESTARTS_MAX &&
                  command_server_start(&run->server, START_TIMEOUT_MS, &why);
-    (void)fprintf(stderr, "forebay run: the cache has ended%s\n",
-                  again ? ", and was started again" : "; further reads of the command fail");
+    command_screen_tell(2, "forebay run: the cache has ended%s\n",
+                        again ? ", and was started again" : "; further reads of the command fail");
     if (!again) {
-        (void)fputs(buf_cstr(&why), stderr); // a failure to write to stderr cannot be reported
+        command_screen_tell(2, "%s", buf_cstr(&why));
     }
     buf_done(&why);
 }
@@ -413,8 +411,8 @@ static int run_all(struct run *run, int argc, char **argv, char **words)
         tell_server(run, argc, argv);
         (void)snprintf(run->url, sizeof(run->url), "http://127.0.0.1:%u", run->server.port);
         if (start_server(run, &from, &why)) {
-            commands_inform_more("forebay run: %s answers from %s\n", run->url,
-                                 command_client_visible(run->dir));
+            command_screen_inform_more(2, "forebay run: %s answers from %s\n", run->url,
+                                       command_client_visible(run->dir));
             command_old_clients_warn("run", words[0]);
             code = start_child(run, words, &signals);
             if (code == 0) {

@@ -7,7 +7,6 @@
 #include "commands/command_line.h"
 #include "control/control.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,11 +27,10 @@ const struct commands_common *commands_common(void)
 int commands_unknown(const char *name)
 {
     const char *near = command_line_suggest(name);
-    (void)fprintf(stderr, "forebay: %s: no such command", name);
-    if (near != NULL) {
-        (void)fprintf(stderr, " (did you mean \"%s\"?)", near);
-    }
-    (void)fprintf(stderr, "; `forebay help` lists them\n");
+    command_screen_tell(2, "forebay: %s: no such command%s%s%s; `forebay help` lists them\n",
+                        commands_visible(name, strlen(name)),
+                        near != NULL ? " (did you mean \"" : "", near != NULL ? near : "",
+                        near != NULL ? "\"?)" : "");
     return EXIT_CODE_USAGE;
 }
 
@@ -109,26 +107,6 @@ void commands_common_take(const struct command *command, unsigned operand_count,
     common.has_no_colour = commands_argument_take(argc, argv, "--no-color");
 }
 
-void commands_inform(const char *format, ...)
-{
-    if (!commands_common()->is_quiet) {
-        va_list args;
-        va_start(args, format);
-        (void)vfprintf(stderr, format, args);
-        va_end(args);
-    }
-}
-
-void commands_inform_more(const char *format, ...)
-{
-    if (commands_common()->is_verbose) {
-        va_list args;
-        va_start(args, format);
-        (void)vfprintf(stderr, format, args);
-        va_end(args);
-    }
-}
-
 void commands_inform_request(const char *method, const char *address, const char *path,
                              enum err err, unsigned status)
 {
@@ -141,7 +119,7 @@ void commands_inform_request(const char *method, const char *address, const char
                    err == ERR_OK ? end : ": no answer");
     if (strcmp(now, said) != 0) { // a repeated request with the same outcome is not reported
         memcpy(said, now, sizeof(said));
-        commands_inform_more("forebay: %s\n", commands_visible(now, strlen(now)));
+        command_screen_inform_more(2, "forebay: %s\n", commands_visible(now, strlen(now)));
     }
 }
 
@@ -190,7 +168,8 @@ void commands_usage_error_json(const char *what)
 
 int commands_usage_error(const char *command, const char *what)
 {
-    (void)fprintf(stderr, "forebay %s: %s; `forebay help %s` tells more\n", command, what, command);
+    command_screen_tell(2, "forebay %s: %s; `forebay help %s` tells more\n", command, what,
+                        command);
     if (common.is_json) {
         commands_usage_error_json(what);
     }
@@ -205,12 +184,12 @@ struct config *commands_load_config(int argc, char **argv)
     if (config_load(argc, argv, &config, &errors) != ERR_OK) {
         config = NULL; // the errors contain the reason
     } else {
-        commands_inform_more("forebay: configuration: %s\n",
-                             config->file != NULL
-                                 ? commands_visible(config->file, strlen(config->file))
-                                 : "no file");
+        command_screen_inform_more(2, "forebay: configuration: %s\n",
+                                   config->file != NULL
+                                       ? commands_visible(config->file, strlen(config->file))
+                                       : "no file");
     }
-    (void)fputs(buf_cstr(&errors), stderr); // there is no other place to report it
+    command_screen_tell(2, "%s", buf_cstr(&errors));
     buf_done(&errors);
     return config;
 }

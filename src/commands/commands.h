@@ -11,6 +11,7 @@
 
 #include "base/bytes.h"
 #include "commands/command_line.h"
+#include "commands/command_screen.h"
 #include "config/config.h"
 #include "control/control.h"
 
@@ -55,10 +56,6 @@ struct commands_common {
 const struct commands_common *commands_common(void);
 void commands_common_take(const struct command *command, unsigned operand_count, int *argc,
                           char **argv);
-// Prints information to stderr, unless -q is given; the second function prints only with -v. Errors
-// and warnings go to stderr in any case.
-void commands_inform(const char *format, ...) PRINTF_LIKE(1, 2);
-void commands_inform_more(const char *format, ...) PRINTF_LIKE(1, 2);
 // With -v, reports a request to a running server. Skips a request with the same outcome as the one
 // before.
 void commands_inform_request(const char *method, const char *address, const char *path,
@@ -113,6 +110,9 @@ uint64_t commands_cache_room(const struct config *config, uint64_t cache_bytes);
 // Writes the URL by which clients on this machine reach a listener (commands_advertise.c). Returns
 // false for a unix socket, and if the URL does not fit.
 bool commands_advertise(const char *listen, char *ret_url, size_t size);
+// Returns the endpoint that the environment gives S3 clients, and the variable's name; NULL if it
+// gives none.
+const char *commands_client_endpoint(const char **ret_name);
 
 #define COMMANDS_ADDRESS_MAX 512
 

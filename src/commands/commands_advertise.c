@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes a listener's address as a client on this machine uses it. Pure.
+// Endpoints of clients on this machine: how they reach a listener, and what the environment says.
 #include "commands/commands.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 bool commands_advertise(const char *listen, char *ret_url, size_t size)
@@ -23,4 +24,17 @@ bool commands_advertise(const char *listen, char *ret_url, size_t size)
                   ? snprintf(ret_url, size, "%s://%s%s", tls ? "https" : "http", host, port)
                   : snprintf(ret_url, size, "%s://%s", tls ? "https" : "http", rest.ptr);
     return len > 0 && (size_t)len < size;
+}
+
+const char *commands_client_endpoint(const char **ret_name)
+{
+    static const char *const names[] = {"AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"};
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        const char *value = getenv(names[i]);
+        if (value != NULL && value[0] != '\0') { // the first one decides
+            *ret_name = names[i];
+            return value;
+        }
+    }
+    return NULL;
 }

@@ -82,14 +82,14 @@ struct serve {
 // Prints warnings after the reason of a failed start, or after the start.
 static void serve_say_warnings(struct serve *s)
 {
-    (void)fputs(buf_cstr(&s->warnings), stderr); // a failure to write to stderr cannot be reported
+    command_screen_tell(2, "%s", buf_cstr(&s->warnings));
     buf_done(&s->warnings);
     command_limits_tell(&s->descriptors, s->config);
 }
 
 static int serve_fail(struct serve *s, int exit_code)
 {
-    (void)fprintf(stderr, "forebay: %s\n", buf_cstr(&s->why)); // print the reason first
+    command_screen_tell(2, "forebay: %s\n", buf_cstr(&s->why)); // print the reason first
     log_release(LOG_LEVEL_WARN);
     if (log_enabled(LOG_LEVEL_INFO)) {
         log_set_level(
@@ -696,7 +696,7 @@ int command_serve(int argc, char **argv)
     s.words = serve_words(&argc, argv);
     enum err err = config_load(argc, s.words, &s.config, &s.why);
     if (err != ERR_OK) {
-        (void)fputs(buf_cstr(&s.why), stderr);
+        command_screen_tell(2, "%s", buf_cstr(&s.why));
         command_upgrade_fail(&s.upgrade, buf_cstr(&s.why));
         buf_done(&s.why);
         free(s.words);

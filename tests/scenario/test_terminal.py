@@ -14,7 +14,7 @@ import termios
 
 import pytest
 
-from forebay import PATIENT, binary
+from forebay import PATIENT, binary, run_forebay
 from test_common_options import admin_of
 from test_control import MIB, ask, read
 from waiting import WAIT_S
@@ -113,6 +113,10 @@ def busy(start, origin):
         (["warm", "--help"], [r"^  --wait +follow it to its end$", r"^  --json +one JSON object"]),
         (["doctor"], [r"configuration valid", r"\d+ green, \d yellow, 0 red"]),
         (["du"], [r"6\.0 MiB of .* s3://bkt/$", r"in the whole cache$"]),
+        (
+            ["explain", f"s3://bkt/{LONG}1.tar"],
+            [r"^fresh    yes, confirmed", r"^checksum unknown; the next reader"],
+        ),
         (["top", "keys", "--once"], [r"requests +now/s +hit% +bytes +name"]),
     ],
 )
@@ -216,3 +220,49 @@ def test_the_address_of_the_s3_api_and_a_folder_are_recognised(busy):
     assert f"{s3} answers 4" in text and "admin.listen" in text, text
     text = "\n".join(Terminal(busy, 200, *PATIENT, "explain", "s3://bkt/never/").end())
     assert "forebay ls s3://bkt/never/ shows those below it" in text, text
+
+
+def words_of(lines):
+    return " ".join(lines).split()
+
+
+@pytest.mark.parametrize("columns", COLUMNS)
+@pytest.mark.parametrize(
+    "words, code",
+    [
+        (["help"], 0),
+        (["help", "top"], 0),
+        (["help", "serve"], 0),
+        (["help", "cache.size"], 0),
+        (["plan", "--dataset", "2TB", "--cache", "500GB", "--nodes", "8"], 0),
+        (["explain", "s3://bkt/not/there/"], 6),
+        (["sevre"], 2),
+        (["check", "--lvie"], 2),
+        (["serve", "--auth.mode", "verify", "--auth.allow_open_network", "perhaps"], 3),
+    ],
+)
+def test_help_figures_and_errors_wrap_between_words(busy, columns, words, code):
+    """On a terminal, help, `plan` and errors have the words that a pipe gets."""
+    front = ["--admin", "127.0.0.1:1"] if words[0] == "explain" else []
+    piped = run_forebay(*front, *words)
+    lines = Terminal(busy, columns, *front, *words).end(code)
+    assert words_of(lines) == words_of([piped.stderr, piped.stdout]), lines
+
+
+def test_a_terminal_of_unknown_width_has_80_columns(busy):
+    terminal = Terminal(busy, 0, "check", "--lvie")
+    terminal.columns = 80
+    assert len(terminal.end(2)) > 1
+
+
+@pytest.mark.parametrize("columns", COLUMNS)
+def test_the_start_fits_the_terminal(busy, columns, tmp_path):
+    """`serve` wraps what it says at the start, and aligns it."""
+    (tmp_path / "tree").mkdir()
+    where = ["--listen=127.0.0.1:0", "--admin.listen=127.0.0.1:0", "--admin.socket=off"]
+    flags = [*where, f"--cache.dir={tmp_path}/cache", "--cache.size=200MiB", "--log.level=error"]
+    serve = Terminal(busy, columns, "serve", *flags, f"--origin.endpoint=dir:{tmp_path}/tree")
+    serve.until(r"revalidated[ \r\n]+after[ \r\n]+\d+[ \r\n]+s")
+    lines = [line for line in serve.interrupt() if line]
+    assert lines[0].startswith("forebay ")
+    assert all(re.match(r" {2}[a-z]+ +\S| {13}\S", line) for line in lines[1:]), lines

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "base/human.h"
-#include "cli/client/command_screen.h"
+#include "commands/commands.h"
 
 #define ANSWER_MAX_BYTES (ADMIN_ANSWER_MAX + 1024u)
 #define ACTION_TIMEOUT_MS (ADMIN_CALL_WAIT_MAX_MS + 5000u)

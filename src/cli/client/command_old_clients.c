@@ -19,6 +19,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "commands/commands.h"
+
 #include "base/bytes.h"
 #include "base/check.h"
 
@@ -161,7 +163,7 @@ void command_old_clients_warn(const char *name, const char *program)
         struct command_old_client old;
         bool is_other = i == 0 ? is_aws : is_python;
         if (!is_other && command_old_client(i, is_python || is_aws ? program : NULL, &old)) {
-            (void)fprintf(stderr, "forebay: %s: %s; %s\n", name, old.what, old.remedy);
+            command_screen_tell(2, "forebay: %s: %s; %s\n", name, old.what, old.remedy);
         }
     }
 }

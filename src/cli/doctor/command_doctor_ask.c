@@ -8,8 +8,8 @@
 #include <jansson.h>
 
 #include "cli/client/command_client.h"
-#include "cli/client/command_screen.h"
 #include "cli/doctor/command_doctor.h"
+#include "commands/commands.h"
 #include "control/control.h"
 
 #define REPORT_MAX_BYTES (1u << 20)
@@ -69,8 +69,9 @@ bool command_doctor_ask(struct doctor *d)
     }
     d->exit_code = (int)command_client_u64(report, "exit");
     if (version != NULL && report == NULL) {
-        commands_inform("forebay doctor: it refuses; these are findings with the settings of this "
-                        "command\n");
+        command_screen_inform(
+            2, "forebay doctor: it refuses; these are findings with the settings of this "
+               "command\n");
     }
     bool has_findings = json_array_size(findings) > 0;
     json_decref(version);

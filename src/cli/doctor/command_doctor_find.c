@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "cli/client/command_screen.h"
 #include "cli/doctor/command_doctor.h"
 #include "commands/commands.h"
 

@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/client/command_screen.h"
 #include "s3/s3.h"
 
 #define BATCH_MAX 500u           // objects in one call
@@ -88,8 +87,8 @@ static void tell(const struct evict *e, const char *uri, const char *amount, uin
         json_pack("{s:s, s:b, s:I}", "uri", uri, "ok", ok, "cached_bytes", (json_int_t)bytes);
     check(item != NULL);
     if (!ok) {
-        (void)fprintf(stderr, "forebay evict: %s: %s\n", command_client_visible(uri),
-                      command_client_visible(why));
+        command_screen_tell(2, "forebay evict: %s: %s\n", command_client_visible(uri),
+                            command_client_visible(why));
         check(json_object_set_new(item, "why", json_string(why)) == 0);
     }
     commands_line("item", item);

@@ -5,8 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/client/command_screen.h"
-
 static int list_jobs(struct command_client *client)
 {
     json_t *answer = NULL;

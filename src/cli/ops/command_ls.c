@@ -3,7 +3,6 @@
 // in total. The server asks the origin for the names. Objects that the origin does not have any
 // more are not listed.
 #include "cli/client/command_pages.h"
-#include "cli/client/command_screen.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,8 +53,8 @@ static int print_total(const struct command_client *client, int code, const stru
     if (code == EXIT_CODE_OK && !client->is_json) {
         print_sums(sums, uri);
         if (sums->objects == 0) {
-            commands_inform("forebay %s: nothing lies below %s: check its spelling\n", client->name,
-                            command_client_visible(uri));
+            command_screen_inform(2, "forebay %s: nothing lies below %s: check its spelling\n",
+                                  client->name, command_client_visible(uri));
         }
     }
     return code;
@@ -199,9 +198,8 @@ static void print_folders(struct du *du)
         free(du->folders[i].name);
     }
     if (du->left_out > 0) {
-        (void)fprintf(
-            stderr,
-            "forebay du: %zu objects are in folders beyond the first %u, which are not shown\n",
+        command_screen_tell(
+            2, "forebay du: %zu objects are in folders beyond the first %u, which are not shown\n",
             du->left_out, FOLDERS_MAX);
     }
     free(du->folders);

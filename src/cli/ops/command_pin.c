@@ -32,8 +32,8 @@ static int end(struct command_client *client, int code, const char *what, json_t
     }
     if (code == EXIT_CODE_OK && !client->is_json) {
         if (!command_client_bool(answer, "kept")) {
-            (void)fprintf(
-                stderr,
+            command_screen_tell(
+                2,
                 "forebay %s: warning: this cache keeps no pins: cache.policy is lru, it has "
                 "fewer than 9 segments, or its directory does not work\n",
                 client->name);

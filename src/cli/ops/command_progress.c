@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "cli/client/command_screen.h"
 
 #define LOOK_MS 200
 #define LINE_EVERY_MS 5000u // at first; then longer and longer

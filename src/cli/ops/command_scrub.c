@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/client/command_screen.h"
 #include "config/config.h"
 
 static bool is_state(const json_t *scrub, const char *state)

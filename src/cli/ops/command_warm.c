@@ -14,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/client/command_screen.h"
 #include "cli/ops/command_warm.h"
 #include "config/config.h"
 #include "s3/s3.h"

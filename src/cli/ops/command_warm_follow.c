@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/client/command_screen.h"
 #include "cli/ops/command_progress.h"
 
 static double share_of(const json_t *job)

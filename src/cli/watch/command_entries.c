@@ -12,8 +12,8 @@ static bool on_line(void *ctx, struct span line)
     uint64_t dropped = command_client_u64(entry, "dropped");
     if (dropped > 0) {
         e->dropped += dropped;
-        (void)fprintf(stderr, "forebay %s: %llu %s\n", e->client.name, (unsigned long long)dropped,
-                      e->dropped_text);
+        command_screen_tell(2, "forebay %s: %llu %s\n", e->client.name, (unsigned long long)dropped,
+                            e->dropped_text);
         commands_line("warning", json_pack("{s:I}", "dropped", (json_int_t)dropped));
     } else if (entry != NULL) {
         e->count++;

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli/client/command_screen.h"
+#include "commands/commands.h"
 
 #define FIELDS_MAX 64u
 #define FIELD_NAME_MAX 64u

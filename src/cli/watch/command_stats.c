@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli/client/command_screen.h"
+#include "commands/commands.h"
 #include "stats/stats.h"
 
 #define INTERVAL_MAX_S 86400u

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-#include "cli/client/command_screen.h"
+#include "commands/commands.h"
 #include "stats/stats.h"
 
 #define INDENT 11u // columns before the values

@@ -187,7 +187,7 @@ static int write_file(const char *path, const struct buf *text)
         ok = false;
     }
     if (!ok) {
-        (void)fprintf(stderr, "forebay support: %s: %s\n", path, strerror(errno));
+        command_screen_tell(2, "forebay support: %s: %s\n", path, strerror(errno));
     }
     return ok ? EXIT_CODE_OK : EXIT_CODE_FAILED;
 }

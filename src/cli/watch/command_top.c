@@ -5,9 +5,9 @@
 // The server counts keys while this command follows (admin_top.c). Each of its lines makes a frame,
 // and so does a new size of the terminal. If the server refuses to count, the screen has no keys
 // and no buckets.
-#include "cli/client/command_screen.h"
 #include "cli/watch/command_top_frame.h"
 #include "cli/watch/command_top_rank.h"
+#include "commands/commands.h"
 
 #include <stdio.h>
 

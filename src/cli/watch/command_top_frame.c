@@ -9,8 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli/client/command_screen.h"
 #include "cli/watch/command_top_rank.h"
+#include "commands/commands.h"
 
 #define COLUMNS 100u // if stdout is no terminal
 #define BAR_CELLS_MAX 30u

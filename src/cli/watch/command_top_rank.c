@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "cli/client/command_client.h"
-#include "cli/client/command_screen.h"
+#include "commands/commands.h"
 #include "stats/stats.h"
 
 #define PATH_MAX_BYTES 16384u

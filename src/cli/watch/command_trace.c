@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/client/command_screen.h"
+#include "commands/commands.h"
 #include "s3/s3.h"
 
 #define WHERE_MAX_BYTES 8192u

@@ -3,7 +3,7 @@
 // character.
 #include "test.h"
 
-#include "cli/client/command_screen.h"
+#include "commands/commands.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -74,8 +74,9 @@ Test(screen, lines_are_wrapped_at_spaces_and_indented)
     cr_assert_str_eq(wrapped("one two three\n", 13, 4), "one two three\n");
     cr_assert_str_eq(wrapped("one two three\n", 10, 4), "one two\n    three\n");
     cr_assert_str_eq(wrapped("one two\n\nthree", 5, 2), "one\n  two\n\nthree");
-    cr_assert_str_eq(wrapped("abcdefgh", 4, 2), "abcd\n  ef\n  gh"); // no space to wrap at
-    cr_assert_str_eq(wrapped("one two", 5, 40), "one\n  two");       // too deep an indent
+    cr_assert_str_eq(wrapped("abcdefgh", 4, 2), "abcd\n  ef\n  gh");        // no space to wrap at
+    cr_assert_str_eq(wrapped("one two", 5, 40), "one\n  two");              // too deep an indent
+    cr_assert_str_eq(wrapped("  a abcdefgh", 10, 4), "  a abcdef\n    gh"); // beside its label
 }
 
 Test(screen, the_environment_says_whether_the_terminal_shows_utf8)

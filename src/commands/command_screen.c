@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/client/command_screen.h"
+#include "commands/command_screen.h"
 
 #include <limits.h>
 #include <stdarg.h>
@@ -33,7 +33,8 @@ bool command_screen_is_wanted(bool is_once)
 
 unsigned command_screen_columns(int fd)
 {
-    return size_of(fd).ws_col;
+    unsigned columns = size_of(fd).ws_col;
+    return columns == 0 && isatty(fd) == 1 ? COMMAND_SCREEN_COLUMNS : columns;
 }
 
 bool command_screen_has_utf8(void)
@@ -145,7 +146,7 @@ void command_screen_append_end(struct buf *out, struct span text, unsigned colum
 static void wrap_line(struct buf *out, struct span line, unsigned columns, unsigned indent)
 {
     unsigned room = columns;
-    size_t len;
+    size_t len, least = indent; // a break at a space before `least` would win no room
     while ((len = command_screen_fit(line, room)) < line.len) {
         size_t end = len;
         while (end > 0 && line.ptr[end] != ' ') {
@@ -154,7 +155,7 @@ static void wrap_line(struct buf *out, struct span line, unsigned columns, unsig
         while (end > 0 && line.ptr[end - 1] == ' ') {
             end--;
         }
-        end = end > 0 ? end : max_u64(len, 1); // a word that is too long is cut
+        end = end > least ? end : max_u64(len, 1); // a word that is too long is cut
         buf_append(out, line.ptr, end);
         line = (struct span){line.ptr + end, line.len - end};
         while (line.len > 0 && line.ptr[0] == ' ') {
@@ -162,6 +163,7 @@ static void wrap_line(struct buf *out, struct span line, unsigned columns, unsig
         }
         buf_printf(out, "\n%*s", (int)indent, "");
         room = columns - indent;
+        least = 0;
     }
     buf_append_span(out, line);
 }
@@ -213,6 +215,16 @@ void command_screen_inform(unsigned indent, const char *format, ...)
     va_list args;
     va_start(args, format);
     if (!commands_common()->is_quiet) {
+        print_wrapped(stderr, indent, format, args);
+    }
+    va_end(args);
+}
+
+void command_screen_inform_more(unsigned indent, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    if (commands_common()->is_verbose) {
         print_wrapped(stderr, indent, format, args);
     }
     va_end(args);

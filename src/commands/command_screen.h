@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fits output to the terminal. All commands whose output a person watches use it. Where the output
-// is no terminal, nothing is cut or wrapped. Every call asks the terminal for its size, so output
-// follows a resize. Main thread.
+// Fits output to the terminal. Everything that a command prints for a person goes through it. Where
+// the output is no terminal, nothing is cut or wrapped. Every call asks the terminal for its size,
+// so output follows a resize. Main thread.
 //
 // Columns are counted without a locale: a character of East Asian scripts or an emoji counts as
 // two, so that a line never becomes too long. Escape sequences that set colours count as none.
-#ifndef FOREBAY_CLI_COMMAND_SCREEN_H
-#define FOREBAY_CLI_COMMAND_SCREEN_H
+#ifndef FOREBAY_COMMANDS_COMMAND_SCREEN_H
+#define FOREBAY_COMMANDS_COMMAND_SCREEN_H
 
 #include "base/bytes.h"
 
 // Returns true if stdout is a terminal and the output should be a screen.
 bool command_screen_is_wanted(bool is_once);
-// Returns the width of the terminal; 0 if the descriptor is no terminal, or its width is unknown.
+#define COMMAND_SCREEN_COLUMNS 80u // of a terminal whose width is unknown
+// Returns the width of the terminal; 0 if the descriptor is no terminal.
 unsigned command_screen_columns(int fd);
 // Returns true if the environment says that the terminal shows UTF-8.
 bool command_screen_has_utf8(void);
@@ -26,9 +27,11 @@ void command_screen_append_end(struct buf *out, struct span text, unsigned colum
 void command_screen_wrap(struct buf *out, struct span text, unsigned columns, unsigned indent);
 // Prints to stdout, wrapped as above.
 void command_screen_print(unsigned indent, const char *format, ...) PRINTF_LIKE(2, 3);
-// The same to stderr. The second function prints nothing with -q.
+// The same to stderr. The second function prints nothing with -q, the third one only with -v.
+// Errors and warnings use the first.
 void command_screen_tell(unsigned indent, const char *format, ...) PRINTF_LIKE(2, 3);
 void command_screen_inform(unsigned indent, const char *format, ...) PRINTF_LIKE(2, 3);
+void command_screen_inform_more(unsigned indent, const char *format, ...) PRINTF_LIKE(2, 3);
 // Prints a line to stdout, cut to the terminal.
 void command_screen_row(struct span line);
 // Prints the line and the end of the name that fits in the terminal.
