@@ -14,6 +14,7 @@
 #include "server/server_private.h"
 #include "stats/stats.h"
 
+#define TEXT_COLUMN 13u    // where the text of a line begins
 #define PROBE_SHOWN_MS 250 // longest wait of the summary for the origin probes
 
 static const char *residency_text(void)
@@ -77,11 +78,11 @@ static void announce_origins(const struct command_announcement *s)
     for (unsigned i = 0; i < s->origin_count; i++) {
         struct origin_trouble_text trouble;
         bool is_wrong = origin_in_trouble(s->origins[i], &trouble);
-        (void)fprintf(stderr, "  origin     %s%s\n", origin_describe(s->origins[i]),
-                      is_wrong || told == s->origin_count ? "" : " (has not answered yet)");
+        command_screen_tell(TEXT_COLUMN, "  origin     %s%s\n", origin_describe(s->origins[i]),
+                            is_wrong || told == s->origin_count ? "" : " (has not answered yet)");
         if (is_wrong) {
-            (void)fprintf(stderr, "             NOT USABLE: %s. Remedy: %s\n", trouble.text,
-                          trouble.remedy);
+            command_screen_tell(TEXT_COLUMN, "             NOT USABLE: %s. Remedy: %s\n",
+                                trouble.text, trouble.remedy);
         }
     }
 }
@@ -97,15 +98,78 @@ static void announce_cache(const struct command_announcement *s,
                sizeof(reserved));
     const struct refusal_text *why =
         summary->refusal != REFUSAL_none ? refusal_text(summary->refusal) : NULL;
-    (void)fprintf(stderr, "  cache      %s: %s held of %s (%s reserved)%s%s\n", summary->dir, held,
-                  capacity, reserved, why != NULL ? "; NOTHING IS STORED: " : "",
-                  why != NULL ? why->text : "");
+    command_screen_tell(TEXT_COLUMN, "  cache      %s: %s held of %s (%s reserved)%s%s\n",
+                        summary->dir, held, capacity, reserved,
+                        why != NULL ? "; NOTHING IS STORED: " : "", why != NULL ? why->text : "");
     if (room_bytes != 0) {
         human_size(room_bytes, room, sizeof(room));
-        (void)fprintf(stderr,
-                      "             MORE THAN THE DISK HAS ROOM FOR (%s): lower cache.size, free\n"
-                      "             space, or use a percentage\n",
-                      room);
+        command_screen_tell(
+            TEXT_COLUMN,
+            "             MORE THAN THE DISK HAS ROOM FOR (%s): lower cache.size, free "
+            "space, or use a percentage\n",
+            room);
+    }
+}
+
+// Names the command that shows the state of this server. An address other than the default is part
+// of it, because the command does not know this server's flags.
+static void announce_admin(const struct command_announcement *s)
+{
+    const char *admin = admin_listen_address(s->admin), *socket = s->config->admin_socket;
+    char url[512], usual[512];
+    unsigned listen = commands_setting("admin.listen");
+    if (s->config->admin_listen.kind == CONFIG_LISTEN_OFF) {
+        if (socket != NULL && access(socket, R_OK | W_OK) == 0) {
+            command_screen_tell(TEXT_COLUMN, "  status     forebay status --admin unix:%s\n",
+                                socket);
+        }
+        return;
+    }
+    command_screen_tell(TEXT_COLUMN, "  admin      http://%s/metrics\n", admin);
+    if (commands_advertise(admin, url, sizeof(url)) &&
+        commands_advertise(config_setting(listen)->default_text, usual, sizeof(usual))) {
+        bool is_usual = strcmp(url, usual) == 0;
+        command_screen_tell(TEXT_COLUMN,
+                            "  page       %s/ in a browser\n  status     forebay status%s%s\n", url,
+                            is_usual ? "" : " --admin ", is_usual ? "" : url);
+    }
+}
+
+// Returns true if the URL is that of one of this server's listeners.
+static bool is_own(const struct command_announcement *s, const char *url)
+{
+    char own[512], other[512], address[512];
+    bool is_tls = strncmp(url, "https://", 8) == 0;
+    const char *host = strstr(url, "://");
+    int len = snprintf(address, sizeof(address), "%s%s", is_tls ? "tls:" : "",
+                       host != NULL ? host + 3 : url);
+    while (len > 0 && (size_t)len < sizeof(address) && address[len - 1] == '/') {
+        address[--len] = '\0';
+    }
+    if (!commands_advertise(address, other, sizeof(other))) {
+        return false;
+    }
+    for (unsigned i = 0; http_server_address(s->http, i) != NULL; i++) {
+        if (commands_advertise(http_server_address(s->http, i), own, sizeof(own)) &&
+            strcmp(own, other) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// Names a variable that gives S3 clients another endpoint, because a user may expect it to set the
+// origin, as `forebay run` does. Its value may contain a password.
+static void announce_variable(const struct command_announcement *s)
+{
+    const char *name, *url = commands_client_endpoint(&name);
+    const char *source = config_source_text(s->config, commands_setting("origin.endpoint"));
+    if (url != NULL && strncmp(source, "default", 7) == 0 && !is_own(s, url)) {
+        command_screen_tell(
+            TEXT_COLUMN,
+            "             %s is set, and serve does not use it: to read from there, "
+            "give --origin.endpoint \"$%s\"\n",
+            name, name);
     }
 }
 
@@ -113,43 +177,37 @@ static void announce_to_people(const struct command_announcement *s,
                                const struct store_summary *summary, uint64_t room_bytes)
 {
     char url[512];
-    (void)fprintf(stderr, "forebay %s (%s)\n", version_text(), version_revision());
+    command_screen_tell(TEXT_COLUMN, "forebay %s (%s)\n", version_text(), version_revision());
     for (unsigned i = 0; http_server_address(s->http, i) != NULL; i++) {
-        (void)fprintf(stderr, "  listening  %s%s\n",
-                      url_of(http_server_address(s->http, i), url, sizeof(url)),
-                      s->config->auth_mode == CONFIG_AUTH_OPEN
-                          ? "  (open: whoever reaches it may read)"
-                          : "  (signatures are verified)");
+        command_screen_tell(TEXT_COLUMN, "  listening  %s%s\n",
+                            url_of(http_server_address(s->http, i), url, sizeof(url)),
+                            s->config->auth_mode == CONFIG_AUTH_OPEN
+                                ? "  (open: whoever reaches it may read)"
+                                : "  (signatures are verified)");
     }
     announce_cache(s, summary, room_bytes);
-    (void)fprintf(stderr, "  disk       %s; hits leave by %s\n", loop_engine_why(s->loop),
-                  residency_text());
-    (void)fprintf(stderr,
-                  "  files      %llu: %u for clients, %u for each origin, %u for segments%s\n",
-                  (unsigned long long)s->descriptors->descriptors, s->descriptors->clients,
-                  s->descriptors->origin_connections, s->descriptors->segments,
-                  s->descriptors->is_short ? "; FEWER than configured: raise ulimit -n" : "");
-    if (s->config->admin_listen.kind != CONFIG_LISTEN_OFF) {
-        const char *admin = admin_listen_address(s->admin);
-        (void)fprintf(stderr, "  admin      http://%s/metrics\n", admin);
-        if (commands_advertise(admin, url, sizeof(url))) {
-            (void)fprintf(stderr, "  page       %s/ in a browser, `forebay status` in a terminal\n",
-                          url);
-        }
-    }
+    command_screen_tell(TEXT_COLUMN, "  disk       %s; hits leave by %s\n",
+                        loop_engine_why(s->loop), residency_text());
+    command_screen_tell(
+        TEXT_COLUMN, "  files      %llu: %u for clients, %u for each origin, %u for segments%s\n",
+        (unsigned long long)s->descriptors->descriptors, s->descriptors->clients,
+        s->descriptors->origin_connections, s->descriptors->segments,
+        s->descriptors->is_short ? "; FEWER than configured: raise ulimit -n" : "");
+    announce_admin(s);
     bool is_reached = false;
     for (unsigned i = 0; http_server_address(s->http, i) != NULL && !is_reached; i++) {
         is_reached = commands_advertise(http_server_address(s->http, i), url, sizeof(url));
     }
-    (void)fprintf(stderr, "  clients    %s%s\n", is_reached ? "export AWS_ENDPOINT_URL_S3=" : "",
-                  is_reached ? url
-                             : "S3 clients cannot connect: add a HOST:PORT listener to listen");
+    command_screen_tell(
+        TEXT_COLUMN, "  clients    %s%s\n", is_reached ? "export AWS_ENDPOINT_URL_S3=" : "",
+        is_reached ? url : "S3 clients cannot connect: add a HOST:PORT listener to listen");
     announce_origins(s);
+    announce_variable(s);
     if (!has_immutable_rule(s->config)) {
-        (void)fprintf(
-            stderr,
+        command_screen_tell(
+            TEXT_COLUMN,
             "  hint       add a rule `{match: \"BUCKET/**\", freshness: immutable}` for data that "
-            "never changes;\n             without it every object is revalidated after %llu s\n",
+            "never changes; without it every object is revalidated after %llu s\n",
             (unsigned long long)s->config->cache_ttl_ms / 1000);
     }
 }

@@ -10,6 +10,7 @@ import sys
 import pytest
 from client import judge
 from conftest import not_run
+from dataset import free_ports
 from disks import LoopDisk
 from forebay import Failed, binary, run_forebay
 from test_origin_trouble import certificate  # noqa: F401 (a fixture)
@@ -103,6 +104,45 @@ def test_the_start_names_the_page_and_does_not_warn_of_a_default(start, data, mo
     assert ("FEWER than configured" in text) == ("raise_ulimit_n" in text) == short, text
     assert f"  page       http://127.0.0.1:{server.admin_port}/ in a browser" in text
     assert short or text.startswith("forebay "), text
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:0", "off"])
+def test_the_start_names_a_command_that_reaches_this_server(start, data, listen, tmp_path):
+    """The command that the start names works in another terminal, whatever the admin address."""
+    settings = {"admin.listen": listen, "admin.socket": f"{tmp_path}/admin.sock"}
+    server = start(f"dir:{data}", settings=settings, run=False).spawn()
+    server.wait_stderr("hint")  # the last line
+    (words,) = [line.split()[2:] for line in server.stderr if line.startswith("  status  ")]
+    got = run_forebay(*words)
+    assert got.returncode == 0 and "ready" in got.stdout, (words, got)
+
+
+@pytest.mark.parametrize(
+    "env, origin, named",
+    [
+        ({"AWS_ENDPOINT_URL_S3": "http://192.0.2.1:1"}, None, "AWS_ENDPOINT_URL_S3"),
+        ({"AWS_ENDPOINT_URL": "http://192.0.2.1:1/"}, None, "AWS_ENDPOINT_URL"),
+        ({"AWS_ENDPOINT_URL_S3": "http://192.0.2.1:1"}, "dir:{data}", None),
+        ({"AWS_ENDPOINT_URL_S3": "http://localhost:{port}/"}, None, None),
+        ({"AWS_ENDPOINT_URL_S3": "http://127.0.0.1:{port}"}, None, None),
+        ({}, None, None),
+    ],
+)
+def test_the_start_names_an_endpoint_of_clients_that_is_not_the_origin(
+    start, data, env, origin, named
+):
+    """`serve` says that it ignores the variable that `run` takes as its origin. It says nothing
+    where an origin is set, or where the variable leads to the server itself."""
+    (port,) = free_ports(1)
+    server = start(
+        origin.format(data=data) if origin else None,
+        settings={"listen": f"127.0.0.1:{port}"},
+        env={name: value.format(port=port) for name, value in env.items()},
+    )
+    server.wait_stderr("hint")  # the last line
+    told = [line for line in server.stderr if "is set, and serve does not use it" in line]
+    assert len(told) == (named is not None), server.stderr
+    assert not named or told[0].endswith(f' give --origin.endpoint "${named}"'), told
 
 
 def test_nothing_but_an_origin(start, data):
