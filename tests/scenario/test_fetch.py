@@ -59,6 +59,17 @@ def test_cat_and_get_give_what_the_origin_has(forebay, origin, tmp_path):
     assert len(origin.requests(key=key, method="GET")) <= 4 and number
 
 
+@pytest.mark.parametrize("command", ["cat", "get"])
+def test_a_folder_is_no_object(forebay, origin, tmp_path, command):
+    """A name that ends in a slash and is no object fails like any other missing object, and the
+    error names `ls`."""
+    origin.put("folder/a", 10)
+    operands = [str(tmp_path / "out")] if command == "get" else []
+    told = said(forebay, command, "s3://bkt/folder/", *operands, code=1)
+    assert "404 NoSuchKey" in told and "`forebay ls s3://bkt/folder/`" in told, told
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     "fault, code, words",
     [

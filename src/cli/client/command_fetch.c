@@ -202,8 +202,11 @@ static int judge(struct command_client *client, struct transfer *t, CURLcode rc)
                              curl_easy_strerror(rc));
         return is_cut ? EXIT_CODE_ORIGIN : EXIT_CODE_UNREACHABLE;
     }
+    bool is_folder = status == 404 && t->fetch->uri[strlen(t->fetch->uri) - 1] == '/';
     describe(t, why, sizeof(why));
-    command_client_error(client, "%s: %ld %s", t->fetch->uri, status, why);
+    command_client_error(client, "%s: %ld %s%s%s%s", t->fetch->uri, status, why,
+                         is_folder ? "; this is the name of one object: `forebay ls " : "",
+                         is_folder ? t->fetch->uri : "", is_folder ? "` shows those below it" : "");
     return status == 404 || status == 416 ? EXIT_CODE_FAILED : EXIT_CODE_ORIGIN;
 }
 
@@ -268,8 +271,8 @@ int command_fetch(struct command_client *client, struct command_fetch *fetch)
 void command_fetch_tell(const struct command_client *client, const struct command_fetch *fetch)
 {
     double speed = fetch->total_s > 0 ? (double)fetch->bytes / fetch->total_s : 0;
-    (void)fprintf(
-        stderr, "forebay %s: %s, first byte after %.1f ms, all after %.1f ms (%s/s); %s\n",
-        client->name, command_bytes((double)fetch->bytes), fetch->first_s * 1e3,
-        fetch->total_s * 1e3, command_bytes(speed), command_client_visible(fetch->cache_status));
+    command_screen_tell(
+        2, "forebay %s: %s, first byte after %.1f ms, all after %.1f ms (%s/s); %s\n", client->name,
+        command_bytes((double)fetch->bytes), fetch->first_s * 1e3, fetch->total_s * 1e3,
+        command_bytes(speed), command_client_visible(fetch->cache_status));
 }
