@@ -2,6 +2,8 @@
 // Verifies the signature of a request. Pure; any thread.
 #include "auth/auth.h"
 
+#include "base/date.h"
+
 // Appends `piece`, which is a name, `separator` and a value. If the value is a secret, appends
 // "***" in its place.
 static void append_without_secret(struct buf *out, struct span piece, char separator)
@@ -35,6 +37,18 @@ static struct span without_secrets(struct arena *arena, struct span canonical)
     return kept;
 }
 
+// Returns both times as S3 states them, so that the client's user sees which clock is wrong.
+static struct span skew_elements(struct arena *arena, const struct sigv4_claim *claim, time_t now)
+{
+    char server_time[DATE_ISO_LEN + 1];
+    date_format_iso(now, 0, server_time);
+    return span_from_cstr(
+        arena_printf(arena,
+                     "<RequestTime>%s</RequestTime><ServerTime>%.19sZ</ServerTime>"
+                     "<MaxAllowedSkewMilliseconds>%d</MaxAllowedSkewMilliseconds>",
+                     claim->amz_date, server_time, SIGV4_SKEW_MAX_S * 1000));
+}
+
 enum err auth_signature_verify(const struct auth_request *r, const struct access_keys *table,
                                time_t now, struct sigv4_claim *ret_claim, uint8_t *ret_signing_key,
                                const struct access_keys_principal **ret_entry,
@@ -66,6 +80,9 @@ enum err auth_signature_verify(const struct auth_request *r, const struct access
                        r->method, raw_path, raw_query, r->headers, ret_signing_key, &mismatch);
     if (p == NULL) {
         return ERR_INVALID_ACCESS_KEY;
+    }
+    if (err == ERR_TIME_SKEWED) {
+        ret_detail->elements = skew_elements(r->arena, ret_claim, now);
     }
     if (err == ERR_SIGNATURE_MISMATCH) {
         ret_detail->string_to_sign = mismatch.string_to_sign;

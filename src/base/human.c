@@ -29,3 +29,12 @@ const char *human_bytes_decimal(double bytes, char ret_text[HUMAN_BYTES_MAX])
     static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB", "EB"};
     return render(bytes, 1000, units, ret_text);
 }
+
+const char *human_time(int64_t time_s, char ret_text[HUMAN_TIME_MAX])
+{
+    const int64_t hour_s = 3600, day_s = 24 * hour_s;
+    int64_t unit_s = time_s >= 2 * day_s ? day_s : time_s >= 2 * hour_s ? hour_s : 60;
+    const char *unit = unit_s == day_s ? "days" : unit_s == hour_s ? "hours" : "min";
+    (void)snprintf(ret_text, HUMAN_TIME_MAX, "%lld %s", (long long)(time_s / unit_s), unit);
+    return ret_text;
+}

@@ -3,10 +3,15 @@
 #ifndef FOREBAY_BASE_HUMAN_H
 #define FOREBAY_BASE_HUMAN_H
 
+#include <stdint.h>
+
 #define HUMAN_BYTES_MAX 32
+#define HUMAN_TIME_MAX 32
 // Formats bytes like "1.5 GiB" and returns the text.
 const char *human_bytes(double bytes, char ret_text[HUMAN_BYTES_MAX]);
 // The same in powers of 1000, like "1.5 GB".
 const char *human_bytes_decimal(double bytes, char ret_text[HUMAN_BYTES_MAX]);
+// Formats a time in whole days, hours or minutes, like "3 days", if it has at least two of them.
+const char *human_time(int64_t time_s, char ret_text[HUMAN_TIME_MAX]);
 
 #endif

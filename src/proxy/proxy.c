@@ -39,6 +39,11 @@ static void on_invalidated(void *ctx, struct worker *w, const struct object_key 
     list_cache_drop_key(proxy_worker_of(w), key);
 }
 
+int64_t proxy_client_skew_s(const struct proxy *proxy)
+{
+    return atomic_load(&proxy->client_skew_s);
+}
+
 enum err proxy_new(const struct proxy_options *options, struct proxy **ret_proxy,
                    struct buf *ret_why)
 {

@@ -100,6 +100,10 @@ void proxy_reopen_logs(struct proxy *proxy); // any thread
 // Replaces the keys for auth.mode verify. Any thread.
 void proxy_set_access_keys(struct proxy *proxy, struct access_keys *access_keys);
 
+// Returns by how much the clock of the last client that was refused for it differs from ours;
+// positive: it is ahead. Any thread.
+int64_t proxy_client_skew_s(const struct proxy *proxy);
+
 // Opens a file for the access log, to be passed to proxy_set(). NULL: off; "-": stdout. Blocks.
 struct proxy_access_log_file;
 enum err proxy_access_log_open(const char *path, struct proxy_access_log_file **ret_file,

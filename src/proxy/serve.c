@@ -50,7 +50,6 @@ enum step_result serve_step_authorize(struct request *r)
     struct s3_error_detail detail = {0};
     enum err err = gate_authorize(r, &r->principal, &detail);
     if (err != ERR_OK) {
-        stats_add(COUNTER_auth_denied, 1);
         return request_fail(r, err, &detail);
     }
     r->step = REQUEST_DISPATCH;

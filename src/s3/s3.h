@@ -433,6 +433,8 @@ enum err sigv4_claim_parse(const struct s3_request *r, const struct headers *hea
 enum err sigv4_payload_parse(const struct headers *headers, bool presigned,
                              enum sigv4_payload *ret_payload, struct span *ret_hash) MUST_USE;
 
+#define SIGV4_SKEW_MAX_S 900
+
 // More about the result of sigv4_verify(). After ERR_SIGNATURE_MISMATCH, it has the texts for the
 // error document, in the arena; they are empty if the arena has no room. After ERR_OK,
 // plus_is_space tells that the path has a raw '+' which the signature counts as a space. The caller
@@ -445,7 +447,8 @@ struct sigv4_mismatch {
 // Verifies the claim against the raw request: method, path, query and headers. `raw_path` is the
 // path of the target exactly as sent, with the bucket in path style. Signatures are compared in
 // constant time. For a literal '+' in the path, %2B is tried first, then %20. Checks that:
-// - the clocks differ by at most 15 min (ERR_TIME_SKEWED)
+// - the clocks differ by at most SIGV4_SKEW_MAX_S (ERR_TIME_SKEWED); a presigned request may be
+//   older, but not newer (ERR_NOT_YET_VALID)
 // - a presigned request has not expired (ERR_EXPIRED); sigv4_claim_parse() limits it to 7 days
 // - the date of the scope is the day of the request
 // - host and every x-amz-* header are signed (ERR_HEADERS_NOT_SIGNED)

@@ -36,7 +36,6 @@
 #include <string.h>
 
 #define ALGORITHM "AWS4-HMAC-SHA256"
-#define SKEW_MAX_S 900
 #define CANONICAL_TEXT_MAX (64u << 10)
 #define STRING_TO_SIGN_MAX 512
 
@@ -618,13 +617,13 @@ static enum err verify_time(const struct sigv4_claim *claim, time_t now)
         return claim->presigned ? ERR_AUTHORIZATION_QUERY : ERR_AUTHORIZATION_MALFORMED;
     }
     if (claim->presigned) {
-        if (claim->time > now + SKEW_MAX_S) {
-            return ERR_ACCESS_DENIED; // not valid yet
+        if (claim->time > now + SIGV4_SKEW_MAX_S) {
+            return ERR_NOT_YET_VALID;
         }
         return now - claim->time >= (time_t)claim->expires_s ? ERR_EXPIRED : ERR_OK;
     }
     time_t skew = now > claim->time ? now - claim->time : claim->time - now;
-    return skew > SKEW_MAX_S ? ERR_TIME_SKEWED : ERR_OK;
+    return skew > SIGV4_SKEW_MAX_S ? ERR_TIME_SKEWED : ERR_OK;
 }
 
 // Checks the list of signed headers, which also bounds all later work on it. Each name must occur

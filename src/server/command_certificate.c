@@ -6,11 +6,10 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/human.h"
 #include "http/http.h"
 
-#define DAY_S 86400
-#define HOUR_S 3600
-#define SOON_S (14 * DAY_S)
+#define SOON_S (14 * 86400)
 
 static void date_render(int64_t time_s, char ret_text[32])
 {
@@ -21,16 +20,9 @@ static void date_render(int64_t time_s, char ret_text[32])
     }
 }
 
-static void left_render(int64_t left_s, char ret_text[32])
-{
-    int64_t unit_s = left_s >= 2 * DAY_S ? DAY_S : left_s >= 2 * HOUR_S ? HOUR_S : 60;
-    const char *unit = unit_s == DAY_S ? "days" : unit_s == HOUR_S ? "hours" : "min";
-    (void)snprintf(ret_text, 32, "%lld %s", (long long)(left_s / unit_s), unit);
-}
-
 void command_certificate_look(struct conditions *conditions)
 {
-    char date[32], left[32];
+    char date[32], left[HUMAN_TIME_MAX];
     struct http_certificate_life life = http_certificate_life();
     int64_t left_s = life.until_s - (int64_t)clock_wall_s();
     int64_t quarter_s = (life.until_s - life.from_s) / 4;
@@ -47,12 +39,11 @@ void command_certificate_look(struct conditions *conditions)
                              date);
     }
     if (is_soon) {
-        left_render(left_s, left);
         conditions_tell_more(conditions, CONDITION_certificate_expiring,
                              conditions_row(CONDITION_certificate_expiring).remedy,
                              "the certificate of listen_tls.cert expires on %s, in %s; Forebay "
                              "warns of the last 14 days, or of the last quarter of a shorter life",
-                             date, left);
+                             date, human_time(left_s, left));
     }
 }
 

@@ -208,6 +208,7 @@ void command_conditions_look(void *ctx, struct conditions *conditions)
     look_at_shed(parts->reload, conditions);
     look_at_counts(conditions);
     command_certificate_look(conditions);
+    command_refused_look(parts->refused, parts->reload->proxy, conditions);
     conditions_tell(conditions, CONDITION_reload_refused, parts->reload->has_failed);
     conditions_tell(conditions, CONDITION_restart_needed, parts->reload->needs_restart);
     conditions_tell(conditions, CONDITION_draining, *parts->is_draining);

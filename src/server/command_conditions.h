@@ -8,6 +8,7 @@
 #include "control/control.h"
 #include "loop/loop.h"
 #include "server/command_origins.h"
+#include "server/command_refused.h"
 #include "server/command_reload.h"
 #include "store/store.h"
 
@@ -16,6 +17,7 @@ struct command_conditions_parts {
     const struct loop *loop;
     const struct command_origins *origins;
     const struct command_reload *reload;
+    struct command_refused *refused;
     const _Atomic bool *is_draining;
 };
 

@@ -71,6 +71,7 @@ struct serve {
     struct command_reload reload;
     struct control control;
     struct conditions conditions;
+    struct command_refused refused;
     struct command_conditions_parts parts; // at which `conditions` looks
     struct command_upgrade upgrade;
     struct command_watchdog watchdog;
@@ -338,6 +339,7 @@ static int serve_build_admin(struct serve *s)
                                                  .loop = s->loop,
                                                  .origins = &s->origins,
                                                  .reload = &s->reload,
+                                                 .refused = &s->refused,
                                                  .is_draining = &s->draining};
     control_init(&s->control);
     control_actions(options.actions);

@@ -28,6 +28,7 @@ struct command_watch {
 void command_watch_note(struct command_watch *watch, unsigned i, const char *path);
 // Returns the path of a file that differs from the one that was read, if no file changed since the
 // last check; else NULL. Call it often: it checks every two seconds.
-const char *command_watch_look(struct command_watch *watch, const char *const paths[COMMAND_WATCH_FILES]);
+const char *command_watch_look(struct command_watch *watch,
+                               const char *const paths[COMMAND_WATCH_FILES]);
 
 #endif

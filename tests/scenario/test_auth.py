@@ -9,6 +9,7 @@ expected answer of each cell. Then tenants try at random to reach each other's w
 """
 
 import base64
+import calendar
 import hashlib
 import hmac
 import itertools
@@ -800,6 +801,41 @@ def test_tricks_with_signed_headers(guarded, figure):
             assert "signature_version=s3v4" in reply.element("Message"), reply
     figure(f"signed headers: {count} tricks")
     assert count >= 60, count
+
+
+def test_refused_clients_are_counted_by_reason(start, tmp_path, origin):
+    """Refusals for a clock, an unknown key, a wrong signature and a missing right have counters of
+    their own. Status says so for ten minutes, without an alert. A client with a wrong clock gets
+    both times."""
+    server = start(origin, ahead_s=0, settings=verify(keys_file(tmp_path)))
+    caller, at = Caller(server, "ALICE"), "/bkt/alice/warm"
+    for _ in range(3):
+        headers = caller.signer.headers("GET", at, caller.http.host, when=time.time() - 1230)
+        reply = caller.http.request("GET", at, headers)
+        judge_denied(reply, "RequestTimeTooSkewed")
+    asked, said = (
+        calendar.timegm(time.strptime(reply.element(name), form))
+        for name, form in (("RequestTime", "%Y%m%dT%H%M%SZ"), ("ServerTime", "%Y-%m-%dT%H:%M:%SZ"))
+    )
+    assert said - asked > 1200 and reply.element("MaxAllowedSkewMilliseconds") == "900000", reply
+    link = caller.signer.presign("GET", at, caller.http.host, when=time.time() + 1230)
+    judge_denied(caller.http.request("GET", link), "AccessDenied")
+    for signer in (Signer("STRANGER", "whatever"), Signer("ALICE", "whatever")):
+        caller.signer = signer
+        assert caller.get("alice/warm").status == 403
+    judge_denied(Caller(server, "ALICE").get("bob/warm"), "AccessDenied")
+    assert Client(server.port).get("alice/warm").status == 403
+    counts = {"skew": 4, "unknown-key": 1, "signature": 1, "rights": 1, "auth": 1}
+    for reason, count in counts.items():
+        assert server.metric("forebay_http_refused_total", reason=reason) == count, reason
+    row = server.condition_rows()["clients-refused"]
+    assert row["severity"] == "info", row
+    assert row["text"].endswith(
+        ": 4 whose clock is off (the last one 20 min ahead), 1 with an unknown access key, "
+        "1 with a wrong signature"
+    ), row
+    server.advance(601)
+    server.wait_condition("clients-refused", holds=False)
 
 
 def test_clock_and_expiry(guarded, start, tmp_path, origin):

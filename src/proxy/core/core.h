@@ -73,7 +73,8 @@ struct proxy {
     struct span realm;
     unsigned worker_count;
     struct proxy_worker *workers;
-    atomic_uint doubt_count; // keys in doubt, on all workers
+    _Atomic int64_t client_skew_s; // see proxy_client_skew_s()
+    atomic_uint doubt_count;       // keys in doubt, on all workers
     struct {
         atomic_uint runs; // runs that warm jobs have requested and that have not ended
         _Atomic uint64_t names_bytes, objects_bytes;

@@ -92,6 +92,34 @@ static enum err authorize_signed(struct request *r, struct principal *principal,
                            : found;
 }
 
+static enum counter refusal_counter(enum err err, const struct principal *principal)
+{
+    switch (err) {
+    case ERR_TIME_SKEWED:
+    case ERR_NOT_YET_VALID:
+        return COUNTER_auth_skewed;
+    case ERR_INVALID_ACCESS_KEY:
+        return COUNTER_auth_unknown_keys;
+    case ERR_SIGNATURE_MISMATCH:
+        return COUNTER_auth_signatures;
+    case ERR_BROWSER_REFUSED:
+        return COUNTER_browser_refused;
+    case ERR_ACCESS_DENIED:
+        return principal->entry != NULL ? COUNTER_auth_rights : COUNTER_auth_denied;
+    default:
+        return COUNTER_auth_denied;
+    }
+}
+
+static void count_refusal(struct request *r, enum err err, const struct principal *principal)
+{
+    enum counter counter = refusal_counter(err, principal);
+    stats_add(counter, 1);
+    if (counter == COUNTER_auth_skewed) {
+        atomic_store(&r->pw->proxy->client_skew_s, principal->claim.time - (time_t)clock_wall_s());
+    }
+}
+
 enum err gate_authorize(struct request *r, struct principal *ret_principal,
                         struct s3_error_detail *ret_detail)
 {
@@ -120,6 +148,7 @@ enum err gate_authorize(struct request *r, struct principal *ret_principal,
         principal.verified = err == ERR_OK;
     }
     if (err != ERR_OK) {
+        count_refusal(r, err, &principal);
         r->claimed_key = principal.claim.access_key;
         gate_release(&principal);
         return err;

@@ -38,7 +38,6 @@ enum err gate_authorize_browser(const struct request *r, struct s3_error_detail 
     if (has_origin ? is_listed : !is_foreign) {
         return ERR_OK;
     }
-    stats_add(COUNTER_browser_refused, 1);
     ret_detail->message = span_from_cstr(error_row(ERR_BROWSER_REFUSED)->text);
     return ERR_BROWSER_REFUSED;
 }

@@ -153,7 +153,7 @@ Test(sigv4, published_presigned_get_and_its_expiry)
     cr_assert_eq(verify_at(PRESIGNED, SECRET, NOW + 86399), ERR_OK);
     cr_assert_eq(verify_at(PRESIGNED, SECRET, NOW + 86400), ERR_EXPIRED);
     cr_assert_eq(verify_at(PRESIGNED, SECRET, NOW - 900), ERR_OK);
-    cr_assert_eq(verify_at(PRESIGNED, SECRET, NOW - 901), ERR_ACCESS_DENIED);
+    cr_assert_eq(verify_at(PRESIGNED, SECRET, NOW - 901), ERR_NOT_YET_VALID);
     cr_assert_eq(verify_at(PRESIGNED, "another", NOW), ERR_SIGNATURE_MISMATCH);
     cr_assert_eq(verify(PRESIGNED "&versionId=1"), ERR_SIGNATURE_MISMATCH);
     cr_assert_eq(verify(PRESIGNED "&X-Amz-Signature=00"), ERR_AUTHORIZATION_QUERY);
