@@ -82,7 +82,7 @@ def run(rig, report, args):
                 size=str(SIZE),
                 binary=binary,
                 rules=PINNED,
-                extra=("--cache.policy", policy),
+                extra=("--cache.policy", policy, "--log.level", "debug"),
             )
             forebay = serve(workers=2)
 

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keeps the conditions of conditions.def, and renders them for the admin port.
+// Keeps the conditions of conditions.def, logs their changes, and renders them for the admin port.
+//
+// A condition that begins and ends repeatedly is logged once a minute. But the last line about it
+// is right in the end: a begin that was not logged is logged later if the condition still holds,
+// and the end of a logged condition is always logged.
 #include "control/conditions.h"
 
 #include <stdarg.h>
@@ -7,7 +11,10 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "control/admin_private.h"
+
+#define QUIET_US 60000000u
 
 static const struct {
     struct condition_row row; // without words if `refusal` has them
@@ -23,6 +30,7 @@ static const struct {
 };
 
 static const char *const severities[] = {"critical", "warning", "info"};
+static const enum log_level levels[] = {LOG_LEVEL_ERROR, LOG_LEVEL_WARN, LOG_LEVEL_INFO};
 
 struct condition_row conditions_row(enum condition which)
 {
@@ -52,7 +60,10 @@ void conditions_done(struct conditions *conditions)
 
 static void begin(struct condition_state *state, const char *remedy)
 {
-    state->since_us = state->since_us != 0 ? state->since_us : clock_wall_us();
+    if (state->since_us == 0) {
+        state->since_us = clock_wall_us();
+        state->begun_us = clock_monotonic_us();
+    }
     state->remedy = remedy;
 }
 
@@ -91,9 +102,46 @@ bool conditions_rose(struct conditions *conditions, enum condition which, uint64
     return state->rose_us != 0 && now_us - state->rose_us < window_s * 1000000ull;
 }
 
+static void log_end(struct condition_state *state, struct condition_row row, uint64_t now_us)
+{
+    state->is_logged = false;
+    log_info("condition_ended", "name=%s severity=%s held_ms=%llu text=%s", row.word,
+             severities[row.severity], (unsigned long long)(now_us - state->begun_us) / 1000,
+             log_quote(span_from_cstr(state->text)));
+}
+
+static void log_begin(struct condition_state *state, struct condition_row row, uint64_t now_us)
+{
+    state->is_logged = true;
+    state->logged_us = now_us;
+    log_event(levels[row.severity], "condition_begun", "name=%s severity=%s text=%s remedy=%s",
+              row.word, severities[row.severity], log_quote(span_from_cstr(state->text)),
+              log_quote(span_from_cstr(state->remedy)));
+}
+
+// Logs what has changed. The ends come first, so that the last line names a condition that holds.
+static void log_changes_locked(struct conditions *conditions)
+{
+    uint64_t now_us = clock_monotonic_us();
+    for (unsigned i = 0; i < CONDITION_COUNT_; i++) {
+        struct condition_state *state = &conditions->guarded.items[i];
+        if (state->since_us == 0 && state->is_logged) {
+            log_end(state, conditions_row(i), now_us);
+        }
+    }
+    for (unsigned i = 0; i < CONDITION_COUNT_; i++) {
+        struct condition_state *state = &conditions->guarded.items[i];
+        bool is_due = state->logged_us == 0 || now_us - state->logged_us >= QUIET_US;
+        if (state->since_us != 0 && !state->is_logged && is_due) {
+            log_begin(state, conditions_row(i), now_us);
+        }
+    }
+}
+
 static void look_locked(struct conditions *conditions)
 {
     conditions->look(conditions->ctx, conditions);
+    log_changes_locked(conditions);
 }
 
 void conditions_look(struct conditions *conditions)

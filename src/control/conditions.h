@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The conditions of conditions.def that hold now, and since when. The owner of the struct gives a
-// function that looks at the parts of the server. Any thread may ask; each answer looks again.
+// function that looks at the parts of the server. Any thread may ask; each answer looks again. The
+// log gets a line when a condition begins and a line when it ends.
 #ifndef FOREBAY_CONTROL_CONDITIONS_H
 #define FOREBAY_CONTROL_CONDITIONS_H
 
@@ -43,7 +44,10 @@ typedef void (*conditions_look_fn)(void *ctx, struct conditions *conditions);
 
 struct condition_state {
     uint64_t since_us;       // wall clock; 0: the condition does not hold
+    uint64_t begun_us;       // monotonic
     uint64_t count, rose_us; // for conditions_rose(); rose_us is monotonic, 0: never
+    uint64_t logged_us;      // when the log got the last line about a begin; monotonic, 0: never
+    bool is_logged;          // the last line in the log says that the condition holds
     char text[CONDITION_TEXT_MAX];
     const char *remedy;
 };
@@ -74,7 +78,7 @@ bool conditions_rose(struct conditions *conditions, enum condition which, uint64
 
 // --- answers; any thread
 
-// Only looks, so that `since` is exact although nobody asks.
+// Only looks, so that `since` and the log are exact although nobody asks.
 void conditions_look(struct conditions *conditions);
 // Looks, and says for each condition whether it holds.
 void conditions_read(struct conditions *conditions, bool ret_holds[CONDITION_COUNT_]);

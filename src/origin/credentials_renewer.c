@@ -210,8 +210,9 @@ static void on_job_done(struct blocking_job *job)
     renewer->job_running = false;
     if (job->err != ERR_OK) {
         stats_add(COUNTER_credentials_refresh_failures, 1);
-        log_warn("credentials_not_renewed", "why=%s expired=%d", log_quote(buf_span(&renewer->why)),
-                 credentials_set_is_expired(renewer->parts[0].set, clock_wall_s()));
+        log_warn_condition("credentials_not_renewed", "why=%s expired=%d",
+                           log_quote(buf_span(&renewer->why)),
+                           credentials_set_is_expired(renewer->parts[0].set, clock_wall_s()));
     }
     set_take(renewer, loaded);
     update_take(renewer);

@@ -114,10 +114,12 @@ static void tell_end(struct origin *origin)
 static void tell(struct origin *origin, enum origin_trouble trouble, const char *detail)
 {
     const struct trouble_row *row = &rows[trouble];
-    if (log_warn_condition("origin_unreachable", "origin=%s why=%s text=%s detail=%s remedy=%s",
-                           log_quote(span_from_cstr(origin->shown)), row->why,
-                           log_quote(span_from_cstr(row->text)), log_quote(span_from_cstr(detail)),
-                           log_quote(span_from_cstr(row->remedy)))) {
+    // The condition of the server is the warning. This line adds what is known of one origin.
+    if (log_condition(LOG_LEVEL_INFO, "origin_unreachable",
+                      "origin=%s why=%s text=%s detail=%s remedy=%s",
+                      log_quote(span_from_cstr(origin->shown)), row->why,
+                      log_quote(span_from_cstr(row->text)), log_quote(span_from_cstr(detail)),
+                      log_quote(span_from_cstr(row->remedy)))) {
         atomic_store(&origin->trouble_told, trouble);
         tell_end(origin);
     }

@@ -482,10 +482,12 @@ static bool serve_upgrade(struct serve *s)
     return ok;
 }
 
-static void serve_tend_watchdog(struct serve *s)
+// Tells the service manager that the server is alive, and the log which conditions have changed.
+static void serve_report(struct serve *s)
 {
     uint64_t age_ms;
     command_watchdog_tend(&s->watchdog, command_conditions_moves(s->loop, &age_ms));
+    conditions_look(&s->conditions);
 }
 
 static void serve_reload(struct serve *s)
@@ -512,10 +514,9 @@ static void serve_until_stopped(struct serve *s, const sigset_t *signals)
         held_bytes = store_held_bytes(s->store);
         stats_add(COUNTER_cache_held_bytes, held_bytes - was_bytes);
         int signal_number = sigtimedwait(signals, NULL, &pause);
-        serve_tend_watchdog(s);
+        serve_report(s);
         command_memory_trim(&high_bytes);
         proxy_pins_tend(s->proxy);
-        conditions_look(&s->conditions);
         if (signal_number == SIGUSR1) {
             proxy_reopen_logs(s->proxy);
         } else if (signal_number == SIGHUP) {
@@ -564,9 +565,9 @@ static void serve_forward(const struct serve *s, int signal_number)
 // the end of the grace time stops the wait. If an upgrade is pending, the first signal cancels it.
 static void serve_drain(struct serve *s, const sigset_t *signals)
 {
-    s->draining = true;
     control_drain(&s->control);
-    log_info("draining", "connections=%u", http_server_connections(s->http));
+    s->draining = true;
+    conditions_look(&s->conditions); // logs it
     if (s->upgrade.pid != 0) {
         http_server_pass_on(s->http, s->upgrade.passing_fd, s->upgrade.passed_at_once);
     } else {
@@ -579,7 +580,7 @@ static void serve_drain(struct serve *s, const sigset_t *signals)
     while (serve_is_busy(s) && clock_monotonic_ms() < until_ms) {
         int signal_number = sigtimedwait(signals, NULL, &pause);
         serve_end_waiting(s, &looked_ms);
-        serve_tend_watchdog(s);
+        serve_report(s);
         serve_forward(s, signal_number);
         if (signal_number != SIGTERM && signal_number != SIGINT) {
             continue;

@@ -50,22 +50,9 @@ static uint64_t every_ms(const struct command_watchdog *w)
 void command_watchdog_tend(struct command_watchdog *w, bool alive)
 {
     uint64_t now_ms = clock_monotonic_ms();
-    if (w->limit_us == 0 || now_ms - w->fed_ms < every_ms(w)) {
+    if (w->limit_us == 0 || !alive || now_ms - w->fed_ms < every_ms(w)) {
         return;
     }
-    if (!alive) {
-        if (!w->is_hungry) {
-            log_error("watchdog_not_fed",
-                      "why=\"a worker has not run its loop in time\" limit_ms=%llu",
-                      (unsigned long long)(w->limit_us / 1000));
-        }
-        w->is_hungry = true;
-        return;
-    }
-    if (w->is_hungry) {
-        log_info("watchdog_fed_again", "after_ms=%llu", (unsigned long long)(now_ms - w->fed_ms));
-    }
-    w->is_hungry = false;
     command_notify("WATCHDOG=1");
     w->fed_ms = now_ms;
 }

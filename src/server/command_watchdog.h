@@ -10,13 +10,13 @@
 struct command_watchdog {
     uint64_t limit_us; // longest time between two signs; 0: no watchdog
     uint64_t fed_ms;   // time of the last sign
-    bool is_hungry;    // a sign was due but not sent
 };
 
 // Reads the environment, before any thread starts. Logs an invalid WATCHDOG_USEC.
 void command_watchdog_init(struct command_watchdog *watchdog);
 // Sends a sign if one is due. Call it at least every command_watchdog_pause_ms(). `alive`: every
-// part that serving needs has made progress recently.
+// part that serving needs has made progress recently. If not, the condition worker-stuck reports
+// it.
 void command_watchdog_tend(struct command_watchdog *watchdog, bool alive);
 uint64_t command_watchdog_pause_ms(const struct command_watchdog *watchdog, uint64_t most_ms);
 // Sends a sign, and makes the limit `ms` longer than the configured one. Call it before a task of

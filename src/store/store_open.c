@@ -260,7 +260,7 @@ static void store_open_degraded(struct store *store, const struct store_options 
               is_full ? "\"free space in that file system (Forebay retries by itself), or set "
                         "cache.dir to another directory and restart\""
                       : "\"repair it, or set cache.dir to another directory, and restart\"");
-    disk_tell_trouble(&store->disk, true);
+    atomic_store(&store->disk.is_in_trouble, true);
     store_give_up(store);
     store_dir_give_up(&store->disk.dir);
     if (store->disk.dir.format.hash_key == 0) {

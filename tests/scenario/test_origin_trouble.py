@@ -160,7 +160,7 @@ def test_the_fault_is_reported_everywhere(start, certificate, case):
                 assert (reply.code, reply.reason) == (code, REASONS[status]), reply
         if status == 403:
             said = run_forebay(*PATIENT, "ls", "s3://bkt/", "--admin", admin_of(server)).stderr
-            assert "not yours: see origin_unreachable in Forebay's log" in said
+            assert "not yours: see credentials-refused in Forebay's log" in said
         lines = server.access_log(wait_for=lambda e: e["op"] == "ListObjectsV2")
         assert lines[0]["why"] == why, lines
         assert len(events(server, "origin_unreachable")) == 1, "told once"

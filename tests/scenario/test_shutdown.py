@@ -338,7 +338,7 @@ def term(server):
 
 def drain(server):
     term(server)
-    server.wait_stderr('"event":"draining"')
+    server.wait_stderr('"name":"draining"')
 
 
 def ended(server):
@@ -645,7 +645,7 @@ def test_a_disk_that_stands_still(start, origin, engine, tmp_path):
     with rig.server.client() as client:
         judge(client.get("big"), origin, "big", 0, 8 * MIB)
     drain(rig.server)
-    rig.server.wait_stderr('"event":"draining"')
+    rig.server.wait_stderr('"name":"draining"')
     term(rig.server)
     assert rig.server.process.wait(WAIT_S) == 1
     rig.server._join()

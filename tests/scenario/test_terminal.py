@@ -204,7 +204,9 @@ def test_a_failed_job_and_a_failed_run_say_so_within_the_terminal(busy, columns,
     flags = ["--origin.endpoint=http://127.0.0.1:1", f"--cache.dir={tmp_path}/of-run"]
     read = ("sh", "-c", 'curl -s -o /dev/null "$AWS_ENDPOINT_URL_S3/bkt/a"')
     text = "\n".join(Terminal(busy, columns, "run", *flags, "--", *read).end())
-    assert re.search(r"warnings +1, the last: event=origin_unreachable", text), text
+    assert re.search(
+        r"warnings +1, the last: event=condition_begun\s+name=origin-unreachable", text
+    ), text
 
 
 def test_evict_of_a_bucket_does_not_say_that_it_evicts_nothing(busy):

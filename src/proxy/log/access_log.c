@@ -47,7 +47,6 @@ struct proxy_access_log_file {
 struct access_log {
     struct proxy_access_log_file *file;           // used by the thread only
     _Atomic(struct proxy_access_log_file *) next; // the file to switch to; NULL: none
-    bool has_failed;
     struct ring *rings;
     unsigned ring_count;
     int wake_fd;
@@ -94,10 +93,9 @@ static void reopen(struct access_log *log)
     (void)close(file->fd);
     file->fd = fd;
     file->is_file = fd_is_file(fd);
-    log->has_failed = false;
 }
 
-static void lines_lost(struct access_log *log, const char *bytes, size_t len, int errno_value)
+static void lines_lost(const char *bytes, size_t len, int errno_value)
 {
     check(len > 0);
     unsigned long lines = 0;
@@ -105,10 +103,7 @@ static void lines_lost(struct access_log *log, const char *bytes, size_t len, in
         lines += bytes[i] == '\n';
     }
     stats_add(COUNTER_access_log_dropped, lines);
-    if (!log->has_failed) {
-        log->has_failed = true;
-        log_warn("access_log_write_failed", "errno=%d", errno_value);
-    }
+    log_warn_condition("access_log_write_failed", "errno=%d", errno_value);
 }
 
 // Returns the length of the whole lines that fit in one write.
@@ -134,7 +129,7 @@ static void write_all(struct access_log *log, const char *bytes, size_t len)
                 continue;
             }
             if (rc <= 0) {
-                lines_lost(log, bytes, len, ETIMEDOUT);
+                lines_lost(bytes, len, ETIMEDOUT);
                 return;
             }
         }
@@ -143,7 +138,7 @@ static void write_all(struct access_log *log, const char *bytes, size_t len)
             continue;
         }
         if (n <= 0) {
-            lines_lost(log, bytes, len, errno);
+            lines_lost(bytes, len, errno);
             return;
         }
         bytes += n;
@@ -187,7 +182,6 @@ static void take_next(struct access_log *log)
         }
         proxy_access_log_close(log->file);
         log->file = next;
-        log->has_failed = false;
     }
 }
 

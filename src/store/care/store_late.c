@@ -93,7 +93,7 @@ static enum err late_take_effect(struct store *store)
     bool is_same = late->guarded.settings.changes == late->now.changes;
     if (is_same) {
         scrub_set_rate(&store->scrub, late->now.limits.scrub_bytes_per_s); // nothing is stored yet
-        disk_tell_trouble(&store->disk, false); // nobody can report trouble yet
+        atomic_store(&store->disk.is_in_trouble, false); // nobody can report trouble yet
         disk_room_wait(&store->disk, 0);
         disk_set_attached(&store->disk);
     }

@@ -67,8 +67,8 @@ enum err store_unattached_disown(struct store_disk *disk)
         err = disk->dir.index_fd >= 0 ? index_disown(disk->dir.index_fd, &removed)
                                       : disown_anew(disk);
         atomic_store(&disk->is_disowned, err == ERR_OK);
-        log_warn("index_of_unusable_cache", "err=%s dir=%s", error_name(err),
-                 log_quote(span_from_cstr(disk->dir.path)));
+        log_warn_condition("index_of_unusable_cache", "err=%s dir=%s", error_name(err),
+                           log_quote(span_from_cstr(disk->dir.path)));
     }
     pthread_mutex_unlock(&disk->opening_lock);
     return err;

@@ -50,7 +50,7 @@ struct store_disk {
     _Atomic uint64_t read_errors_since_us;
     atomic_uint read_errors;
     _Atomic uint64_t reading_off_until_us;
-    atomic_bool disk_trouble_told;
+    atomic_bool is_in_trouble; // from the first failed write to the first that succeeds
 };
 
 // Returns the real monotonic time, which pthread uses for waits, even if a test has changed the
@@ -97,8 +97,6 @@ uint64_t disk_excess(const struct store_disk *disk);
 
 // --- trouble; any thread
 
-// Records whether the disk is in trouble, and logs the end of trouble.
-void disk_tell_trouble(struct store_disk *disk, bool trouble);
 // Returns disk_full or disk_degraded from the first failed write to the first success, also between
 // the pauses of disk_filling_off(), and while the directory is not attached.
 enum refusal disk_trouble(const struct store_disk *disk);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decides whether the file system has room for another segment, and reports a lack of room. The log
-// has a line when a lack begins, a line each minute, and a line when it ends. Runs on the supply
-// thread.
+// has a line when a lack begins and each minute while it lasts. Runs on the supply thread.
 //
 // A lack of room is not treated as a failure: bytes that cannot be stored are only streamed to the
 // client. The cases:
@@ -26,7 +25,6 @@
 #include "stats/stats.h"
 #include "store/disk/disk.h"
 
-#define TELL_US 60000000u
 #define REFUSED_US 5000000u
 #define REFUSALS_MAX 3u // after this many refusals an older segment is evicted
 // Free inodes that are needed: one for the segment, one for `format` while it is rewritten.
@@ -63,21 +61,13 @@ static void show_free(struct disk_room *room, uint64_t bytes)
 static void room_tell(struct store_disk *disk, enum disk_room_of of, bool is_short,
                       uint64_t missing)
 {
-    struct disk_room *room = &disk->room;
-    uint64_t now_us = clock_monotonic_us();
     check(!is_short || missing > 0);
-    atomic_store(&room->is_short[of], is_short);
-    bool due = room->told_us[of] == 0 || now_us - room->told_us[of] >= TELL_US;
-    if (is_short && due) {
-        room->told_us[of] = now_us;
-        room->is_told[of] = true;
-        log_warn("cache_short", "of=%s missing=%llu used_bytes=%llu capacity_bytes=%llu", names[of],
-                 (unsigned long long)missing, (unsigned long long)atomic_load(&disk->used_bytes),
-                 (unsigned long long)atomic_load(&disk->capacity_bytes));
-    } else if (!is_short && room->is_told[of]) {
-        room->is_told[of] = false;
-        log_info("cache_ample", "of=%s used_bytes=%llu", names[of],
-                 (unsigned long long)atomic_load(&disk->used_bytes));
+    atomic_store(&disk->room.is_short[of], is_short);
+    if (is_short) {
+        log_warn_condition("cache_short", "of=%s missing=%llu used_bytes=%llu capacity_bytes=%llu",
+                           names[of], (unsigned long long)missing,
+                           (unsigned long long)atomic_load(&disk->used_bytes),
+                           (unsigned long long)atomic_load(&disk->capacity_bytes));
     }
 }
 

@@ -16,13 +16,6 @@
 #define READING_OFF_US 10000000u
 #define SHORT_US 1000000u
 
-void disk_tell_trouble(struct store_disk *disk, bool trouble)
-{
-    if (atomic_exchange(&disk->disk_trouble_told, trouble) && !trouble) {
-        log_info("disk_recovered", "dir=%s", log_quote(span_from_cstr(disk->dir.path)));
-    }
-}
-
 void disk_filling_off(struct store_disk *disk, const char *what, int errno_value)
 {
     check(what != NULL && errno_value >= 0);
@@ -45,7 +38,7 @@ void disk_filling_off(struct store_disk *disk, const char *what, int errno_value
     atomic_store(&disk->filling_off_ms, pause_ms);
     atomic_store(&disk->filling_off_errno, errno_value);
     atomic_store(&disk->filling_off_until_us, now_us + pause_ms * 1000ull);
-    disk_tell_trouble(disk, true);
+    atomic_store(&disk->is_in_trouble, true);
     log_warn("filling_off", "cause=%s errno=%d error=%s pause_ms=%u", what, errno_value,
              log_quote(span_from_cstr(strerrordesc_np(errno_value))), pause_ms);
 }
@@ -56,7 +49,7 @@ void disk_filling_well(struct store_disk *disk)
         disk_is_filling(disk)) {
         atomic_store(&disk->filling_off_ms, 0);
         atomic_store(&disk->filling_off_until_us, 0);
-        disk_tell_trouble(disk, false);
+        atomic_store(&disk->is_in_trouble, false);
     }
 }
 
@@ -82,7 +75,8 @@ void disk_read_failed(struct store_disk *disk)
     if (atomic_fetch_add(&disk->read_errors, 1) + 1 == READ_ERRORS_MAX) {
         atomic_store(&disk->read_errors, 0);
         atomic_store(&disk->reading_off_until_us, now_us + READING_OFF_US);
-        log_error("reading_off", "errors=%u pause_ms=%u", READ_ERRORS_MAX, READING_OFF_US / 1000);
+        log_condition(LOG_LEVEL_ERROR, "reading_off", "errors=%u pause_ms=%u", READ_ERRORS_MAX,
+                      READING_OFF_US / 1000);
     }
 }
 
@@ -117,7 +111,7 @@ enum refusal disk_trouble(const struct store_disk *disk)
         return disk_room_is_short(disk, DISK_ROOM_OF_SPACE) ? REFUSAL_disk_full
                                                             : REFUSAL_disk_degraded;
     }
-    return !atomic_load(&disk->disk_trouble_told) ? REFUSAL_none
+    return !atomic_load(&disk->is_in_trouble)     ? REFUSAL_none
            : failed == ENOSPC || failed == EDQUOT ? REFUSAL_disk_full
                                                   : REFUSAL_disk_degraded;
 }

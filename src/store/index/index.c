@@ -482,8 +482,8 @@ enum err index_open(struct index *index, uint64_t txn_least, bool txn_exact)
         err = err == ERR_DISK_FULL ? ERR_OK : err;
     }
     if (err != ERR_OK) {
-        log_warn("index_refused", "err=%s lmdb=%s", error_name(err),
-                 log_quote(span_from_cstr(mdb_strerror(rc))));
+        log_warn_condition("index_refused", "err=%s lmdb=%s", error_name(err),
+                           log_quote(span_from_cstr(mdb_strerror(rc))));
         env_free(index, env);
         return err;
     }

@@ -327,7 +327,8 @@ static void writer_commit_failed(struct index_writer *writer, int rc)
     struct index *index = writer->index;
     check(rc != 0);
     stats_add(COUNTER_index_commit_failures, 1);
-    log_error("index_commit_failed", "lmdb=%s", log_quote(span_from_cstr(mdb_strerror(rc))));
+    log_condition(LOG_LEVEL_ERROR, "index_commit_failed", "lmdb=%s",
+                  log_quote(span_from_cstr(mdb_strerror(rc))));
     if (rc_means_broken(rc)) {
         // Request the rebuild before dropping the index. From the request on, the memory side keeps
         // deletes until the rebuild ends, because the new index needs them.
@@ -540,14 +541,13 @@ static bool writer_disown(struct index_writer *writer)
         index->host.want_rebuild(index->host.ctx);
         writer_drop_index(writer);
     }
-    log_warn("index_disowned", "way=%s", removed ? "removed" : "marked");
+    log_warn_condition("index_disowned", "way=%s", removed ? "removed" : "marked");
     return true;
 }
 
 static void batch_settle(struct index_writer *writer, struct index_change *batch, bool committed)
 {
-    bool tried = committed;
-    bool disowned = false;
+    bool tried = committed, disowned = false;
     for (struct index_change *c = batch; c != NULL; c = c->next) {
         check(c->is_in || !committed);
         check(c->answer == NULL || c->kind == INDEX_DELETE || c->kind == INDEX_REDESCRIBE);

@@ -244,8 +244,8 @@ static void free_one(struct segment_log *log, struct segment *segment)
     f.bytes -= min_u64(f.bytes, moved_bytes);
     stats_add(COUNTER_evicted_blocks_capacity, f.blocks);
     stats_add(COUNTER_evicted_bytes_capacity, f.bytes);
-    log_info("segment_freed", "number=%u blocks=%llu bytes=%llu", number,
-             (unsigned long long)f.blocks, (unsigned long long)f.bytes);
+    log_debug("segment_freed", "number=%u blocks=%llu bytes=%llu", number,
+              (unsigned long long)f.blocks, (unsigned long long)f.bytes);
 }
 
 static struct segment *list_take(struct segment_log *log, struct segment **list)

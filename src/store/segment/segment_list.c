@@ -159,7 +159,7 @@ static enum err table_of(struct segment *segment, uint64_t *ret_salt,
     }
     if (err == ERR_CORRUPT) {
         stats_add(COUNTER_segment_tables_bad, 1);
-        log_warn("segment_table_refused", "number=%u", atomic_load(&segment->number));
+        log_warn_condition("segment_table_refused", "number=%u", atomic_load(&segment->number));
     }
     return err;
 }
@@ -318,7 +318,7 @@ void segment_list_seal(struct segment *segment)
         segment->rows = NULL;
         pthread_mutex_unlock(&log->rows_guard);
     } else {
-        log_warn("seal_failed", "number=%u", atomic_load(&segment->number));
+        log_warn_condition("seal_failed", "number=%u", atomic_load(&segment->number));
     }
     pthread_mutex_unlock(&log->seal_lock);
     segment_return(segment);

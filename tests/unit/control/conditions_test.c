@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Proves: conditions come in the order of their severity, keep the time at which they began, and
-// have the same words in all answers.
+// have the same words in all answers and in the log.
 #include "control/conditions.h"
 
+#include <fcntl.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "test.h"
 
 static struct {
@@ -141,5 +145,84 @@ Test(conditions, each_is_a_row_of_the_metric)
     }
     cr_assert_eq(rows, CONDITION_COUNT_);
     buf_done(&out);
+    conditions_done(&c);
+}
+
+// --- the log -------------------------------------------------------------------------------------
+
+static char logged[8192];
+
+// Looks, and returns the lines that this writes to the log.
+static const char *look_and_log(struct conditions *c)
+{
+    int fd = memfd_create("log", 0), saved = dup(STDERR_FILENO);
+    cr_assert(fd >= 0 && saved >= 0);
+    dup2(fd, STDERR_FILENO);
+    conditions_look(c);
+    dup2(saved, STDERR_FILENO);
+    ssize_t len = pread(fd, logged, sizeof(logged) - 1, 0);
+    logged[len > 0 ? len : 0] = '\0';
+    close(fd);
+    close(saved);
+    return logged;
+}
+
+Test(conditions, begin_and_end_are_logged_once_each)
+{
+    struct conditions c;
+    memset(&played, 0, sizeof(played)); // some runs have one process for all tests
+    log_init(LOG_LEVEL_INFO, false);
+    conditions_init(&c, look, NULL);
+    cr_assert_str_eq(look_and_log(&c), "");
+    played.is_away = true;
+    cr_assert_not_null(strstr(look_and_log(&c),
+                              " level=error event=condition_begun name=origin-unreachable "
+                              "severity=critical text=\"store is away\" remedy=\"call them\"\n"));
+    clock_test_advance_us(90000000);
+    cr_assert_str_eq(look_and_log(&c), "", "logged once");
+    played.is_away = false;
+    const char *end = strstr(look_and_log(&c), " level=info event=condition_ended "
+                                               "name=origin-unreachable severity=critical "
+                                               "held_ms=9000");
+    cr_assert(end != NULL && strstr(end, " text=\"store is away\"\n") != NULL, "%s", logged);
+    cr_assert_str_eq(look_and_log(&c), "");
+    conditions_done(&c);
+}
+
+Test(conditions, the_last_line_of_a_look_names_a_condition_that_holds)
+{
+    struct conditions c;
+    memset(&played, 0, sizeof(played)); // some runs have one process for all tests
+    log_init(LOG_LEVEL_INFO, false);
+    conditions_init(&c, look, NULL);
+    played.reload_failed = true;
+    cr_assert_not_null(strstr(look_and_log(&c), " level=warn event=condition_begun "));
+    played.reload_failed = false;
+    played.is_full = true;
+    const char *end = strstr(look_and_log(&c), "condition_ended name=reload-refused");
+    cr_assert(end != NULL && strstr(end, "condition_begun name=disk-full") != NULL, "%s", logged);
+    conditions_done(&c);
+}
+
+Test(conditions, one_that_flaps_is_logged_once_a_minute_and_its_last_line_is_right)
+{
+    struct conditions c;
+    memset(&played, 0, sizeof(played)); // some runs have one process for all tests
+    log_init(LOG_LEVEL_INFO, false);
+    conditions_init(&c, look, NULL);
+    played.is_full = true;
+    cr_assert_not_null(strstr(look_and_log(&c), "condition_begun"));
+    played.is_full = false;
+    cr_assert_not_null(strstr(look_and_log(&c), "condition_ended"));
+    for (unsigned i = 0; i < 10; i++) {
+        played.is_full = !played.is_full;
+        cr_assert_str_eq(look_and_log(&c), "");
+    }
+    played.is_full = true;
+    cr_assert_str_eq(look_and_log(&c), "");
+    clock_test_advance_us(60000000);
+    cr_assert_not_null(strstr(look_and_log(&c), "condition_begun name=disk-full"));
+    played.is_full = false;
+    cr_assert_not_null(strstr(look_and_log(&c), "condition_ended name=disk-full"));
     conditions_done(&c);
 }
