@@ -267,7 +267,8 @@ void config_render_docs(struct buf *out)
     buf_append_cstr(
         out,
         "| `buckets[]` | none | `name`, `origin` (`s3://BUCKET` or `dir:/PATH`), `endpoint`, "
-        "`region`, `addressing`, `credentials` | reload | Buckets that do not keep their name at "
+        "`region`, `addressing`, `credentials`, `requester_pays` (`true`: the owner of Forebay's "
+        "keys pays for reads) | reload | Buckets that do not keep their name at "
         "`origin.endpoint`; in the file only |\n"
         "| `rules[]` | none | `match`, `cache`, `freshness` (`ttl`, `immutable`, `strict`), "
         "`ttl`, `list_ttl`, `stale_if_error`, `block_size`, `max_object_size`, `readahead`, "

@@ -5,6 +5,8 @@ override the environment, and the environment overrides the file."""
 import json
 import re
 
+import pytest
+
 from forebay import run_forebay
 from test_origin_trouble import certificate  # noqa: F401 (a fixture)
 from test_reload import set_key
@@ -140,3 +142,17 @@ def test_every_setting_works_by_file_environment_and_flag(tmp_path, certificate)
         for name in env
         if re.search(r"_SERVICE_HOST$|_SERVICE_PORT|_PORT$|_PORT_\d+_(TCP|UDP)", name)
     ]
+
+
+@pytest.mark.parametrize("entries", ["buckets", "rules"])
+def test_docs_and_sample_name_each_field_of_an_entry(entries):
+    """The table and the sample file have all fields that the schema allows."""
+    schema = json.loads(run_forebay("config", "schema").stdout)
+    fields = set(schema["properties"][entries]["items"]["properties"])
+    (row,) = re.findall(
+        rf"^\| `{entries}\[\]` .*$", run_forebay("config", "docs").stdout, re.MULTILINE
+    )
+    sample = run_forebay("config", "default").stdout.partition(f"#{entries}:")[2]
+    assert len(fields) > 5
+    assert [f for f in fields if f"`{f}`" not in row] == []
+    assert [f for f in fields if not re.search(rf"^#  [- ] {f}: ", sample, re.MULTILINE)] == []
