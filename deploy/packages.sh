@@ -9,7 +9,7 @@
 #   sh deploy/packages.sh --install build test   installs missing packages (as root, or by sudo)
 #
 # Lists: build, run, unit, test, page, fuzz, bench, metrics, clients, clients_java, image, package,
-# wheel, pods, tier, hosts, quickstart, release, cross, emulate
+# wheel, bare, pods, tier, hosts, quickstart, release, cross, emulate
 set -eu
 
 # llhttp has its own package since Debian 13. Before that, and in Ubuntu 24.04, Node's packages have
@@ -38,6 +38,8 @@ clients_java="default-jdk-headless maven"
 metrics="prometheus"
 image="buildah mmdebstrap umoci runc git ca-certificates python3"
 wheel="dpkg-dev binutils nasm make python3"
+# A bare system in a folder, for the check of the wheel.
+bare="mmdebstrap"
 package="dpkg-dev lintian file systemd mmdebstrap"
 # Pods as their manifests say, without a cluster (tests/deploy/kubelet.py).
 pods="runc iproute2"
@@ -64,7 +66,7 @@ want=
 for group; do
     case $group in
     build | run | unit | test | page | fuzz | bench | metrics | clients | clients_java | image | \
-        package | wheel | pods | tier | hosts | quickstart | release | cross | emulate)
+        package | wheel | bare | pods | tier | hosts | quickstart | release | cross | emulate)
         eval "want=\"\$want \$$group\"" ;;
     *) echo "packages.sh: no group $group" >&2; exit 2 ;;
     esac

@@ -30,6 +30,7 @@ log=$out/build.log
 suite=$(. /etc/os-release && [ "$ID" = debian ] && echo "$VERSION_CODENAME") ||
     { echo "wheel.sh: it needs Debian, whose source packages have two libraries" >&2; exit 1; }
 sh "$here/deploy/packages.sh" --install build wheel
+[ $check = 0 ] || sh "$here/deploy/packages.sh" --install bare
 
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git -C "$here" log -1 --format=%ct 2>/dev/null || echo 0)}
 export SOURCE_DATE_EPOCH
