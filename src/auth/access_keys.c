@@ -17,6 +17,8 @@
 // dropped.
 #include "auth/auth.h"
 
+#include "base/host.h"
+
 #include <openssl/crypto.h>
 #include <yaml.h>
 
@@ -137,9 +139,8 @@ static enum err read_file(const char *path, unsigned max_bytes, struct buf *cont
         buf_printf(ret_errors, "%s: error: is not a regular file\n", path);
         err = ERR_INVALID;
     } else if ((st.st_mode & FORBIDDEN_MODE) != 0) {
-        buf_printf(ret_errors,
-                   "%s: error: holds secrets but its mode is %04o; remedy: chmod 600 %s\n", path,
-                   (unsigned)(st.st_mode & 07777), path);
+        buf_printf(ret_errors, "%s: error: holds secrets but its mode is %04o; remedy: %s\n", path,
+                   (unsigned)(st.st_mode & 07777), host_secret_file_remedy(st.st_uid));
         err = ERR_PERMISSION;
     } else if (st.st_size > max_bytes) {
         buf_printf(ret_errors, "%s: error: larger than %u bytes\n", path, max_bytes);

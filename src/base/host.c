@@ -39,6 +39,13 @@ bool host_file_is_regular(const char *path)
     return stat(path, &st) == 0 && S_ISREG(st.st_mode);
 }
 
+const char *host_secret_file_remedy(uid_t owner)
+{
+    return owner == geteuid() ? "chmod 600 it"
+                              : "chmod 640 it and give it a group of this process's user; in a "
+                                "Kubernetes volume set defaultMode: 0440";
+}
+
 // Parses the next number of a list and removes it from *rest. Returns false for "max" and at the
 // end of the list.
 static bool take_number(struct span *rest, uint64_t *ret_value)

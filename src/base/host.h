@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 // returns the number of workers that suits the CPUs: 1 to `most`
 unsigned host_workers(unsigned most);
@@ -19,6 +20,9 @@ bool host_read_file(const char *path, char *ret_text, size_t size);
 // Returns true if `path` is a regular file. Call it before a library opens the file, because
 // opening a FIFO would wait for a writer. Any thread.
 bool host_file_is_regular(const char *path);
+// Returns what to do with a file of `owner` that holds secrets, so that this process can read it
+// and others cannot. Any thread.
+const char *host_secret_file_remedy(uid_t owner);
 // Returns true if at least 7/8 of the cgroup's memory is in use, page cache included. Reads a small
 // file. Any thread.
 bool host_memory_is_short(void);

@@ -15,7 +15,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <unistd.h>
 
 #define OUTPUT_MAX_BYTES (1u << 20)
 
@@ -267,6 +269,31 @@ static int check_token(const struct config *config)
     return is_good ? EXIT_CODE_OK : EXIT_CODE_CONFIGURATION;
 }
 
+// Warns of secret files that only root can read, if root asks about the file that the packaged unit
+// reads: the unit's server runs as another user.
+static void warn_of_files_of_root(const struct config *config)
+{
+    struct stat st;
+    if (geteuid() != 0 || config->file == NULL || strcmp(config->file, CONFIG_DEFAULT_FILE) != 0) {
+        return;
+    }
+    for (unsigned i = 0; i < config_setting_count(); i++) {
+        const char *path = config_value_text(config, i);
+        if (strcmp(config_setting(i)->kind, "SECRET_FILE") != 0 || stat(path, &st) != 0) {
+            continue;
+        }
+        bool is_readable_by_group = st.st_gid != 0 && (st.st_mode & S_IRGRP) != 0;
+        if (st.st_uid == 0 && !is_readable_by_group) {
+            (void)fprintf(
+                stderr,
+                "forebay check: warning: %s: only root can read %s, and the packaged unit "
+                "runs as another user; give the file a group and mode 0640, and the unit "
+                "SupplementaryGroups= (the guide: host.md, A shared host)\n",
+                config_setting(i)->key, path);
+        }
+    }
+}
+
 int command_check(int argc, char **argv)
 {
     bool values = commands_argument_take(&argc, argv, "-T");
@@ -277,6 +304,7 @@ int command_check(int argc, char **argv)
         return commands_result(EXIT_CODE_CONFIGURATION, NULL);
     }
     int code = EXIT_CODE_OK;
+    warn_of_files_of_root(config);
     if (live) {
         code = check_live(config);
     } else if ((code = check_keys(config)) != EXIT_CODE_OK ||

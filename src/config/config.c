@@ -16,7 +16,6 @@
 
 #define ARENA_MAX_BYTES (64u << 20)
 #define WARNINGS_MAX_BYTES (1u << 20)
-#define DEFAULT_FILE "/etc/forebay/forebay.yaml"
 
 extern char **environ;
 
@@ -192,8 +191,8 @@ static void gather_file(struct loader *l, const char *from_flag)
     if (path == NULL && from_environment != NULL && from_environment[0] != '\0') {
         path = config_loader_cstr(l, span_from_cstr(from_environment));
     }
-    if (path == NULL && access(DEFAULT_FILE, F_OK) == 0) {
-        path = DEFAULT_FILE;
+    if (path == NULL && access(CONFIG_DEFAULT_FILE, F_OK) == 0) {
+        path = CONFIG_DEFAULT_FILE;
     }
     if (path != NULL) {
         l->config->file = path;

@@ -193,9 +193,11 @@ struct config {
     struct config_private *private_;
 };
 
+#define CONFIG_DEFAULT_FILE "/etc/forebay/forebay.yaml"
+
 // Reads flags, environment and file. The flags are `-c FILE`, `--KEY VALUE` and `--KEY=VALUE` in
 // argv[0] to argv[argc - 1], without the names of program and subcommand. The file is that of -c,
-// else that of FOREBAY_CONFIG, else /etc/forebay/forebay.yaml if it exists.
+// else that of FOREBAY_CONFIG, else CONFIG_DEFAULT_FILE if it exists.
 // On ERR_OK, the caller must release *ret_config with config_free(), and `ret_errors` may have
 // warnings. On ERR_INVALID, `ret_errors` has the errors and *ret_config is unchanged.
 enum err config_load(int argc, char **argv, struct config **ret_config,

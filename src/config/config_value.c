@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Parses one text into one value, by kind. Pure except for config_value_is_secret_file(); any
 // thread.
+#include "base/host.h"
 #include "config/config_private.h"
 
 #include <arpa/inet.h>
@@ -407,21 +408,27 @@ bool config_value_parse_listen(struct loader *l, struct span s, struct config_li
 
 // --- Files, endpoints, globs ---------------------------------------------------------------------
 
-// A file that we own must be closed to group and others. A file of another owner may be readable
-// for its group, because projected volumes belong to root.
+// A file that we own must be closed to group and others. A file of root or of another owner may be
+// readable for its group: volumes of Kubernetes belong to root, and root checks the configuration
+// of a unit that runs as another user.
 bool config_value_is_secret_file(const char *path, char *ret_why)
 {
     struct stat st;
-    if (stat(path, &st) != 0 || access(path, R_OK) != 0) {
+    if (stat(path, &st) != 0) {
         return refuse(ret_why, "\"%.200s\" cannot be read: %s", path, strerror(errno));
+    }
+    if (access(path, R_OK) != 0) {
+        return refuse(ret_why, "\"%.200s\" cannot be read: %s; %s", path, strerror(errno),
+                      host_secret_file_remedy(st.st_uid));
     }
     if (!S_ISREG(st.st_mode)) {
         return refuse(ret_why, "\"%.200s\" is not a file", path);
     }
-    unsigned allowed = st.st_uid == geteuid() ? 0700 : 0740;
+    bool is_own = st.st_uid == geteuid() && st.st_uid != 0;
+    unsigned allowed = is_own ? 0700 : 0740;
     if ((st.st_mode & 0777 & ~allowed) != 0) {
-        return refuse(ret_why, "\"%.200s\" is open to other users (mode %04o; chmod 600 it)", path,
-                      (unsigned)st.st_mode & 0777);
+        return refuse(ret_why, "\"%.200s\" is open to other users (mode %04o); %s", path,
+                      (unsigned)st.st_mode & 0777, host_secret_file_remedy(st.st_uid));
     }
     return true;
 }

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/host.h"
 #include "origin/credentials_chain.h"
 
 // --- Key files -----------------------------------------------------------------------------------
@@ -18,8 +19,8 @@ static enum err read_key_file(const char *path, struct buf *text, struct span *r
 {
     struct stat stat_of;
     if (stat(path, &stat_of) == 0 && (stat_of.st_mode & (S_IROTH | S_IWOTH)) != 0) {
-        buf_printf(ret_why, "%s: other users may read or write it (mode %04o); chmod 600 it", path,
-                   (unsigned)(stat_of.st_mode & 07777));
+        buf_printf(ret_why, "%s: other users may read or write it (mode %04o); %s", path,
+                   (unsigned)(stat_of.st_mode & 07777), host_secret_file_remedy(stat_of.st_uid));
         return ERR_PERMISSION;
     }
     enum err err = credentials_read_file(path, text);

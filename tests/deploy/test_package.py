@@ -10,7 +10,7 @@ import subprocess
 
 import pytest
 from client import judge
-from conftest import ROOT, made, namespaces
+from conftest import ROOT, made, namespaces, passable, refused
 from forebay import Forebay, binary
 from waiting import WAIT_S
 
@@ -194,6 +194,58 @@ def test_drop_in_for_another_disk_is_one(tmp_path):
     assert "useradd --system" in text and text.count("/nvme/forebay") == 5
     drop_in.write_text(text.replace("ReadWritePaths=", "ReadWritePath="))
     assert any("ReadWritePath" in line for line in complaints(tmp_path / "forebay.service"))
+
+
+def test_unit_may_read_the_keys_as_the_page_says(tmp_path):
+    """The drop-in of "A shared host" is one for the unit, and names the group that the page gives
+    the file of the keys."""
+    page = (ROOT / "deploy/guide/host.md").read_text()
+    drop_in, text = re.search(
+        r"^cat >\S*/(forebay\.service\.d/\S+) <<'UNIT'\n(.*?)^UNIT$", page, re.M | re.S
+    ).groups()
+    shutil.copy(UNITS / "forebay.service", tmp_path)
+    (tmp_path / drop_in).parent.mkdir()
+    (tmp_path / drop_in).write_text(text)
+    assert complaints(tmp_path / "forebay.service") == []
+    (group,) = re.findall(r"^SupplementaryGroups=(\S+)$", text, re.M)
+    assert f"groupadd --system {group}\n" in page
+    assert f"install -g {group} -m 640 /dev/null /etc/forebay/keys.yaml\n" in page
+
+
+@pytest.mark.parametrize("mode,code", [(0o640, 0), (0o600, 3), (0o644, 3)])
+def test_a_user_reads_the_keys_by_a_group(tmp_path, mode, code):
+    """The server accepts root's file by its group, as the unit does with its drop-in. Other modes
+    are refused with the remedy."""
+    if os.getuid() != 0:
+        refused("it needs root")
+    group = 60123
+    keys = tmp_path / "keys.yaml"
+    keys.write_text(made(binary(), "keys", "new", "alice", "--allow", "imagenet/"))
+    os.chown(keys, 0, group)
+    keys.chmod(mode)
+    passable(tmp_path)
+    program = shutil.copy(binary(), tmp_path / "forebay")
+    done = subprocess.run(
+        [
+            program,
+            "check",
+            "--auth.mode",
+            "verify",
+            "--auth.keys_file",
+            keys,
+            "--cache.dir",
+            "/tmp",
+        ],
+        user=61234,
+        group=61234,
+        extra_groups=[group],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    assert code == 0 or "chmod 640 it and give it a group" in done.stderr
 
 
 def test_unknown_words_in_units_are_seen(tmp_path):

@@ -202,6 +202,43 @@ def test_a_new_key_opens_what_it_is_allowed_to(start, origin, tmp_path):
             assert client.request("GET", target, headers).status == status
 
 
+ETC_OF_ITS_OWN = """
+set -e
+mount --make-rprivate / && mount -t tmpfs none /etc || exit 77
+mkdir /etc/forebay
+cp "$2/forebay.yaml" "$2/keys.yaml" /etc/forebay/
+chown "0:$3" /etc/forebay/keys.yaml
+chmod "$4" /etc/forebay/keys.yaml
+exec "$1" check
+"""
+
+
+@pytest.mark.parametrize(
+    "group,mode,says",
+    [("0", "600", True), ("0", "640", True), ("7", "600", True), ("7", "640", False)],
+)
+def test_check_warns_of_keys_that_the_unit_cannot_read(tmp_path, group, mode, says):
+    """Root may read every file. The packaged unit runs as another user, so root's check of its
+    configuration names files that are root's alone."""
+    (tmp_path / "forebay.yaml").write_text(
+        "auth: {mode: verify, keys_file: /etc/forebay/keys.yaml}\n"
+    )
+    (tmp_path / "keys.yaml").write_text(run_forebay("keys", "new", "a").stdout)
+    script = ["unshare", "--mount", "sh", "-c", ETC_OF_ITS_OWN, "sh"]
+    done = subprocess.run(
+        [*script, binary(), tmp_path, group, mode],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+    if os.getuid() != 0 or done.returncode == 77 or "unshare" in done.stderr:
+        not_run(f"no mounts of its own here: {done.stderr.strip()}")
+    assert done.returncode == 0, done.stderr
+    warned = "auth.keys_file: only root can read /etc/forebay/keys.yaml" in done.stderr
+    assert warned is says, done.stderr
+
+
 def test_a_prepared_directory_serves(start, origin, tmp_path):
     """A server can use the directory that `prepare` made."""
     cache = tmp_path / "nvme" / "cache"
