@@ -44,6 +44,9 @@ struct control_reload_report {
     struct span errors, applied, needs_restart;
 };
 void control_reloaded(struct control *control, const struct control_reload_report *report);
+// Returns true if a warm job of the last `window_s` seconds could not fetch or keep objects that
+// the origin has, and no later job for the same items has succeeded. Any thread.
+bool control_warm_failed(struct control *control, unsigned window_s);
 // Returns a text as JSON. If it is not UTF-8 or contains NUL, returns it percent-coded.
 json_t *control_text(struct span text);
 // Returns how long a requested upgrade may take to become ready. Main thread.

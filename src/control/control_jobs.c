@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
+#include "base/hash.h"
 #include "base/human.h"
 #include "base/log.h"
 #include "control/control_private.h"
@@ -22,8 +24,9 @@
 struct job {
     unsigned id; // 0: the slot is free
     struct proxy_warm *warm;
-    bool is_closed; // no URIs may be added any more
-    char what[128]; // the job's first URI, for display
+    bool is_closed;      // no URIs may be added any more
+    char what[128];      // the job's first URI, for display
+    uint64_t items_hash; // of all items that were added
 };
 
 struct command_jobs {
@@ -118,6 +121,52 @@ static struct job *job_slot_locked(struct command_jobs *jobs)
     }
     return oldest;
 }
+
+// --- the condition warm-failed -------------------------------------------------------------------
+
+// Returns how many objects a job could not fetch or keep. An object that the origin does not have
+// does not count, because the caller named it and the server is well.
+static uint64_t lacks(const struct proxy_warm_progress *p)
+{
+    return p->objects_failed - min_u64(p->objects_failed, p->objects_missing) + p->objects_refused;
+}
+
+static bool is_mended_locked(const struct command_jobs *jobs, const struct job *failed)
+{
+    for (unsigned i = 0; i < JOBS_MAX; i++) {
+        const struct job *job = &jobs->guarded.items[i];
+        struct proxy_warm_progress p;
+        if (job->id > failed->id && job->items_hash == failed->items_hash) {
+            proxy_warm_read(job->warm, &p);
+            if (p.state == PROXY_WARM_DONE && p.objects_failed + p.objects_refused == 0) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+bool control_warm_failed(struct control *control, unsigned window_s)
+{
+    struct command_jobs *jobs = control->jobs;
+    uint64_t now_us = clock_monotonic_us();
+    bool has_failed = false;
+    pthread_mutex_lock(&jobs->guarded.lock);
+    for (unsigned i = 0; i < JOBS_MAX && !has_failed; i++) {
+        const struct job *job = &jobs->guarded.items[i];
+        struct proxy_warm_progress p;
+        if (job->id == 0) {
+            continue;
+        }
+        proxy_warm_read(job->warm, &p);
+        bool is_recent = p.ended_us == 0 || now_us - p.ended_us < window_s * 1000000ull;
+        has_failed = lacks(&p) > 0 && is_recent && !is_mended_locked(jobs, job);
+    }
+    pthread_mutex_unlock(&jobs->guarded.lock);
+    return has_failed;
+}
+
+// --- what callers read ---------------------------------------------------------------------------
 
 static json_t *failures_json(const struct proxy_warm_progress *p)
 {
@@ -256,6 +305,18 @@ static struct proxy_warm_item *items_take(struct admin_call **call, const json_t
     return items;
 }
 
+static uint64_t items_hash(const struct proxy_warm_item *items, unsigned count, uint64_t seed)
+{
+    for (unsigned i = 0; i < count; i++) {
+        const struct proxy_warm_item *item = &items[i];
+        uint64_t rest[] = {item->is_prefix, item->first_byte, item->end_byte};
+        seed = hash64(item->bucket.ptr, item->bucket.len, seed);
+        seed = hash64(item->key.ptr, item->key.len, seed);
+        seed = hash64(rest, sizeof(rest), seed);
+    }
+    return seed;
+}
+
 static bool number_take(struct admin_call **call, const char *name, json_int_t least,
                         json_int_t most, json_int_t *ret_value)
 {
@@ -379,6 +440,7 @@ void control_warm(void *ctx, struct admin_call *call)
             job_drop_locked(job);
         }
     } else if (job != NULL) {
+        job->items_hash = items_hash(items, count, job->items_hash);
         if (!has_more) {
             job->is_closed = true;
             proxy_warm_close(job->warm);

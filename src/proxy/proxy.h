@@ -304,12 +304,13 @@ struct proxy_warm_progress {
     uint64_t objects_done, bytes_done; // already cached
     uint64_t objects_cached;  // of objects_done: those that were cached before the job reached them
     uint64_t objects_failed;  // objects that could not be fetched, and prefixes_failed
+    uint64_t objects_missing; // of objects_failed: those that the origin does not have
     uint64_t prefixes_failed; // prefixes that could not be listed, or have no objects
     uint64_t objects_refused; // objects that the cache could not keep
     uint64_t bytes_fetched;   // bytes that this job fetched from the origin
     unsigned inflight;        // requests in flight
     enum refusal waits;       // why the job sends no request now
-    uint64_t elapsed_us;
+    uint64_t elapsed_us, ended_us; // ended_us is monotonic; 0: the job runs
     unsigned failure_count;
     const char *failures[PROXY_WARM_FAILURES_MAX]; // valid as long as the job
 };

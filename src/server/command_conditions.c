@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds out which conditions of control/conditions.def hold. Asks only for published values, so any
-// thread may call it, and it never waits.
+// Finds out which conditions of control/conditions.def hold. Asks only for published values, and
+// takes only locks that are held for a moment. So any thread may call it.
 //
 // A shortage that comes and goes within a moment holds for a minute after its last event. So all
 // who ask see it, and it does not flap.
@@ -192,9 +192,6 @@ static void look_at_counts(struct conditions *conditions)
                stats_value(COUNTER_checksum_failures) +
                    stats_value(COUNTER_checksum_failures_scrub),
                LATELY_S);
-    tell_count(conditions, CONDITION_warm_failed,
-               stats_value(COUNTER_warm_objects_failed) + stats_value(COUNTER_warm_objects_refused),
-               WARM_S);
 }
 
 void command_conditions_look(void *ctx, struct conditions *conditions)
@@ -209,6 +206,7 @@ void command_conditions_look(void *ctx, struct conditions *conditions)
     look_at_counts(conditions);
     command_certificate_look(conditions);
     command_refused_look(parts->refused, parts->reload->proxy, conditions);
+    conditions_tell(conditions, CONDITION_warm_failed, control_warm_failed(parts->control, WARM_S));
     conditions_tell(conditions, CONDITION_reload_refused, parts->reload->has_failed);
     conditions_tell(conditions, CONDITION_restart_needed, parts->reload->needs_restart);
     conditions_tell(conditions, CONDITION_draining, *parts->is_draining);

@@ -340,6 +340,7 @@ static int serve_build_admin(struct serve *s)
                                                  .origins = &s->origins,
                                                  .reload = &s->reload,
                                                  .refused = &s->refused,
+                                                 .control = &s->control,
                                                  .is_draining = &s->draining};
     control_init(&s->control);
     control_actions(options.actions);

@@ -119,14 +119,26 @@ static void job_end(struct proxy_warm *job)
 
 // --- objects -------------------------------------------------------------------------------------
 
+// Counts an object that failed, or a prefix that stands for one.
+static void count_failure(struct proxy_warm *job, bool is_missing)
+{
+    stats_add(COUNTER_warm_objects_failed, 1);
+    atomic_fetch_add(&job->published.objects_failed, 1);
+    atomic_fetch_add(&job->published.objects_missing, is_missing ? 1 : 0);
+}
+
+static bool is_missing(enum err err)
+{
+    return err == ERR_NO_SUCH_KEY || err == ERR_NO_SUCH_BUCKET;
+}
+
 static void object_end(struct warm_object *o)
 {
     struct proxy_warm *job = o->job;
     check(job->object_count > 0 && o->run_count == 0);
     struct warm_published *p = &job->published;
     if (o->phase == WARM_PHASE_FAILED) {
-        stats_add(COUNTER_warm_objects_failed, 1);
-        atomic_fetch_add(&p->objects_failed, 1);
+        count_failure(job, is_missing(o->err));
         const char *why = o->why != NULL ? o->why : error_row(o->err)->text;
         bool is_named = o->err == ERR_NO_SUCH_KEY && !o->item->is_prefix;
         note_failure(job, "", o->item->bucket, o->key->key,
@@ -208,11 +220,10 @@ static bool page_put_off(struct warm_page *page)
 }
 
 // The prefix counts as one object that failed, because nobody knows how many it should have.
-static void prefix_failed(struct proxy_warm *job, const char *before, const char *why)
+static void prefix_failed(struct proxy_warm *job, enum err err, const char *before, const char *why)
 {
-    stats_add(COUNTER_warm_objects_failed, 1);
+    count_failure(job, is_missing(err));
     atomic_fetch_add(&job->published.prefixes_failed, 1);
-    atomic_fetch_add(&job->published.objects_failed, 1);
     atomic_fetch_add(&job->published.objects, 1);
     note_failure(job, before, job->listed->bucket, job->listed->key, why);
 }
@@ -240,10 +251,10 @@ static void on_page(struct list_call *call)
         char why[256];
         (void)snprintf(why, sizeof(why), "the origin cannot list it: %s",
                        is_circle ? "its pages lead in a circle" : error_row(call->err)->text);
-        prefix_failed(job, "", why);
+        prefix_failed(job, call->err, "", why);
     } else if (call->next.len == 0 && !job->has_listed && !job->is_cancelled &&
                !job->options.allows_empty) {
-        prefix_failed(job, "nothing lies below ",
+        prefix_failed(job, ERR_NO_SUCH_KEY, "nothing lies below ",
                       "check its spelling; --allow-empty accepts an empty prefix");
     }
     uint64_t bytes = 0;
@@ -547,12 +558,14 @@ void proxy_warm_read(const struct proxy_warm *job, struct proxy_warm_progress *r
         .bytes_done = atomic_load(&p->bytes_done),
         .objects_cached = atomic_load(&p->objects_cached),
         .objects_failed = atomic_load(&p->objects_failed),
+        .objects_missing = atomic_load(&p->objects_missing),
         .objects_refused = atomic_load(&p->objects_refused),
         .prefixes_failed = atomic_load(&p->prefixes_failed),
         .bytes_fetched = atomic_load(&p->bytes_fetched),
         .inflight = atomic_load(&p->inflight),
         .waits = (enum refusal)atomic_load(&p->waits),
         .elapsed_us = (ended_us != 0 ? ended_us : clock_monotonic_us()) - atomic_load(&p->began_us),
+        .ended_us = ended_us,
         .failure_count = atomic_load(&p->failure_count)};
     for (unsigned i = 0; i < ret_progress->failure_count; i++) {
         ret_progress->failures[i] = p->failures[i];

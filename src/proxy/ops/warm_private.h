@@ -45,7 +45,7 @@ struct warm_published {
     atomic_int state;
     atomic_bool is_counted, is_idle;
     _Atomic uint64_t objects, bytes, objects_done, bytes_done, objects_cached, objects_failed,
-        objects_refused, prefixes_failed, bytes_fetched, began_us, ended_us;
+        objects_missing, objects_refused, prefixes_failed, bytes_fetched, began_us, ended_us;
     atomic_uint inflight, failure_count;
     atomic_int waits;                        // enum refusal: why the job requests nothing now
     char *failures[PROXY_WARM_FAILURES_MAX]; // texts; those below failure_count never change
