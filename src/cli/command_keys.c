@@ -3,12 +3,15 @@
 // client's variables are comments, so that the output can be appended to the file as it is.
 #include "commands/commands.h"
 
+#include "base/host.h"
 #include "base/random.h"
 #include "cli/client/command_client.h"
 
 #include <openssl/crypto.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #define OUTPUT_MAX_BYTES (256u << 10)
 #define NAME_LEN_MAX 64u
@@ -155,6 +158,18 @@ static void render_entry(const struct key *key, struct buf *out)
                key->id, key->secret);
 }
 
+// Warns if the output goes into a file that the server would refuse.
+static void warn_of_open_file(void)
+{
+    struct stat st;
+    if (fstat(STDOUT_FILENO, &st) == 0 && S_ISREG(st.st_mode) && (st.st_mode & 037) != 0) {
+        (void)fprintf(stderr,
+                      "forebay keys: warning: other users may read this file (mode %04o), so the "
+                      "server refuses it: %s\n",
+                      (unsigned)st.st_mode & 0777, host_secret_file_remedy(st.st_uid));
+    }
+}
+
 int command_keys(int argc, char **argv)
 {
     struct key key = {.name = NULL};
@@ -189,6 +204,7 @@ int command_keys(int argc, char **argv)
     }
     int code = commands_print_result(&out);
     code = commands_result(code, result_of(&key));
+    warn_of_open_file();
     OPENSSL_cleanse(&key, sizeof(key));
     OPENSSL_cleanse(out.ptr, out.len);
     buf_done(&out);

@@ -202,6 +202,25 @@ def test_a_new_key_opens_what_it_is_allowed_to(start, origin, tmp_path):
             assert client.request("GET", target, headers).status == status
 
 
+@pytest.mark.parametrize("mode,warns", [(0o644, True), (0o640, False), (0o600, False)])
+def test_keys_new_warns_of_a_file_that_others_may_read(tmp_path, mode, warns):
+    """The server would refuse the file. The warning names the remedy."""
+    keys = tmp_path / "keys.yaml"
+    keys.touch()
+    keys.chmod(mode)
+    with keys.open("a") as file:
+        done = subprocess.run(
+            [binary(), "keys", "new", "a", "--allow", "bkt/"],
+            stdout=file,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=WAIT_S,
+            check=False,
+        )
+    assert done.returncode == 0
+    assert ("chmod 600 it" in done.stderr) is warns, done.stderr
+
+
 ETC_OF_ITS_OWN = """
 set -e
 mount --make-rprivate / && mount -t tmpfs none /etc || exit 77
