@@ -713,3 +713,8 @@ bool access_keys_may_see(const struct access_keys_principal *p, struct span buck
 {
     return (granted_ops(p, bucket, name, false) & S3_ALLOW_LIST) != 0;
 }
+
+bool access_keys_may_see_bucket(const struct access_keys_principal *p, struct span bucket)
+{
+    return granted_ops(p, bucket, NO_SUBJECT, true) != 0;
+}

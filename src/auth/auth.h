@@ -72,6 +72,9 @@ bool access_keys_allowed(const struct access_keys_principal *p, const struct s3_
 // Returns true if a listing may show this name to the principal. The name is compared by its bytes.
 bool access_keys_may_see(const struct access_keys_principal *p, struct span bucket,
                          struct span name);
+// Returns true if a list of buckets may show this one: some rule grants a right in it. An empty
+// name stands for any bucket.
+bool access_keys_may_see_bucket(const struct access_keys_principal *p, struct span bucket);
 
 // --- auth_signature.c ----------------------------------------------------------------------------
 

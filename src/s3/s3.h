@@ -541,6 +541,21 @@ void s3_list_names_begin(struct s3_list_names *names, const struct s3_request *a
 bool s3_list_names_feed(struct s3_list_names *names, struct span data, s3_list_names_fn *may_show,
                         void *ctx);
 
+// --- s3_list_buckets.c: which buckets a list of them shows ---------------------------------------
+
+#define S3_LIST_BUCKETS_PIECE 8192u
+
+struct s3_list_buckets;
+// Starts to filter an origin's list of buckets.
+struct s3_list_buckets *s3_list_buckets_new(s3_list_names_fn *may_show, void *ctx);
+void s3_list_buckets_free(struct s3_list_buckets *list); // accepts NULL
+// Reads at most S3_LIST_BUCKETS_PIECE bytes of the document. *ret_shown is what the client gets for
+// them, valid until the next call. Returns false if the document cannot be filtered.
+bool s3_list_buckets_feed(struct s3_list_buckets *list, struct span piece,
+                          struct span *ret_shown) MUST_USE;
+// Called after the last byte. Returns false if the document is not complete.
+bool s3_list_buckets_end(struct s3_list_buckets *list) MUST_USE;
+
 // --- checksums -----------------------------------------------------------------------------------
 
 enum s3_checksum {

@@ -838,6 +838,68 @@ def test_refused_clients_are_counted_by_reason(start, tmp_path, origin):
     server.wait_condition("clients-refused", holds=False)
 
 
+BUCKETS_SEEN = {
+    "ROOT": ["bkt", "other", "secret"],
+    "EXACT": ["bkt", "other"],
+    "ALICE": ["bkt"],
+    "LISTER": ["bkt"],
+    "OTHER": ["other"],
+}
+
+
+def names_of_buckets(reply):
+    assert reply.status == 200, reply
+    return re.findall("<Name>(.*?)</Name>", bytes(reply.body).decode())
+
+
+@pytest.mark.parametrize("kind", ["s3", "dir"])
+def test_a_list_of_buckets_names_those_in_which_the_key_has_a_right(
+    start, tmp_path, origin, engine, kind
+):
+    for name in ("bkt", "other", "secret"):
+        origin.make_bucket(name)
+        (tmp_path / "tree" / name).mkdir(parents=True)
+    server = start(
+        origin if kind == "s3" else f"dir:{tmp_path / 'tree'}",
+        engine=engine,
+        settings=verify(keys_file(tmp_path)),
+    )
+    for who, seen in BUCKETS_SEEN.items():
+        assert names_of_buckets(Caller(server, who).ask("GET", "/")) == seen, who
+    for who in ("READER", "NOBODY"):
+        judge_denied(Caller(server, who).ask("GET", "/"), "AccessDenied")
+
+
+def list_of_buckets(*names, end="</Buckets>", root="ListAllMyBucketsResult", rest=None):
+    rest = f"</{root}>" if rest is None else rest
+    body = f"<{root}><Buckets>{''.join(names)}{end}{rest}"
+    return f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+
+
+def test_a_list_of_buckets_is_filtered_page_by_page_or_refused(guarded, origin):
+    """The token of the next page stays. A page may be long. One that cannot be read is refused.
+    A key with rights everywhere gets it as it is."""
+    alice, root = Caller(guarded, "ALICE"), Caller(guarded, "ROOT")
+    bucket = "<Bucket><Name>{}</Name></Bucket>".format
+    token = "</Buckets><ContinuationToken>bmV4dA==</ContinuationToken>"
+    many = [bucket(f"secret-{i}") for i in range(20000)]
+    origin.fault(None, "raw", list_of_buckets(*many, bucket("bkt"), *many, end=token))
+    reply = alice.ask("GET", "/?max-buckets=40001")
+    assert names_of_buckets(reply) == ["bkt"]
+    assert b"<ContinuationToken>bmV4dA==</ContinuationToken>" in bytes(reply.body)
+    for page in (
+        list_of_buckets(bucket("secret"), end="", rest=""),
+        list_of_buckets(bucket("secret"), rest="</Other>"),
+        list_of_buckets("<Bucket><Name>secret" + "x" * 20000),
+        list_of_buckets(bucket("secret"), root="OfBuckets"),
+    ):
+        origin.fault(None, "raw", page)
+        reply = alice.ask("GET", "/")
+        assert reply.status >= 500 and b"secret" not in bytes(reply.body), reply
+        origin.fault(None, "raw", page)
+        assert b"secret" in bytes(root.ask("GET", "/").body)
+
+
 def test_clock_and_expiry(guarded, start, tmp_path, origin):
     """Clock skew and expiry count on a warm object as on a cold one."""
     for key in WARM:

@@ -105,7 +105,8 @@ void pass_answer_start(struct pass_state *p)
         .status = p->relay.status,
         .reason = s3_status_reason(p->relay.status, p->relay.error_code),
         .headers = headers,
-        .has_length = p->relay.has_length && p->location.phase == LOCATION_UNUSED,
+        .has_length = p->relay.has_length && p->location.phase == LOCATION_UNUSED &&
+                      !pass_listing_is_filtered(p),
         .length = p->relay.length,
         .no_length = p->relay.status == 204 || p->relay.status == 304,
         .close = p->upload == UPLOAD_DROPPED, // the rest of the client's body was not read
@@ -168,6 +169,10 @@ void pass_answer_take(struct pass_state *p, struct span data)
     p->request->bytes_origin += data.len;
     if (pass_location_collects(p)) {
         pass_location_take(p, data);
+    } else if (pass_listing_is_filtered(p)) {
+        if (!pass_listing_filter(p, data)) {
+            return;
+        }
     } else {
         byte_queue_append(&p->down, data);
     }
@@ -179,7 +184,7 @@ void pass_answer_take(struct pass_state *p, struct span data)
     }
     if (p->answer == ANSWER_SENT) {
         http_reply_ready(p->request->x);
-    } else if (pass_listing_is_judged(p) && p->err == ERR_OK) {
+    } else if (pass_listing_may_start(p)) {
         pass_answer_start(p); // the names received so far are judged
     }
 }

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads the names in a listing while it passes through. A client that may list only a part of the
 // bucket sees no names outside that part. This check is needed because an origin may list from the
-// start position (marker, start-after, a token) whatever the prefix (SeaweedFS 4.30 does). The
-// listing is also used for two hints. The first is the sizes of objects: if a client reads one of
-// them for the first time and wants its checksums, Forebay may request it whole. The second is the
-// order of large objects, because clients may read them in that order (series.c). On the request's
-// worker.
+// start position (marker, start-after, a token) whatever the prefix (SeaweedFS 4.30 does). A client
+// with rights in some buckets only gets a list of buckets without the others. The listing is also
+// used for two hints. The first is the sizes of objects: if a client reads one of them for the
+// first time and wants its checksums, Forebay may request it whole. The second is the order of
+// large objects, because clients may read them in that order (series.c). On the request's worker.
 #include "proxy/pass/pass_private.h"
 
 #include "stats/stats.h"
 
 #include <string.h>
+
+#define BUCKETS_BYTES 196608u // memory of a struct s3_list_buckets
 
 // Returns true if the listing has the objects in their order and leaves none out between two names.
 // With a delimiter other than "/" it may leave some out.
@@ -48,6 +50,38 @@ static void judge_begin(struct pass_state *p)
     p->list_names = arena_alloc(p->arena, sizeof(*p->list_names));
     check(p->list_names != NULL); // a request cannot fill the arena
     s3_list_names_begin(p->list_names, &p->s3, is_encoded(&p->s3));
+}
+
+static bool may_show_bucket(void *ctx, struct span name)
+{
+    const struct request *r = ((const struct pass_state *)ctx)->request;
+    check(r != NULL && r->principal.entry != NULL);
+    return access_keys_may_see_bucket(r->principal.entry, name);
+}
+
+enum err pass_listing_plan(struct pass_state *p)
+{
+    const struct request *r = p->request;
+    const struct span any = {"", 0};
+    bool lists_buckets =
+        p->s3.operation == S3_ListBuckets || p->s3.operation == S3_ListDirectoryBuckets;
+    if (!lists_buckets || !r->principal.verified ||
+        access_keys_may_see_bucket(r->principal.entry, any)) {
+        return ERR_OK;
+    }
+    if (!chunk_budget_try_charge(BUDGET_LISTINGS, 0, BUCKETS_BYTES)) {
+        return ERR_OVERLOAD;
+    }
+    p->list_buckets = s3_list_buckets_new(may_show_bucket, p);
+    return ERR_OK;
+}
+
+void pass_listing_done(struct pass_state *p)
+{
+    if (p->list_buckets != NULL) {
+        s3_list_buckets_free(p->list_buckets);
+        chunk_budget_discharge(BUDGET_LISTINGS, BUCKETS_BYTES);
+    }
 }
 
 void pass_listing_begin(struct pass_state *p)
@@ -128,12 +162,53 @@ bool pass_listing_take(struct pass_state *p, struct span data)
     return true;
 }
 
+bool pass_listing_is_filtered(const struct pass_state *p)
+{
+    return p->list_buckets != NULL && p->relay.status == 200;
+}
+
+static const struct span UNREADABLE = SPAN("The origin's list of buckets cannot be read, and this "
+                                           "access key has rights in some buckets only");
+
+bool pass_listing_filter(struct pass_state *p, struct span data)
+{
+    check(pass_listing_is_filtered(p));
+    while (data.len > 0) {
+        struct span shown, piece = {data.ptr, min_u64(data.len, S3_LIST_BUCKETS_PIECE)};
+        if (!s3_list_buckets_feed(p->list_buckets, piece, &shown)) {
+            pass_upload_refuse(p, ERR_ORIGIN_PROTOCOL, UNREADABLE);
+            return false;
+        }
+        byte_queue_append(&p->down, shown);
+        data.ptr += piece.len;
+        data.len -= piece.len;
+    }
+    return true;
+}
+
+void pass_listing_end(struct pass_state *p)
+{
+    check(p->call.phase == CALL_ENDED);
+    if (p->request != NULL && p->call.err == ERR_OK && p->err == ERR_OK && pass_has_head(p) &&
+        pass_listing_is_filtered(p) && !pass_answer_is_bodiless(p) &&
+        !s3_list_buckets_end(p->list_buckets)) {
+        p->err = ERR_ORIGIN_PROTOCOL;
+        p->err_message = UNREADABLE;
+    }
+}
+
 bool pass_listing_is_judged(const struct pass_state *p)
 {
-    return p->list_names != NULL && p->relay.status == 200;
+    return (p->list_names != NULL && p->relay.status == 200) || pass_listing_is_filtered(p);
+}
+
+bool pass_listing_may_start(const struct pass_state *p)
+{
+    bool has_enough = !pass_listing_is_filtered(p) || byte_queue_full(&p->down);
+    return pass_listing_is_judged(p) && has_enough && p->err == ERR_OK;
 }
 
 uint64_t pass_listing_pending(const struct pass_state *p)
 {
-    return pass_listing_is_judged(p) ? p->list_names->pending_bytes : 0;
+    return p->list_names != NULL && p->relay.status == 200 ? p->list_names->pending_bytes : 0;
 }

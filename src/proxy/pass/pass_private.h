@@ -324,9 +324,10 @@ struct pass_state {
     uint64_t received_bytes;
     struct headers answered; // in the exchange's arena
     struct pass_location location;
-    struct list_ask *list_ask;        // its page gets the answer, too; NULL: no page does
-    struct s3_list_scan *list_scan;   // NULL: no listing
-    struct s3_list_names *list_names; // judges which names may be shown; NULL: all may
+    struct list_ask *list_ask;            // its page gets the answer, too; NULL: no page does
+    struct s3_list_scan *list_scan;       // NULL: no listing
+    struct s3_list_buckets *list_buckets; // leaves out buckets; NULL: all may be shown
+    struct s3_list_names *list_names;     // judges which names may be shown; NULL: all may
     struct span list_former; // the last large object in it; the memory has room for any key
     struct list_page *list_page;
 };
@@ -406,6 +407,10 @@ void pass_answer_list_end_whole(struct pass_state *p); // it is complete; harmle
 
 // --- pass_listing.c ------------------------------------------------------------------------------
 
+// Prepares to filter a list of buckets, if the principal has rights in some of them only.
+// ERR_OVERLOAD: there is no memory for it.
+enum err pass_listing_plan(struct pass_state *p) MUST_USE;
+void pass_listing_done(struct pass_state *p);
 // Called before the origin is asked. Harmless if the request is no listing.
 void pass_listing_begin(struct pass_state *p);
 // Called with bytes of the answer before they are forwarded. Returns false if the answer is
@@ -413,6 +418,16 @@ void pass_listing_begin(struct pass_state *p);
 bool pass_listing_take(struct pass_state *p, struct span data);
 // Returns true if names may be left out, so that the head waits for the first bytes of the body.
 bool pass_listing_is_judged(const struct pass_state *p);
+// Returns true if the head of such an answer may be sent after these bytes. That of a filtered list
+// waits for its end or a full queue, so that a short list is refused as a whole or not at all.
+bool pass_listing_may_start(const struct pass_state *p);
+// Returns true if the answer is a list of buckets, to be filtered. Its length is not known then.
+bool pass_listing_is_filtered(const struct pass_state *p);
+// Queues for the client what it may see of these bytes. Returns false if it has refused the
+// request.
+bool pass_listing_filter(struct pass_state *p, struct span data) MUST_USE;
+// Called when the answer has ended. Refuses a list of buckets that is not complete.
+void pass_listing_end(struct pass_state *p);
 // Returns true if its principal has rights on a part of the bucket only. Then
 // pass_listing_may_show() judges each name.
 bool pass_listing_is_limited(const struct request *r);

@@ -154,6 +154,7 @@ static void on_relay_end(struct origin_relay *relay, enum err err)
     }
     (void)!pass_state_copy_span(p->arena, &relay->retry_after); // an advice: lost without memory
     pass_location_end(p);
+    pass_listing_end(p);
     if (err == ERR_OK && pass_has_head(p)) {
         pass_answer_list_end_whole(p);
     } else if (pass_has_head(p)) {

@@ -90,6 +90,7 @@ void pass_state_free(void *ptr)
         pass_enter_upload(p, UPLOAD_DROPPED);
     }
     buf_done(&p->location.document);
+    pass_listing_done(p);
     byte_queue_done(&p->down);
     list_cache_page_unref(p->list_page);
     access_keys_unref(p->table);

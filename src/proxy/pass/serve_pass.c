@@ -62,6 +62,9 @@ static enum err plan(struct pass_state *p, struct span *ret_message)
     if (err == ERR_OK) {
         err = pass_keys_of_head(p);
     }
+    if (err == ERR_OK) {
+        err = pass_listing_plan(p);
+    }
     if (err == ERR_OK && gate_is_preflight(r)) {
         err = pass_preflight_plan(p);
     }
