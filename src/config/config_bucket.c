@@ -73,8 +73,9 @@ static void parse_bucket_origin(struct entry *e, struct span value, struct confi
     if (span_starts_with(value, SPAN("dir:"))) {
         bucket->kind = CONFIG_BUCKET_DIRECTORY;
         bucket->directory = value.ptr + 4;
-        (void)report(e, config_value_is_endpoint(value, why),
-                     why); // counts an error, so the load fails
+        if (report(e, config_value_is_endpoint(value, why), why)) {
+            bucket->directory = config_endpoint(e->l, value) + 4;
+        }
     } else if (span_starts_with(value, SPAN("s3://")) && value.len > 5 &&
                span_find((struct span){value.ptr + 5, value.len - 5}, '/') == value.len - 5) {
         bucket->origin_bucket = value.ptr + 5;
@@ -89,7 +90,7 @@ static void parse_bucket_endpoint(struct entry *e, struct span value, struct con
     if (report(e, config_value_is_endpoint(value, why), why) &&
         report(e, !span_starts_with(value, SPAN("dir:")),
                "write dir:/PATH as the bucket's origin")) {
-        bucket->endpoint = value.ptr;
+        bucket->endpoint = config_endpoint(e->l, value);
     }
 }
 

@@ -132,6 +132,12 @@ bool config_value_parse_listen(struct loader *l, struct span s, struct config_li
                                char *ret_why);
 bool config_value_is_secret_file(const char *path, char *ret_why);
 bool config_value_is_endpoint(struct span s, char *ret_why);
+// Appends a valid endpoint in the form that names an origin in the cache, so that another spelling
+// is not another origin: the host in lower case, without the default port, without slashes at the
+// end, and a directory without repeated slashes.
+void config_value_endpoint_render(struct span s, struct buf *out);
+// Returns the same as text in the loader's arena.
+const char *config_endpoint(struct loader *l, struct span value);
 // Returns true if the host of an http or https endpoint is an IP address.
 bool config_value_is_address(struct span endpoint);
 bool config_value_is_glob(struct span s, char *ret_why);

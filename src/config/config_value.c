@@ -5,6 +5,7 @@
 #include "config/config_private.h"
 
 #include <arpa/inet.h>
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -533,6 +534,43 @@ bool config_value_is_endpoint(struct span s, char *ret_why)
         }
     }
     return is_place_of_aws(s, ret_why);
+}
+
+// Appends a path without repeated slashes.
+static void append_path(struct span path, struct buf *out)
+{
+    for (size_t i = 0; i < path.len; i++) {
+        if (i == 0 || path.ptr[i] != '/' || path.ptr[i - 1] != '/') {
+            buf_append_char(out, path.ptr[i]);
+        }
+    }
+}
+
+static struct span without_last_slashes(struct span s, size_t least)
+{
+    while (s.len > least && s.ptr[s.len - 1] == '/') {
+        s.len--;
+    }
+    return s;
+}
+
+void config_value_endpoint_render(struct span s, struct buf *out)
+{
+    if (span_starts_with(s, SPAN("dir:"))) {
+        append_path(without_last_slashes(s, sizeof("dir:/") - 1), out);
+        return;
+    }
+    bool is_https = span_starts_with(s, SPAN("https://"));
+    size_t scheme = is_https ? sizeof("https://") - 1 : sizeof("http://") - 1;
+    struct span rest = without_last_slashes((struct span){s.ptr + scheme, s.len - scheme}, 0);
+    struct span host = {rest.ptr, span_find(rest, '/')};
+    struct span port = is_https ? SPAN(":443") : SPAN(":80");
+    size_t shown = span_ends_with(host, port) ? host.len - port.len : host.len;
+    buf_append(out, s.ptr, scheme);
+    for (size_t i = 0; i < shown; i++) {
+        buf_append_char(out, (char)tolower((unsigned char)host.ptr[i]));
+    }
+    buf_append(out, rest.ptr + host.len, rest.len - host.len);
 }
 
 bool config_value_is_glob(struct span s, char *ret_why)

@@ -30,6 +30,18 @@ static void check_amounts(struct span s)
     check(!config_value_parse_ratio(s, &ratio, why) || ratio >= 0);
 }
 
+static void check_endpoint(struct span s)
+{
+    char why[WHY_MAX];
+    struct buf form;
+    if (config_value_is_endpoint(s, why)) {
+        buf_init(&form, s.len + 1);
+        config_value_endpoint_render(s, &form);
+        check(buf_ok(&form) && form.len <= s.len);
+        buf_done(&form);
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 {
     char why[WHY_MAX];
@@ -41,7 +53,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
         check_amounts(s);
         check(!config_value_parse_choice(s, "open|verify", &choice, why) || choice < 2);
         (void)config_value_parse_listen(&loader, s, &listen, why);
-        (void)config_value_is_endpoint(s, why);
+        check_endpoint(s);
         (void)config_value_is_glob(s, why);
         (void)settings_suggest_key(s);
         check(settings_find(s) <= SETTING_COUNT_);

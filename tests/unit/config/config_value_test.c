@@ -108,6 +108,32 @@ Test(config_value, endpoints)
     }
 }
 
+Test(config_value, spellings_of_one_endpoint_have_one_form)
+{
+    static const char *const forms[][2] = {
+        {"http://127.0.0.1:8333", "http://127.0.0.1:8333"},
+        {"http://127.0.0.1:8333//", "http://127.0.0.1:8333"},
+        {"https://S3.Example.com:443/B/c/", "https://s3.example.com/B/c"},
+        {"http://h:443", "http://h:443"},
+        {"http://h:80/", "http://h"},
+        {"http://h:8080", "http://h:8080"},
+        {"http://[::1]:80", "http://[::1]"},
+        {"http://[fe80::80]", "http://[fe80::80]"},
+        {"https://s3.{region}.amazonaws.com/", "https://s3.{region}.amazonaws.com"},
+        {"dir:/data//sets/", "dir:/data/sets"},
+        {"dir:/Data", "dir:/Data"},
+        {"dir:///", "dir:/"},
+        {"dir:/", "dir:/"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(forms); i++) {
+        struct buf out;
+        buf_init(&out, 4096);
+        config_value_endpoint_render(span_from_cstr(forms[i][0]), &out);
+        cr_assert_str_eq(buf_cstr(&out), forms[i][1], "%s: %s", forms[i][0], buf_cstr(&out));
+        buf_done(&out);
+    }
+}
+
 static unsigned played_cpus; // 0: the machine's
 
 // Stands before the C library's.
