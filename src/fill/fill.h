@@ -229,6 +229,10 @@ enum origin_forbids fill_uncacheable(struct fill_worker *fw, struct hash128 hash
 
 // Returns the epoch that is part of the names of this bucket's keys.
 uint64_t fill_epoch(const struct store *store, const struct origin *origin, struct span bucket);
+// Returns true if a record of this bucket that was confirmed `age_ms` ago must be revalidated
+// before use, because the bucket or all of the origin is in doubt (store_is_doubted()).
+bool fill_is_doubted(const struct store *store, const struct origin *origin, struct span bucket,
+                     uint64_t age_ms);
 
 // --- a write that passes through -----------------------------------------------------------------
 

@@ -70,6 +70,13 @@ uint64_t fill_epoch(const struct store *store, const struct origin *origin, stru
            epoch_as_spelt(store, origin, bucket);
 }
 
+bool fill_is_doubted(const struct store *store, const struct origin *origin, struct span bucket,
+                     uint64_t age_ms)
+{
+    return store_is_doubted(store, span_from_cstr(origin_place(origin)), bucket, age_ms) ||
+           store_is_doubted(store, span_from_cstr(origin_name(origin)), SPAN(""), age_ms);
+}
+
 // Returns true if the bucket's epoch has changed, and moves the key to it.
 static bool write_moves(struct key_write *kw, uint64_t epoch)
 {

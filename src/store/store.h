@@ -45,6 +45,9 @@ struct store_holder {
     bool is_origin;
     // The store assigns it; the caller makes it part of the names of the holder's keys.
     uint64_t number;
+    // The store sets it: an origin that earlier starts named and the last one did not. What is
+    // cached of it counts, after a revalidation.
+    bool is_back;
 };
 
 enum store_policy {
@@ -88,8 +91,9 @@ struct store_options {
     // Largest block of any rule. A segment is at least twice as large.
     uint64_t block_size_bytes_max;
     unsigned descriptors_max; // open file descriptors for segments; 0: 1,024
-    // All holders under which this process invalidates copies. The store assigns their numbers. All
-    // copies under other holders become unreachable for good, because they may miss writes.
+    // All holders under which this process invalidates copies. The store assigns their numbers.
+    // Copies under other holders are unreachable, because they may miss writes. Copies under an
+    // origin count again when it comes back.
     struct store_holder *holders;
     unsigned holder_count;
     // While memory_is_short() returns true, only this many of the bytes written last stay in the
@@ -214,7 +218,8 @@ void store_epoch_release(struct store *store, struct span origin, struct span bu
 // thread.
 void store_doubt(struct store *store, struct span origin, struct span bucket);
 // Returns true if a record that was confirmed `age_ms` ago must be revalidated before use. With an
-// age of 0, returns true if the bucket is in doubt now. Any thread; no lock.
+// age of 0, returns true if the bucket is in doubt now. For a doubt about all buckets of an origin,
+// `origin` is its name and `bucket` is empty. Any thread; no lock.
 bool store_is_doubted(const struct store *store, struct span origin, struct span bucket,
                       uint64_t age_ms);
 

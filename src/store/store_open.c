@@ -211,7 +211,7 @@ static enum err store_attach(struct store *store, const struct store_options *op
     }
     state_epochs_load(&store->epochs);
     state_doubts_load(&store->doubts);
-    state_holders_load(&store->disk, options->holders, options->holder_count);
+    state_holders_load(&store->disk, &store->doubts, options->holders, options->holder_count);
     uint64_t ours = segment_files_bytes(store->disk.dir.segments_fd) +
                     index_file_bytes(store->disk.dir.index_fd);
     err = store_begin(store, options, ours, ret_why);
@@ -274,7 +274,8 @@ static void store_open_degraded(struct store *store, const struct store_options 
     if (is_full) {
         // The number is 0 if store_attach() failed before it loaded the holders.
         if (store->disk.dir.format.state.others[STATE_HOLDERS].number == 0) {
-            state_holders_load(&store->disk, options->holders, options->holder_count);
+            state_holders_load(&store->disk, &store->doubts, options->holders,
+                               options->holder_count);
         }
         // Set all slots now, because later each worker can set only its own.
         store_enter_workers(store);

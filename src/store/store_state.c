@@ -53,7 +53,7 @@ void store_write_note(struct worker *w, struct store *store, struct span origin,
 enum err store_holders_add(struct store *store, struct store_holder *holders, unsigned count)
 {
     check(count == 0 || holders != NULL);
-    return state_holders_add(&store->disk, holders, count);
+    return state_holders_add(&store->disk, &store->doubts, holders, count);
 }
 
 // --- pins

@@ -2,9 +2,9 @@
 // The names, other than the default origin's, under which copies of keys may be cached: each origin
 // that the configuration gives, or once gave, to a bucket. A reload may give a bucket another
 // origin and later the former one again. So a write must also invalidate copies under names that
-// are not in use now. Settings only add places, and a place lasts as long as the process. If the
-// next process does not know an origin, it gives it a new name, under which nothing is cached
-// (state_holder.c).
+// are not in use now. Settings only add places, and a place lasts as long as the process. If a
+// later process knows an origin again that others before it did not know, it revalidates what is
+// cached of it (state_holder.c).
 #include "proxy/core/core.h"
 
 #include <stdlib.h>

@@ -200,8 +200,7 @@ enum step_result get_state_bypass(struct request *r, const char *reason)
 
 void get_state_judge_doubt(struct request *r, uint64_t age_ms)
 {
-    r->get->is_doubted = store_is_doubted(r->pw->store, span_from_cstr(origin_place(r->origin)),
-                                          r->origin_bucket, age_ms);
+    r->get->is_doubted = fill_is_doubted(r->pw->store, r->origin, r->origin_bucket, age_ms);
 }
 
 void get_state_view(struct request *r, uint64_t first_byte, uint64_t end_byte)

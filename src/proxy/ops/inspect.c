@@ -53,12 +53,11 @@ static void take_record(struct proxy_worker *pw, struct inspect_look *look,
                         const struct store_view *view)
 {
     struct proxy_object *o = &look->object;
-    struct span place = span_from_cstr(origin_place(look->key->origin));
     check(view->found && o->copy == PROXY_COPY_NONE);
     o->copy = view->rebuilt                                       ? PROXY_COPY_REBUILT
               : freshness_check(o->rule, view) == FRESHNESS_FRESH ? PROXY_COPY_FRESH
                                                                   : PROXY_COPY_STALE;
-    o->is_doubted = store_is_doubted(pw->store, place, look->key->bucket, view->age_ms);
+    o->is_doubted = fill_is_doubted(pw->store, look->key->origin, look->key->bucket, view->age_ms);
     o->is_changed = look->has_listed &&
                     ((look->listed_etag_hash != 0 && look->listed_etag_hash != view->etag_hash) ||
                      o->size_bytes != view->size_bytes);

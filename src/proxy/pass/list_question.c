@@ -36,8 +36,7 @@ static bool header_is_known(struct span name)
 static bool may_change_silently(const struct request *r)
 {
     return atomic_load(&r->pw->proxy->doubt_count) > 0 ||
-           store_is_doubted(r->pw->store, span_from_cstr(origin_place(r->origin)), r->origin_bucket,
-                            0);
+           fill_is_doubted(r->pw->store, r->origin, r->origin_bucket, 0);
 }
 
 static bool may_be_kept(const struct request *r)

@@ -7,7 +7,7 @@
 #include "base/check.h"
 #include "store/disk/disk_format.h"
 
-enum beyond { SHARES, WITHOUT, LOWEST };
+enum beyond { SHARES, WITHOUT, LOWEST, OLDEST };
 
 static const struct {
     const char *row, *others;
@@ -57,6 +57,9 @@ struct state_row *state_table_put(struct state_table *table, enum state_kind kin
     if (row != NULL) {
         return row;
     }
+    if (table->count[kind] == KINDS[kind].max && KINDS[kind].beyond == OLDEST) {
+        state_table_remove(table, kind, state_table_rows(table, kind)->key);
+    }
     bool is_full = table->count[kind] == KINDS[kind].max;
     if (is_full && KINDS[kind].beyond != LOWEST) {
         return KINDS[kind].beyond == SHARES ? &table->others[kind] : NULL;
@@ -70,6 +73,18 @@ struct state_row *state_table_put(struct state_table *table, enum state_kind kin
     return row;
 }
 
+void state_table_remove(struct state_table *table, enum state_kind kind, struct hash128 key)
+{
+    struct state_row *row = state_table_find(table, kind, key);
+    if (row == NULL) {
+        return;
+    }
+    const struct state_row *end = state_table_rows(table, kind) + table->count[kind];
+    check(row < end);
+    memmove(row, row + 1, (size_t)(end - row - 1) * sizeof(*row));
+    table->count[kind]--;
+}
+
 bool state_table_has(const struct state_table *table, enum state_kind kind)
 {
     check(kind < STATE_KINDS);
@@ -80,6 +95,14 @@ void state_table_clear(struct state_table *table, enum state_kind kind)
 {
     memset(state_table_rows(table, kind), 0, KINDS[kind].max * sizeof(struct state_row));
     table->count[kind] = 0;
+}
+
+void state_table_copy(struct state_table *to, struct state_table *from, enum state_kind kind)
+{
+    check(to != from);
+    memcpy(state_table_rows(to, kind), state_table_rows(from, kind),
+           KINDS[kind].max * sizeof(struct state_row));
+    to->count[kind] = from->count[kind];
 }
 
 // --- as text -------------------------------------------------------------------------------------

@@ -58,10 +58,14 @@ struct state_row *state_table_find(struct state_table *table, enum state_kind ki
 // returns: the shared row, NULL, or the row of another key (state_table.def).
 struct state_row *state_table_put(struct state_table *table, enum state_kind kind,
                                   struct hash128 key);
+// Removes the key's row, if there is one. Later rows keep their order.
+void state_table_remove(struct state_table *table, enum state_kind kind, struct hash128 key);
 // Returns true if the kind has a row, or if its shared row has a number or a flag.
 bool state_table_has(const struct state_table *table, enum state_kind kind);
 // Removes all rows of a kind except the shared one.
 void state_table_clear(struct state_table *table, enum state_kind kind);
+// Replaces the rows of a kind, except the shared one, by those of another table.
+void state_table_copy(struct state_table *to, struct state_table *from, enum state_kind kind);
 
 // Appends the table to `out` as lines of text.
 void state_table_render(const struct state_table *table, struct buf *out);

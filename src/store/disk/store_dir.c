@@ -16,7 +16,8 @@
 // `format` has one "name value" per line, in this order. Its last line is the CRC32C of all lines
 // before that:
 //
-//   forebay-cache 2            format version; 3 while there are lines of condemned keys
+//   forebay-cache 2            format version; 3 while there are lines of condemned keys, 4 if
+//                              there ever was a line of a former holder
 //   id <32 hex>                creation id, repeated in segments and index
 //   hash-key <16 hex>          seeds the hash of (realm, bucket, key)
 //   segment-size <bytes>
@@ -35,12 +36,14 @@
 //                              to it are in progress
 //   other-condemned <number>   runs of all keys below this generation are wrong, wherever found
 //   condemned <32 hex> <number>       the same for one key, by the keyed hash in its runs
+//   other-former 1             there was a line of a former holder
+//   former <32 hex> <number>   the number of a holder that starts named before, but no longer
 //   append <number> <offset> <units> <runs> <rows> <table>
 //                              after a clean stop, for each segment that the next process may
 //                              continue: its content, and the id of its table (segment_table.c)
 //   checksum <8 hex>
 //
-// state_table.def lists the kinds of the lines from `other-epochs` to `condemned`.
+// state_table.def lists the kinds of the lines from `other-epochs` to `former`.
 //
 // Forebay refuses, and never overwrites, a directory with a `format` of another version or of
 // another program. It also refuses a non-empty directory without `format`, because that belongs to
@@ -75,7 +78,9 @@
 
 // --- format
 
-static_assert(STORE_FORMAT_VERSION_MIN < STORE_FORMAT_VERSION_MAX, "an earlier program refuses it");
+static_assert(STORE_FORMAT_VERSION_MIN < STORE_FORMAT_VERSION_CONDEMNED &&
+                  STORE_FORMAT_VERSION_CONDEMNED < STORE_FORMAT_VERSION_MAX,
+              "an earlier program refuses it");
 // The longest row name has 9 bytes. The six numbers of an "append" line have up to 10 digits each.
 static_assert(1024 + STATE_ROWS * (9 + 33 + 21 + 3) + STORE_APPEND_MAX * (6 + 66 + 1) <=
                   FORMAT_BYTES_MAX,
@@ -90,8 +95,10 @@ void store_format_render(const struct store_format *format, struct buf *out)
     check(memchr(format->boot_id, 0, sizeof(format->boot_id)) != NULL);
     check(format->segment_size_bytes > 0 && format->segment_size_bytes <= SEGMENT_SIZE_MAX);
     bool has_condemned = state_table_has(&format->state, STATE_CONDEMNED);
-    buf_printf(out, "forebay-cache %u\n",
-               has_condemned ? STORE_FORMAT_VERSION_MAX : STORE_FORMAT_VERSION_MIN);
+    unsigned version = state_table_has(&format->state, STATE_FORMER) ? STORE_FORMAT_VERSION_MAX
+                       : has_condemned ? STORE_FORMAT_VERSION_CONDEMNED
+                                       : STORE_FORMAT_VERSION_MIN;
+    buf_printf(out, "forebay-cache %u\n", version);
     buf_printf(out, "id %s\n", id);
     buf_printf(out, "hash-key %016llx\n", (unsigned long long)format->hash_key);
     buf_printf(out, "segment-size %u\n", format->segment_size_bytes);
@@ -148,11 +155,11 @@ static void format_boot_id(struct span value, struct store_format *ret_format)
     ret_format->cuts = (uint8_t)cuts;
 }
 
-// Returns true if no holder's number is above the number in the shared row.
-static bool holders_are_right(struct state_table *state)
+// Returns true if no number of the kind's rows is above the highest one that was ever assigned.
+static bool holders_are_right(struct state_table *state, enum state_kind kind)
 {
-    const struct state_row *rows = state_table_rows(state, STATE_HOLDERS);
-    for (unsigned i = 0; i < state->count[STATE_HOLDERS]; i++) {
+    const struct state_row *rows = state_table_rows(state, kind);
+    for (unsigned i = 0; i < state->count[kind]; i++) {
         if (rows[i].number > state->others[STATE_HOLDERS].number) {
             return false;
         }
@@ -196,7 +203,8 @@ enum err store_format_parse(struct span text, struct store_format *ret_format)
         !format_u64(&rest, "index-txn", UINT64_MAX, &f.index_txn)) {
         return ERR_FORMAT;
     }
-    if (!state_table_parse(&rest, &f.state) || !holders_are_right(&f.state)) {
+    if (!state_table_parse(&rest, &f.state) || !holders_are_right(&f.state, STATE_HOLDERS) ||
+        !holders_are_right(&f.state, STATE_FORMER)) {
         return ERR_FORMAT;
     }
     while (f.append_count < STORE_APPEND_MAX && disk_format_line(&rest, "append", &append)) {

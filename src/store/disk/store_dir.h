@@ -16,10 +16,11 @@
 // ones.
 #define STORE_APPEND_MAX 160u
 #define STORE_BOOT_ID_MAX 63u
-// Versions of `format` that this program reads. It writes the higher one if there are rows of
-// condemned keys. An older program, which does not know such rows, then refuses the cache.
+// Versions of `format` that this program reads. It writes the lowest one that knows all its
+// rows. An older program, which does not know such rows, then refuses the cache.
 #define STORE_FORMAT_VERSION_MIN SEGMENT_FORMAT_VERSION
-#define STORE_FORMAT_VERSION_MAX 3u
+#define STORE_FORMAT_VERSION_CONDEMNED 3u
+#define STORE_FORMAT_VERSION_MAX 4u
 #define STORE_DIR_PRIVATE "forebay" // the private folder in a directory that others may change
 // Disk usage assumed for the files `lock` and `format`, the folders, and LMDB's lock file.
 #define STORE_OVERHEAD_BYTES (128u << 10)

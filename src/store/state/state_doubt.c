@@ -18,8 +18,14 @@
 // written, the failure is counted and the write is sent without a note, because a full disk must
 // not make a request fail. The doubt is then lost only if the process is killed during that write.
 //
-// At most STATE_DOUBTS_MAX buckets have a time of their own. All others share one time, so a doubt
-// about one of them is a doubt about all of them.
+// An origin that comes back after starts that did not name it is in doubt, too (state_holder.c).
+// Writes may have passed through Forebay to the same objects under another spelling of its
+// endpoint. Such a doubt covers all buckets of the origin. It has a slot like a bucket's, with the
+// origin's name and no bucket. It ends at once, unless writes of the former process may still be
+// applied. So each record that was confirmed before the origin came back is revalidated once.
+//
+// At most STATE_DOUBTS_MAX buckets and origins have a time of their own. All others share one time,
+// so a doubt about one of them is a doubt about all of them.
 //
 // Threads:
 // - Look-ups: any thread, without a lock.
@@ -135,6 +141,24 @@ static void rows_from_slots(struct store_doubts *doubts)
         row_from_slot(doubts, &doubts->slots[i]);
     }
     row_from_slot(doubts, &doubts->others);
+}
+
+void state_doubt_origin(struct store_doubts *doubts, struct span origin)
+{
+    struct hash128 hash = doubt_hash(doubts, origin, SPAN(""));
+    pthread_mutex_lock(&doubts->lock);
+    struct store_doubt_slot *slot = doubt_slot_locked(doubts, hash);
+    uint64_t until_ms = slot_until(&doubts->others);
+    for (unsigned i = 0; i < atomic_load(&doubts->count); i++) {
+        until_ms = max_u64(until_ms, slot_until(&doubts->slots[i]));
+    }
+    uint64_t mono_ms = max_u64(clock_monotonic_ms(), atomic_load(&slot->until_mono_ms));
+    atomic_store(&slot->until_mono_ms, mono_ms);
+    atomic_store(&slot->until_wall_ms, until_ms);
+    atomic_store(&doubts->any, true);
+    pthread_mutex_unlock(&doubts->lock);
+    stats_add(COUNTER_bucket_doubts_shared, slot == &doubts->others ? 1 : 0);
+    rows_from_slots(doubts);
 }
 
 static void slot_load(struct store_doubts *doubts, struct store_doubt_slot *slot)

@@ -37,6 +37,10 @@ void state_doubts_settle(struct store_doubts *doubts);
 // Notes in the rows of `format` that every bucket is being written to. The caller holds the lock of
 // `format` and then writes it.
 void state_doubts_note_all(struct store_doubts *doubts);
+// Requires that each record of the origin that was confirmed before now is revalidated before use,
+// and puts the doubts into `format`. `origin` is the origin's name. The caller holds the lock of
+// `format`, unless no other thread runs yet, and then writes it.
+void state_doubt_origin(struct store_doubts *doubts, struct span origin);
 // Removes the notes if there was no write for STORE_DOUBT_MS. The supply thread calls it every
 // second.
 void state_doubts_tick(struct store_doubts *doubts);

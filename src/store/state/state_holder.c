@@ -4,16 +4,24 @@
 // that its own process knows. But copies stay on disk when a holder is removed from those files. If
 // it is added again later, its copies may have missed writes.
 //
-// So each holder has a number that is part of its keys' names, and a line in `format` as long as
-// every process names it. A start removes the lines of all other holders before it serves any
-// request. A holder without a line gets a new number, under which nothing was ever stored. Its
-// earlier copies are unreachable for good, and eviction frees their space. A holder that each start
-// names keeps its number and its copies. A running process removes no holder: a reload only adds
-// some (access_keys_keep_realms()).
+// So each holder has a number that is part of its keys' names, and a line in `format`. A holder
+// without a line gets a new number, under which nothing was ever stored. A start moves the lines of
+// all holders that it does not name to the lines of former holders, before it serves any request.
+// If a former holder is named again, its kind decides:
+//
+//   origin   gets its former number, so its copies count again. The origin is put in doubt before
+//            any request uses it: each copy is revalidated once (state_doubt_origin()).
+//   realm    gets a new number. Its earlier copies are unreachable for good, and eviction frees
+//            their space.
+//
+// A holder that each start names keeps its number and its copies. A running process removes no
+// holder: a reload only adds some (access_keys_keep_realms()).
 //
 // Above STATE_HOLDERS_MAX holders, the others have no line, so they get new numbers at each start.
-// A directory from a version without numbers may have missed writes already, so only origins keep
-// their copies there.
+// Above STATE_FORMER_MAX former holders, the one that left first loses its line. A line does not
+// tell realms from origins. A start lists its origins first, and moves lines in the reverse order,
+// so of the holders that leave at one start, realms lose their lines first. A directory from a
+// version without numbers may have missed writes already, so only origins keep their copies there.
 //
 // Threads: only the main thread writes rows, so it may read them without a lock. It holds
 // store_dir.format_lock while it writes them, unless no other thread runs yet.
@@ -22,9 +30,16 @@
 #include "stats/stats.h"
 #include "store/state/state_holder.h"
 
-static void holder_enter(const struct store_disk *disk, struct state_table *state,
+static uint64_t number_new(struct state_table *state, const struct store_holder *holder,
+                           bool is_first)
+{
+    return is_first && holder->is_origin ? 0 : ++state->others[STATE_HOLDERS].number;
+}
+
+static void holder_enter(struct store_disk *disk, struct store_doubts *doubts,
                          struct store_holder *holder, bool is_first)
 {
+    struct state_table *state = &disk->dir.format.state;
     struct hash128 hash = disk_hash(disk, SPAN("holder"), holder->kind, holder->name);
     struct state_row *row = state_table_find(state, STATE_HOLDERS, hash);
     if (row != NULL) {
@@ -32,9 +47,15 @@ static void holder_enter(const struct store_disk *disk, struct state_table *stat
         holder->number = row->number;
         return;
     }
-    holder->number = is_first && holder->is_origin ? 0 : ++state->others[STATE_HOLDERS].number;
-    row = state_table_put(state, STATE_HOLDERS, hash);
+    const struct state_row *former = state_table_find(state, STATE_FORMER, hash);
+    holder->is_back = former != NULL && holder->is_origin;
+    holder->number = holder->is_back ? former->number : number_new(state, holder, is_first);
     check(holder->number <= state->others[STATE_HOLDERS].number);
+    if (holder->is_back) {
+        state_doubt_origin(doubts, holder->name);
+    }
+    state_table_remove(state, STATE_FORMER, hash);
+    row = state_table_put(state, STATE_HOLDERS, hash);
     if (row != NULL) {
         row->number = holder->number;
     } else {
@@ -42,13 +63,31 @@ static void holder_enter(const struct store_disk *disk, struct state_table *stat
     }
 }
 
-void state_holders_load(struct store_disk *disk, struct store_holder *holders, unsigned count)
+static void former_enter(struct state_table *state, const struct state_row *row)
+{
+    bool is_full = state->count[STATE_FORMER] == STATE_FORMER_MAX;
+    stats_add(COUNTER_holders_unnoted, is_full ? 1 : 0);
+    state_table_put(state, STATE_FORMER, row->key)->number = row->number;
+    state->others[STATE_FORMER].number = 1;
+    check(state->count[STATE_FORMER] <= STATE_FORMER_MAX);
+}
+
+// Returns a copy of the rows that this file changes.
+static struct state_table *rows_copy(struct state_table *state)
+{
+    struct state_table *copy = calloc(1, sizeof(*copy));
+    check(copy != NULL);
+    state_table_copy(copy, state, STATE_HOLDERS);
+    state_table_copy(copy, state, STATE_FORMER);
+    return copy;
+}
+
+void state_holders_load(struct store_disk *disk, struct store_doubts *doubts,
+                        struct store_holder *holders, unsigned count)
 {
     struct state_table *state = &disk->dir.format.state;
     check(holders != NULL || count == 0);
-    struct state_table *before = malloc(sizeof(*before));
-    check(before != NULL);
-    *before = *state;
+    struct state_table *before = rows_copy(state);
     uint64_t *last = &state->others[STATE_HOLDERS].number;
     bool is_first = *last == 0;
     *last = max_u64(*last, 1); // above 0: this directory has numbers from now on
@@ -61,9 +100,14 @@ void state_holders_load(struct store_disk *disk, struct store_holder *holders, u
         }
     }
     for (unsigned i = 0; i < count; i++) {
-        holder_enter(disk, state, &holders[i], is_first);
+        holder_enter(disk, doubts, &holders[i], is_first);
     }
-    check(state->others[STATE_HOLDERS].number >= before->others[STATE_HOLDERS].number);
+    for (unsigned i = before->count[STATE_HOLDERS]; i-- > 0;) {
+        const struct state_row *row = &state_table_rows(before, STATE_HOLDERS)[i];
+        if (state_table_find(state, STATE_HOLDERS, row->key) == NULL) {
+            former_enter(state, row);
+        }
+    }
     free(before);
 }
 
@@ -82,7 +126,8 @@ static bool holders_are_known(struct store_disk *disk, struct store_holder *hold
     return are_known;
 }
 
-enum err state_holders_add(struct store_disk *disk, struct store_holder *holders, unsigned count)
+enum err state_holders_add(struct store_disk *disk, struct store_doubts *doubts,
+                           struct store_holder *holders, unsigned count)
 {
     struct state_table *state = &disk->dir.format.state;
     enum err err = ERR_OK;
@@ -90,19 +135,17 @@ enum err state_holders_add(struct store_disk *disk, struct store_holder *holders
         return ERR_OK;
     }
     pthread_mutex_lock(&disk->dir.format_lock);
-    unsigned rows = state->count[STATE_HOLDERS];
-    uint64_t last = state->others[STATE_HOLDERS].number;
+    struct state_table *before = rows_copy(state);
     for (unsigned i = 0; i < count; i++) {
-        holder_enter(disk, state, &holders[i], false);
+        holder_enter(disk, doubts, &holders[i], false);
     }
-    if (state->others[STATE_HOLDERS].number != last) {
-        err = disk_commit_state(disk);
-    }
-    check(state->others[STATE_HOLDERS].number >= last && state->count[STATE_HOLDERS] >= rows);
+    err = disk_commit_state(disk);
     if (err != ERR_OK) {
-        // `others` still counts the new numbers as used, because they may be on disk.
-        state->count[STATE_HOLDERS] = rows;
+        // `others` still counts the new numbers as used, because they may be on disk. Doubts stay.
+        state_table_copy(state, before, STATE_HOLDERS);
+        state_table_copy(state, before, STATE_FORMER);
     }
     pthread_mutex_unlock(&disk->dir.format_lock);
+    free(before);
     return err;
 }

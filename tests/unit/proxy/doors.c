@@ -511,8 +511,8 @@ void store_doubt(struct store *store, struct span origin, struct span bucket)
     (void)bucket;
 }
 
-bool store_is_doubted(const struct store *store, struct span origin, struct span bucket,
-                      uint64_t age_ms)
+bool fill_is_doubted(const struct store *store, const struct origin *origin, struct span bucket,
+                     uint64_t age_ms)
 {
     (void)store;
     (void)origin;

@@ -60,6 +60,23 @@ Test(state_table, beyond_its_bound_the_lowest_condemned_key_makes_room)
     cr_assert(state_table_has(&table, STATE_CONDEMNED), "the others' line stays");
 }
 
+Test(state_table, beyond_its_bound_the_former_holder_that_was_added_first_makes_room)
+{
+    memset(&table, 0, sizeof(table));
+    for (unsigned i = 0; i <= STATE_FORMER_MAX; i++) {
+        state_table_put(&table, STATE_FORMER, key(i))->number = i + 1;
+    }
+    cr_assert_eq(table.count[STATE_FORMER], STATE_FORMER_MAX);
+    cr_assert_null(state_table_find(&table, STATE_FORMER, key(0)));
+    cr_assert_eq(state_table_rows(&table, STATE_FORMER)->number, 2);
+    cr_assert_eq(state_table_find(&table, STATE_FORMER, key(STATE_FORMER_MAX))->number,
+                 STATE_FORMER_MAX + 1);
+    state_table_remove(&table, STATE_FORMER, key(2));
+    state_table_remove(&table, STATE_FORMER, key(2));
+    cr_assert_eq(table.count[STATE_FORMER], STATE_FORMER_MAX - 1);
+    cr_assert_eq(state_table_rows(&table, STATE_FORMER)[1].number, 4, "the order stays");
+}
+
 Test(state_table, reads_what_it_writes)
 {
     static const char text[] = "other-epochs 12\n"
@@ -71,7 +88,9 @@ Test(state_table, reads_what_it_writes)
                                "doubt 00000000000000080000000000000001 0 1\n"
                                "doubt 00000000000000090000000000000002 9223372036854775807 0\n"
                                "other-condemned 4\n"
-                               "condemned 000000000000000a0000000000000003 9\n";
+                               "condemned 000000000000000a0000000000000003 9\n"
+                               "other-former 1\n"
+                               "former 000000000000000b0000000000000004 6\n";
     struct span rest = SPAN(text);
     struct buf out;
     buf_init(&out, sizeof(text));

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A start with another origin.endpoint serves nothing that is cached of the former one. When the
+former origin comes back, what is cached of it counts again: the origin confirms it once, and sends
+only what has changed."""
+
+import pytest
+from conftest import strict
+from origin import Origin
+from test_reload import asked, change, merged, serve
+from test_reload_buckets import bucket
+
+SIZE = 300_000
+RULES = {"rules": [{"match": "**", "freshness": "immutable"}]}
+ENDPOINT = "origin.endpoint"
+
+
+@pytest.fixture
+def other(origin):
+    """A second origin with another version of the same key."""
+    with strict(Origin()) as second:
+        second.put("k", SIZE)
+        second.overwrite("k", SIZE)
+        yield second
+
+
+@pytest.mark.parametrize("end", ["stop", "kill9"])
+def test_what_is_cached_of_an_origin_counts_again_when_it_comes_back(
+    start, origin, other, engine, end
+):
+    """One start with a wrong endpoint, even with reads and a kill, costs a revalidation, and only
+    one."""
+    origin.put("k", SIZE)
+    server = start(origin, engine=engine, file=RULES)
+    assert asked(server, origin, "k") > 0
+    server.restart(**{ENDPOINT: other.endpoint})
+    assert asked(server, other, "k") > 0 and asked(server, other, "k") == 0
+    server.durable()
+    getattr(server, end)()
+    server.settings[ENDPOINT] = origin.endpoint
+    server.start()
+    mark = origin.mark()
+    assert asked(server, origin, "k") == 1 and asked(server, origin, "k") == 0
+    assert origin.bytes_sent(since=mark) == 0
+    server.restart()
+    assert asked(server, origin, "k") == 0
+    server.restart(**{ENDPOINT: other.endpoint})
+    mark = other.mark()
+    assert asked(server, other, "k") == 1 and other.bytes_sent(since=mark) == 0
+
+
+def test_a_start_without_a_request_at_the_wrong_endpoint_costs_a_revalidation(start, origin):
+    origin.put("k", SIZE)
+    server = start(origin, file=RULES)
+    assert asked(server, origin, "k") > 0
+    server.restart(**{ENDPOINT: "http://127.0.0.1:1"})
+    server.restart(**{ENDPOINT: origin.endpoint})
+    mark = origin.mark()
+    assert asked(server, origin, "k") == 1 and origin.bytes_sent(since=mark) == 0
+
+
+def test_writes_under_another_spelling_of_the_endpoint_are_seen(start, origin):
+    """While the server has another name of the same origin, clients overwrite one object and delete
+    another through it. Afterwards no client sees the old bytes, not even of immutable objects."""
+    for key in ("k", "gone", "same"):
+        origin.put(key, SIZE)
+    server = start(origin, file=RULES)
+    for key in ("k", "gone", "same"):
+        assert asked(server, origin, key) > 0
+    right = origin.endpoint
+    server.restart(**{ENDPOINT: right.replace("127.0.0.1", "localhost")})
+    with server.client() as client:
+        assert client.request("PUT", "/bkt/k", body=b"new bytes").status == 200
+        assert client.request("DELETE", "/bkt/gone").status == 204
+    server.restart(**{ENDPOINT: right})
+    with server.client() as client:
+        assert client.get("k").body == b"new bytes"
+        assert client.get("gone").status == 404
+    mark = origin.mark()
+    assert asked(server, origin, "same") == 1 and origin.bytes_sent(since=mark) == 0
+
+
+def test_the_origin_of_a_bucket_comes_back_by_a_reload(start, origin, other):
+    """A start that no longer names the origin of a bucket keeps its objects for a later reload."""
+    origin.put("k", SIZE)
+    server = serve(start, origin, {**RULES, "buckets": [bucket("bkt", other)]})
+    assert asked(server, other, "k") > 0
+    server.file = merged(server.base, RULES)
+    server.restart()
+    assert asked(server, origin, "k") > 0
+    change(server, {**RULES, "buckets": [bucket("bkt", other)]})
+    mark = other.mark()
+    assert asked(server, other, "k") == 1 and asked(server, other, "k") == 0
+    assert other.bytes_sent(since=mark) == 0
+    change(server, RULES)
+    assert asked(server, origin, "k") == 0
+
+
+def test_other_spellings_of_an_endpoint_keep_the_cache(start, origin):
+    """A slash at the end, capital letters and the default port do not make another origin."""
+    origin.put("k", SIZE)
+    host = origin.endpoint.replace("127.0.0.1", "localhost")
+    server = start(origin, settings={ENDPOINT: host}, file=RULES)
+    assert asked(server, origin, "k") > 0
+    for spelling in (host + "/", host.replace("localhost", "LocalHost"), host):
+        server.restart(**{ENDPOINT: spelling})
+        assert asked(server, origin, "k") == 0
