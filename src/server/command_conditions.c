@@ -6,7 +6,10 @@
 // who ask see it, and it does not flap.
 #include "server/command_conditions.h"
 
+#include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/chunk.h"
 #include "base/clock.h"
@@ -45,13 +48,36 @@ static void tell_shortage(struct conditions *conditions, enum condition which, b
     conditions_tell(conditions, which, holds || rose);
 }
 
+// Names the cause and the remedy: which of the failures a restart ends, and which end by
+// themselves.
+static void look_at_disk(const struct store_summary *s, struct conditions *conditions)
+{
+    const enum condition which = CONDITION_disk_degraded;
+    if (s->refusal != REFUSAL_disk_degraded) {
+        conditions_tell(conditions, which, false);
+    } else if (s->unusable != NULL) {
+        conditions_tell_more(conditions, which,
+                             "repair it, or set cache.dir to another directory, and restart",
+                             "cache.dir could not be used at the start: %s", s->unusable);
+    } else if (s->disk_errno == ENOENT) {
+        conditions_tell_more(conditions, which, "restart the server: it makes the directory again",
+                             "cache.dir was removed while the server used it: %.200s", s->dir);
+    } else {
+        conditions_tell_more(
+            conditions, which,
+            "look at dmesg, and at the mount of cache.dir; no restart is needed once it works",
+            "reads or writes of cache.dir fail: %.200s%s%s", s->dir, s->disk_errno != 0 ? ": " : "",
+            s->disk_errno != 0 ? strerrordesc_np(s->disk_errno) : "");
+    }
+}
+
 static void look_at_store(const struct store *store, struct conditions *conditions)
 {
     struct store_summary s;
     store_summarize(store, &s);
     enum refusal why = s.refusal;
     uint64_t index_bytes = stats_value(COUNTER_index_bytes);
-    conditions_tell(conditions, CONDITION_disk_degraded, why == REFUSAL_disk_degraded);
+    look_at_disk(&s, conditions);
     conditions_tell(conditions, CONDITION_disk_full, why == REFUSAL_disk_full);
     conditions_tell(conditions, CONDITION_index_degraded, why == REFUSAL_index_degraded);
     conditions_tell(conditions, CONDITION_index_rebuilding, s.rebuilding);

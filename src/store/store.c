@@ -85,6 +85,8 @@ void store_summarize(const struct store *store, struct store_summary *ret_summar
         .refusal = refusal,
         .short_of = disk_room_short_of(&store->disk),
         .rebuilding = atomic_load(&store->recovery.is_rebuilding),
+        .unusable = store->disk.attached ? NULL : store->unusable,
+        .disk_errno = atomic_load(&store->disk.filling_off_errno),
     };
 }
 

@@ -158,6 +158,9 @@ struct store_summary {
     // lacks nothing.
     const char *short_of;
     bool rebuilding; // the index is being rebuilt from segments
+    // Why the directory could not be used at the start; NULL: it is in use.
+    const char *unusable;
+    int disk_errno; // of the last failed write; 0: none
 };
 // Returns the part of used_bytes that holds runs; the rest is reserved for runs. Not on a worker.
 uint64_t store_held_bytes(struct store *store);

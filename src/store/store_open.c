@@ -10,6 +10,7 @@
 // If the directory cannot be used, the store works without it until the next start. If only space
 // is missing, the store tries again (store_late.c).
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -260,6 +261,7 @@ static void store_open_degraded(struct store *store, const struct store_options 
               is_full ? "\"free space in that file system (Forebay retries by itself), or set "
                         "cache.dir to another directory and restart\""
                       : "\"repair it, or set cache.dir to another directory, and restart\"");
+    (void)snprintf(store->unusable, sizeof(store->unusable), "%s", buf_cstr(why)); // may be cut
     atomic_store(&store->disk.is_in_trouble, true);
     store_give_up(store);
     store_dir_give_up(&store->disk.dir);

@@ -51,6 +51,8 @@ struct store_worker {
     char header_bytes[RUN_HEADER_MAX];
 };
 
+#define STORE_UNUSABLE_MAX 256u
+
 struct store {
     struct loop *loop;
     struct store_disk disk;
@@ -74,6 +76,7 @@ struct store {
     struct scrub scrub;
     unsigned worker_count;
     struct store_worker *workers[STORE_WORKERS_MAX];
+    char unusable[STORE_UNUSABLE_MAX]; // why the directory could not be used at the start
 };
 
 static inline struct store_worker *store_worker_of(struct worker *w)
