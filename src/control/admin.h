@@ -54,6 +54,9 @@ typedef void (*admin_action_fn)(void *ctx, struct admin_call *call);
 struct span admin_call_parameter(const struct admin_call *call, const char *name);
 // Returns a member of a POST's body, or NULL if it is missing. Borrowed.
 const json_t *admin_call_member(const struct admin_call *call, const char *name);
+// Writes the address at which this server answers commands. Admin thread, in an action.
+#define ADMIN_ADDRESS_MAX 512
+void admin_call_address(const struct admin_call *call, char ret_address[ADMIN_ADDRESS_MAX]);
 // Answers with `json` and takes ownership of it. Sets *call to NULL. Any thread.
 void admin_call_answer(struct admin_call **call, unsigned status, json_t *json);
 // Answers with {"status": "refused", "reason": why}. Any thread.

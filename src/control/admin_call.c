@@ -11,6 +11,7 @@
 
 #include <event2/keyvalq_struct.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -94,6 +95,14 @@ struct span admin_call_parameter(const struct admin_call *call, const char *name
 const json_t *admin_call_member(const struct admin_call *call, const char *name)
 {
     return json_object_get(call->body, name);
+}
+
+void admin_call_address(const struct admin_call *call, char ret_address[ADMIN_ADDRESS_MAX])
+{
+    const struct admin *admin = call->admin;
+    bool has_tcp = admin->address[0] != '\0';
+    (void)snprintf(ret_address, ADMIN_ADDRESS_MAX, "%s%s",
+                   has_tcp ? "" : "unix:", has_tcp ? admin->address : admin->name.path);
 }
 
 void admin_call_answer(struct admin_call **call_place, unsigned status, json_t *json)

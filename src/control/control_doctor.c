@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // POST /api/v1/doctor: runs `forebay doctor` with the settings of this server, as a separate
-// process, and answers with its findings. Only one runs at a time. A thread waits for it, at most
-// DOCTOR_WAIT_MS. A drain ends it.
+// process, and answers with its findings. `buckets` names the buckets to try. Only one runs at a
+// time. A thread waits for it, at most DOCTOR_WAIT_MS. A drain ends it.
 //
 // GET does the same, but repeats findings that are younger than KEPT_MS. Otherwise a caller with
 // read access could make the server query its origin all the time.
+//
+// Findings about clients are left out, because clients do not run in the environment of the server.
+// The command `forebay doctor` adds those of its own environment.
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -24,6 +28,7 @@
 #define DOCTOR_WAIT_MS 50000u // below ADMIN_CALL_WAIT_MAX_MS
 #define KEPT_MS 60000u
 #define OUTPUT_MAX_BYTES (256u << 10)
+#define BUCKETS_MAX 16u
 
 struct command_doctor_run {
     int argc; // argc and argv of this server's settings
@@ -31,7 +36,11 @@ struct command_doctor_run {
     pthread_t thread;
     bool has_thread; // used by the admin thread; after its end, by the main thread
     atomic_bool is_busy;
-    struct admin_call *call; // used by the doctor's thread while is_busy is true
+    // The doctor's thread uses these while is_busy is true.
+    struct admin_call *call;
+    const char *buckets[BUCKETS_MAX]; // in the body of the call
+    unsigned bucket_count;
+    char admin[ADMIN_ADDRESS_MAX + sizeof("--admin=")];
     struct {
         pthread_mutex_t lock;
         pid_t pid; // 0: no process
@@ -82,17 +91,29 @@ void control_doctor_free(struct command_doctor_run *run)
     free(run);
 }
 
+// Returns the command line of the process. The caller frees the array alone. The buckets follow
+// "--", so that none can pass for an option.
+static char **words_of(const struct command_doctor_run *run)
+{
+    const char *first[] = {"forebay", "doctor", "--local", "--json", "--timeout=2", run->admin};
+    size_t count = ARRAY_LEN(first);
+    char **words = calloc(count + (size_t)run->argc + 1 + BUCKETS_MAX + 1, sizeof(*words));
+    check(words != NULL);
+    memcpy(words, first, sizeof(first)); // argv is not const, but nothing writes to it
+    memcpy(words + count, run->argv, (size_t)run->argc * sizeof(*words));
+    count += (size_t)run->argc;
+    words[count++] = (char *)(uintptr_t) "--";
+    memcpy(words + count, run->buckets, run->bucket_count * sizeof(*words));
+    return words;
+}
+
 // Starts the process. It inherits only the three standard descriptors, and no blocked or ignored
 // signals. Returns 0 or an errno.
 static int spawn(struct command_doctor_run *run, int to, pid_t *ret_pid)
 {
-    const char *first[] = {"forebay", "doctor", "--local", "--json", "--timeout=2"};
-    char **words = calloc(ARRAY_LEN(first) + (size_t)run->argc + 1, sizeof(*words));
+    char **words = words_of(run);
     posix_spawnattr_t attributes;
     posix_spawn_file_actions_t actions;
-    check(words != NULL);
-    memcpy(words, first, sizeof(first)); // argv is not const, but nothing writes to it
-    memcpy(words + ARRAY_LEN(first), run->argv, (size_t)run->argc * sizeof(*words));
     child_attributes_init(&attributes);
     check(posix_spawn_file_actions_init(&actions) == 0 &&
           posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0) == 0 &&
@@ -131,25 +152,32 @@ static bool read_output(int fd, struct buf *out)
     return false;
 }
 
+static bool has_text(const json_t *row, const char *name, const char *text)
+{
+    const char *value = json_string_value(json_object_get(row, name));
+    return value != NULL && strcmp(value, text) == 0;
+}
+
 // Returns the findings, and the exit code of the doctor. NULL: the output is not whole.
 static json_t *report_of(const struct buf *out)
 {
     struct span rest = buf_span(out), line;
     json_t *findings = json_array(), *result = NULL;
+    bool is_red = false;
     while (span_split(&rest, '\n', &line)) {
         json_t *row = line.len > 0 ? json_loadb(line.ptr, line.len, 0, NULL) : NULL;
-        const char *type = json_string_value(json_object_get(row, "type"));
-        if (type != NULL && strcmp(type, "item") == 0) {
+        if (has_text(row, "type", "item") && !has_text(row, "check", "clients")) {
+            is_red = is_red || has_text(row, "state", "red");
             check(json_object_del(row, "type") == 0);
             check(json_array_append(findings, row) == 0);
-        } else if (type != NULL && strcmp(type, "result") == 0) {
+        } else if (has_text(row, "type", "result")) {
             json_decref(result);
             result = json_incref(row);
         }
         json_decref(row);
     }
-    json_t *report =
-        json_pack("{s:O, s:O?}", "findings", findings, "exit", json_object_get(result, "exit"));
+    json_int_t code = is_red ? json_integer_value(json_object_get(result, "exit")) : 0;
+    json_t *report = json_pack("{s:O, s:I}", "findings", findings, "exit", code);
     json_decref(findings);
     if (!buf_ok(out) || result == NULL) {
         json_decref(report);
@@ -219,7 +247,7 @@ static void *run_main(void *ctx)
         (void)close(pipes[0]); // the pipe was only read, so a failure loses nothing
     }
     buf_done(&out);
-    if (report != NULL) {
+    if (report != NULL && run->bucket_count == 0) {
         keep(run, report);
     }
     struct admin_call *call = run->call;
@@ -233,17 +261,41 @@ static void *run_main(void *ctx)
     return NULL;
 }
 
+// Takes the buckets that a call names; returns false if they are none.
+static bool buckets_take(struct command_doctor_run *run, const struct admin_call *call)
+{
+    const json_t *buckets = admin_call_member(call, "buckets");
+    bool is_good =
+        buckets == NULL || (json_is_array(buckets) && json_array_size(buckets) <= BUCKETS_MAX);
+    run->bucket_count = 0;
+    for (size_t i = 0; is_good && i < json_array_size(buckets); i++) {
+        const char *name = json_string_value(json_array_get(buckets, i));
+        is_good = name != NULL && name[0] != '\0';
+        run->buckets[run->bucket_count++] = name;
+    }
+    return is_good;
+}
+
 void control_doctor(void *ctx, struct admin_call *call)
 {
     struct control *control = ctx;
     struct command_doctor_run *run = control->doctor;
+    char address[ADMIN_ADDRESS_MAX];
     if (atomic_exchange(&run->is_busy, true)) {
         admin_call_refuse(&call, 503, "a doctor is under way");
         return;
     }
     if (run->has_thread) {
         check(pthread_join(run->thread, NULL) == 0); // short: it only has to answer its call
+        run->has_thread = false;
     }
+    if (!buckets_take(run, call)) {
+        atomic_store(&run->is_busy, false);
+        admin_call_refuse(&call, 400, "buckets is a list of at most 16 names");
+        return;
+    }
+    admin_call_address(call, address);
+    (void)snprintf(run->admin, sizeof(run->admin), "--admin=%s", address);
     run->call = call;
     run->has_thread = pthread_create(&run->thread, NULL, run_main, run) == 0;
     if (!run->has_thread) {

@@ -6,6 +6,7 @@ import datetime
 import json
 import os
 import resource
+import shutil
 import socket
 import subprocess
 import threading
@@ -16,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from conftest import not_run
-from forebay import KEYS, binary, build_kind, run_forebay
+from forebay import KEYS, PATIENT, binary, build_kind, run_forebay, wait_for
 from origin import Origin
 
 ACCESS, SECRET = next(iter(KEYS.items()))
@@ -117,7 +118,7 @@ def test_all_checks_pass_next_to_a_running_server(start, origin, doctor):
         admin__listen=f"127.0.0.1:{server.admin_port}",
     )
     assert "in use by a running server" in report.find("directory", "green")
-    assert "by a running server" in report.find("port", "green")
+    assert "by the running server" in report.find("port", "green")
     assert "the running server is well" in report.find("server", "green")
     assert not report.red
 
@@ -127,7 +128,10 @@ def test_doctor_without_settings_uses_those_of_a_running_server(start, origin, t
     environment. --local does not ask it."""
     origin.put("a", 100)
     server = start(origin)
-    env = {"FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}", "HOME": str(tmp_path)}
+    env = {
+        "FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}",
+        "HOME": str(tmp_path),
+    }
     done = run_forebay("doctor", env=env)
     assert f"the server at {env['FOREBAY_ADMIN']} looks for what is wrong" in done.stderr
     assert f"{server.cache}: in use by a running server" in done.stdout, done.stdout
@@ -244,23 +248,178 @@ def test_few_open_files_and_many_workers(tmp_path, origin):
     "env, state, words",
     [
         (
-            {"AWS_ENDPOINT_URL": "http://127.0.0.1:9000", "AWS_WEB_IDENTITY_TOKEN_FILE": "/x"},
+            {
+                "AWS_ENDPOINT_URL": "http://127.0.0.1:9000",
+                "AWS_WEB_IDENTITY_TOKEN_FILE": "/x",
+            },
             "yellow",
             "AWS_ENDPOINT_URL moves STS",
         ),
         ({"AWS_ENDPOINT_URL_S3": "https://127.0.0.1:9000"}, "red", "say http://"),
-        ({"AWS_ENDPOINT_URL_S3": "http://localhost:9000"}, "yellow", "say http://127.0.0.1"),
+        (
+            {"AWS_ENDPOINT_URL_S3": "http://localhost:9000"},
+            "yellow",
+            "say http://127.0.0.1",
+        ),
         (
             {"http_proxy": "http://proxy:3128", "no_proxy": "localhost,.local"},
             "yellow",
             "NO_PROXY=127.0.0.1",
         ),
-        ({"http_proxy": "http://proxy:3128", "no_proxy": "localhost, 127.0.0.1"}, "green", ""),
+        (
+            {"http_proxy": "http://proxy:3128", "no_proxy": "localhost, 127.0.0.1"},
+            "green",
+            "",
+        ),
     ],
 )
 def test_clients_of_this_environment(doctor, env, state, words):
     found = doctor(env=env).find("clients", state)
     assert found and words in found
+
+
+# --- a running server -----------------------------------------------------------------------------
+
+
+def free_address():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return "127.0.0.1:%d" % free.getsockname()[1]
+
+
+def env_of(server, tmp_path):
+    return {
+        "FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}",
+        "HOME": str(tmp_path),
+    }
+
+
+def asked(*words, env):
+    """Returns the report of a command without settings, with its text for people on stderr."""
+    done = run_forebay("doctor", *PATIENT, "--json", *words, env=env)
+    return Report(done, 0), done.stderr
+
+
+def test_clients_are_checked_in_the_environment_of_the_command(start, origin, tmp_path):
+    """A server that looks with its own settings says nothing of clients, which do not run in its
+    environment. The command checks them in its own."""
+    server = start(origin, env={"AWS_ENDPOINT_URL_S3": "https://server.example"})
+    env = {**env_of(server, tmp_path), "AWS_ENDPOINT_URL_S3": "https://command.example"}
+    report, _ = asked(env=env)
+    assert "https://command.example" in report.find("clients", "red") and report.exit == 1
+    assert "https://server.example" not in str(report.rows)
+    report, _ = asked(env=env_of(server, tmp_path))
+    assert report.find("clients", "green") and not report.red and report.exit == 0
+    kept = json.loads(server.admin("/api/v1/doctor").body)
+    assert kept["exit"] == 0 and "clients" not in {row["check"] for row in kept["findings"]}
+
+
+def test_named_buckets_are_tried_by_the_running_server(start, origin, tmp_path):
+    origin.put("a", 100)
+    server = start(origin)
+    report, said = asked("bkt", "nowhere", env=env_of(server, tmp_path))
+    assert "looks for what is wrong" in said
+    assert "bkt: LIST, HEAD and ranged GET work" in report.find("rights", "green")
+    assert report.exit == 4 and "no such bucket" in report.find("rights", "red")
+    report, _ = asked("--", "--origin.endpoint=http://127.0.0.1:1", env=env_of(server, tmp_path))
+    assert report.red == {"rights"}, report.rows  # it is a name of a bucket, and no option
+    assert server.admin("/api/v1/doctor").body.find(b"nowhere") == -1  # no report is kept of names
+
+
+@pytest.mark.parametrize("words", [[], ["bkt"]])
+def test_without_a_server_the_settings_in_use_are_named_first(tmp_path, words):
+    file = tmp_path / "forebay.yaml"
+    file.write_text("origin:\n  endpoint: http://127.0.0.1:1\n")
+    env = {"FOREBAY_ADMIN": "127.0.0.1:1", "FOREBAY_CONFIG": str(file), **ENV}
+    _, said = asked(*words, env=env)
+    assert said == (
+        "forebay doctor: no server answers at 127.0.0.1:1; checking the settings of this command: "
+        f"{file}, origin http://127.0.0.1:1\n"
+    )
+
+
+def test_admin_may_precede_doctor(start, origin):
+    server = start(origin)
+    done = run_forebay("--admin", f"127.0.0.1:{server.admin_port}", *PATIENT, "doctor")
+    assert f"the server at 127.0.0.1:{server.admin_port} looks" in done.stderr
+
+
+def test_a_server_whose_cache_directory_was_removed(start, origin, tmp_path):
+    """Its own ports are no finding. The condition names the cause, and the restart that ends it."""
+    server = start(origin, settings={"listen": free_address(), "admin.listen": free_address()})
+    shutil.rmtree(server.cache)
+    keys = []
+
+    def is_degraded():
+        key = f"k{len(keys)}"
+        keys.append(key)
+        origin.put(key, 3 << 20)
+        assert server.client().get(key).status == 200
+        return "disk-degraded" in server.conditions()
+
+    wait_for(is_degraded, server.output)
+    report, _ = asked(env=env_of(server, tmp_path))
+    assert report.red == {"server"}, report.rows
+    found = report.find("server", "red")
+    assert "was removed while the server used it" in found and "-> restart" in found
+    assert "a start makes it" in report.find("directory", "green")
+    assert report.find("port", "green").count("in use by the running server") == 2
+
+
+def test_a_cache_directory_that_was_read_only_at_the_start(start, origin, tmp_path):
+    from disks import LoopDisk
+
+    with LoopDisk(tmp_path / "disk", 64 << 20) as disk:
+        (disk.mount / "cache").mkdir()
+        if not disk.remount("ro"):
+            not_run("no read-only remount")
+        server = start(
+            origin,
+            cache=disk.mount / "cache",
+            settings={
+                "cache.size": "32MiB",
+                "cache.optional": "true",
+                "listen": free_address(),
+            },
+        )
+        report, _ = asked(env=env_of(server, tmp_path))
+        server.stop()
+    assert report.red == {"directory", "server"}, report.rows
+    found = report.find("server", "red")
+    assert "could not be used at the start" in found and "Read-only file system" in found
+    assert "repair it" in found and "restart" in found
+
+
+def test_a_second_server_for_the_same_directory(start, origin, doctor):
+    """A configuration that cannot start next to a running server is red: it has the same cache
+    directory, or the same ports."""
+    server = start(origin, settings={"listen": free_address(), "admin.listen": free_address()})
+    listen, admin = (f"127.0.0.1:{port}" for port in (server.port, server.admin_port))
+    report = doctor(cache__dir=server.cache, admin__listen=free_address(), listen=listen)
+    assert report.red == {"directory", "port"} and report.exit == 1, report.rows
+    assert "in use by another process" in report.find("directory", "red")
+    report = doctor(listen=listen, admin__listen=admin)
+    assert report.red == {"port"} and not report.find("server", "green"), report.rows
+    report = doctor(cache__dir=server.cache, listen=listen, admin__listen=admin)
+    assert not report.red, report.rows
+
+
+def test_a_disk_that_hangs(doctor, tmp_path):
+    """`doctor` ends although the kernel holds every write of the file system, and says which check
+    did not come back."""
+    from disks import LoopDisk
+
+    if shutil.which("fsfreeze") is None:
+        not_run("no fsfreeze")
+    with LoopDisk(tmp_path / "disk", 64 << 20) as disk:
+        if subprocess.run(["fsfreeze", "-f", disk.mount], capture_output=True).returncode:
+            not_run("no frozen file system")
+        try:
+            report = doctor("--timeout=1", cache__dir=disk.mount / "cache", cache__size="32MiB")
+        finally:
+            subprocess.run(["fsfreeze", "-u", disk.mount], check=True)
+    assert "did not come back" in report.find("disk", "red"), report.rows
+    assert report.find("directory", "green") and report.find("origin", "green")
 
 
 # --- the origin -----------------------------------------------------------------------------------
@@ -296,7 +455,8 @@ def test_an_origin_that_never_answers(doctor):
         hole.bind(("127.0.0.1", 0))
         hole.listen()
         report = doctor(
-            "--timeout=1", origin__endpoint="http://127.0.0.1:%d" % hole.getsockname()[1]
+            "--timeout=1",
+            origin__endpoint="http://127.0.0.1:%d" % hole.getsockname()[1],
         )
     assert (
         report.exit == 4
@@ -309,7 +469,8 @@ def test_a_signed_request_that_hangs(doctor, origin):
     origin.put("a", 100)
     with origin.hold("a"):
         report = hurried(
-            lambda timeout: doctor("bkt", timeout), lambda report: report.red == {"rights"}
+            lambda timeout: doctor("bkt", timeout),
+            lambda report: report.red == {"rights"},
         )
     assert report.exit == 4 and report.red == {"rights"}
 
@@ -447,7 +608,10 @@ def test_the_instance_metadata_service(doctor, origin, service):
         assert "is not needed" in doctor(env=silent).find("metadata", "green")
         report = doctor(env={**silent, **no_keys})
         assert report.exit == 4 and "hop limit of 2" in report.find("metadata", "yellow")
-    answers = {"AWS_EC2_METADATA_DISABLED": "", "AWS_EC2_METADATA_SERVICE_ENDPOINT": service.url}
+    answers = {
+        "AWS_EC2_METADATA_DISABLED": "",
+        "AWS_EC2_METADATA_SERVICE_ENDPOINT": service.url,
+    }
     assert "gives session tokens" in doctor(env=answers).find("metadata", "green")
     assert "not needed" in doctor().find("metadata", "green")
     assert "unset AWS_EC2_METADATA_DISABLED" in doctor(env=no_keys).find("metadata", "yellow")

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // `forebay doctor [BUCKET...]`: reports what a start would find, each problem with its remedy. It
-// takes a limited time and changes nothing. A server may run at the same time. Without settings and
-// buckets, that server is asked first.
+// takes a limited time and changes nothing. A server may run at the same time. Without settings,
+// that server is asked first.
 #include "cli/doctor/command_doctor.h"
 
 #include "auth/auth.h"
 #include "base/log.h"
-#include "commands/commands.h"
 #include "s3/s3.h"
+#include "server/server.h"
 
 #define OUTPUT_MAX_BYTES (1u << 20)
 #define LINE_SHOWN_MAX 2000u
-#define TIMEOUT_S 5u
-#define TIMEOUT_MAX_S 60u
+#define TIMEOUT_MIN_MS 1000u
+#define TIMEOUT_MAX_MS 60000u
 
 // Reports one finding for each line of `errors`.
 static void find_errors(struct doctor *doctor, const struct buf *errors, const char *remedy)
@@ -71,33 +71,66 @@ static struct config *check_configuration(struct doctor *doctor, int argc, char 
     return config;
 }
 
-int command_doctor(int argc, char **argv)
+static bool has_tls_listener(const struct config *c)
 {
-    struct doctor doctor = {.buckets = (const char *const *)argv};
-    uint64_t seconds = TIMEOUT_S;
-    bool is_local = commands_argument_take(&argc, argv, "--local");
-    if (!commands_argument_take_number(&argc, argv, "--timeout", 1, TIMEOUT_MAX_S, &seconds)) {
-        return commands_usage_error("doctor", "--timeout is 1 to 60 seconds");
+    bool has = false;
+    for (unsigned i = 0; i < c->listen.count; i++) {
+        has = has || c->listen.items[i].kind == CONFIG_LISTEN_TLS;
     }
-    doctor.timeout_ms = 1000 * seconds;
-    log_init(LOG_LEVEL_ERROR, false); // findings report what the parts would log
-    buf_init(&doctor.out, OUTPUT_MAX_BYTES);
-    doctor.bucket_count = commands_common()->operand_count;
-    struct config *config = NULL;
-    bool has_asked = argc == 0 && !is_local && command_doctor_ask(&doctor);
-    if (!has_asked) {
-        config = check_configuration(&doctor, argc - (int)doctor.bucket_count,
-                                     argv + doctor.bucket_count);
+    return has;
+}
+
+static void inform_of_settings(const struct config *config, struct buf *why)
+{
+    char url[COMMAND_ORIGINS_URL_MAX];
+    const char *origin = config->origin_endpoint;
+    origin = command_origins_url(config, origin, url) ? url : origin;
+    command_screen_inform(
+        2, "forebay doctor: %s; checking the settings of this command: %s, origin %s\n",
+        commands_visible(buf_cstr(why), why->len),
+        config->file != NULL ? config->file : "no configuration file",
+        commands_visible(origin, strlen(origin)));
+}
+
+// Looks with the settings of the command. `why`: why no server looks; empty if none was asked.
+static void look_here(struct doctor *doctor, int argc, char **argv, struct buf *why)
+{
+    struct doctor_peer peer;
+    struct config *config = check_configuration(doctor, argc, argv);
+    if (config != NULL && why->len > 0) {
+        inform_of_settings(config, why);
     }
     if (config != NULL) {
-        command_doctor_host(&doctor);
-        command_doctor_server(&doctor);
-        command_doctor_use(&doctor);
-        command_doctor_origin(&doctor);
+        command_doctor_peer_find(doctor, &peer);
+        command_doctor_host(doctor);
+        command_doctor_server(doctor);
+        command_doctor_clients(doctor, has_tls_listener(config));
+        command_doctor_exposure(doctor);
+        command_doctor_origin(doctor);
+        command_doctor_peer_done(&peer);
     }
+    doctor->config = NULL;
+    config_free(config);
+}
+
+int command_doctor(int argc, char **argv)
+{
+    struct doctor doctor = {.buckets = (const char *const *)argv,
+                            .bucket_count = commands_common()->operand_count};
+    struct buf why;
+    bool is_local = commands_argument_take(&argc, argv, "--local");
+    int setting_count = argc - (int)doctor.bucket_count;
+    doctor.timeout_ms =
+        min_u64(max_u64(commands_common()->timeout_ms, TIMEOUT_MIN_MS), TIMEOUT_MAX_MS);
+    log_init(LOG_LEVEL_ERROR, false); // findings report what the parts would log
+    buf_init(&doctor.out, OUTPUT_MAX_BYTES);
+    buf_init(&why, OUTPUT_MAX_BYTES);
+    if (setting_count > 0 || is_local || !command_doctor_ask(&doctor, &why)) {
+        look_here(&doctor, setting_count, argv + doctor.bucket_count, &why);
+    }
+    buf_done(&why);
     int code = command_doctor_verdict(&doctor);
     int printed = commands_print_result(&doctor.out);
-    config_free(config);
     buf_done(&doctor.out);
     return printed != EXIT_CODE_OK ? printed : code;
 }

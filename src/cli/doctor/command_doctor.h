@@ -3,7 +3,10 @@
 #ifndef FOREBAY_CLI_COMMAND_DOCTOR_H
 #define FOREBAY_CLI_COMMAND_DOCTOR_H
 
+#include <jansson.h>
+
 #include "base/bytes.h"
+#include "commands/commands.h"
 #include "config/config.h"
 #include "store/offline/offline.h"
 
@@ -14,11 +17,13 @@ struct doctor {
     const struct config *config;
     const char *const *buckets; // named by the user
     unsigned bucket_count;
-    char *proxy_url;        // with its password; NULL: https origins are asked directly
-    uint64_t timeout_ms;    // longest wait for an answer of an origin
-    struct store_look look; // what is at cache.dir
-    unsigned count[3];      // findings by state
-    int exit_code;          // exit code of the first red finding that sets one
+    char *proxy_url;          // with its password; NULL: https origins are asked directly
+    uint64_t timeout_ms;      // longest wait for an answer of an origin
+    struct store_look *look;  // what is at cache.dir; during command_doctor_host()
+    struct doctor_peer *peer; // the server that runs with these settings
+    json_t *rows;             // gets the findings instead of the output; NULL: none
+    unsigned count[3];        // findings by state
+    int exit_code;            // exit code of the first red finding that sets one
     bool has_speed;
 };
 
@@ -27,6 +32,9 @@ struct doctor {
 // Reports one finding. `remedy` is NULL for a green one.
 void command_doctor_find(struct doctor *doctor, enum doctor_state state, const char *check_name,
                          const char *remedy, const char *format, ...) PRINTF_LIKE(5, 6);
+
+// Reports findings that another process has made: rows as in its output with --json.
+void command_doctor_repeat(struct doctor *doctor, const json_t *rows);
 
 // Prints the verdict: the counts as text, or with --json as the last line. Returns the exit code of
 // the command.
@@ -55,15 +63,38 @@ void command_doctor_speed(struct doctor *doctor, struct command_probe *probe,
 
 // --- command_doctor_ask.c
 
-// Reports the findings of a server that answers at the configured admin address. Returns false if
-// there are none.
-bool command_doctor_ask(struct doctor *doctor);
+// Reports the findings of a server that answers at the configured admin address, and those about
+// clients of this environment. Otherwise returns false, with the reason in *ret_why.
+bool command_doctor_ask(struct doctor *doctor, struct buf *ret_why);
+
+// --- command_doctor_apart.c
+
+// Runs a check of this host in a process of its own. Reports its findings, or a red one if it did
+// not end in time; then returns false.
+bool command_doctor_apart(struct doctor *doctor, const char *check_name,
+                          void (*check)(struct doctor *doctor), uint64_t limit_ms);
+
+// --- command_doctor_server.c: the server that runs with the settings of the command
+
+struct doctor_peer {
+    char address[COMMANDS_ADDRESS_MAX]; // of its admin port; "": no server answers
+    json_t *version;                    // its /version; NULL: no server answers
+    bool has_cache;                     // it uses cache.dir of the settings
+    bool is_unknown;                    // a server may run, but it cannot be asked
+};
+void command_doctor_peer_find(struct doctor *doctor, struct doctor_peer *ret_peer);
+void command_doctor_peer_done(struct doctor_peer *peer);
+// Returns true if the server listens there.
+bool command_doctor_peer_listens(struct doctor *doctor, const struct config_listen *at);
+// Reports its conditions. Reports nothing if no such server answers.
+void command_doctor_server(struct doctor *doctor);
 
 // --- the checks
 
-void command_doctor_host(struct doctor *doctor);   // disk, engine, limits, ports
-void command_doctor_server(struct doctor *doctor); // what a running server reports about its cache
-void command_doctor_use(struct doctor *doctor);    // clients here, exposure
+void command_doctor_host(struct doctor *doctor); // disk, engine, limits, ports
+// Clients that are started from this environment. `has_tls`: the server has a tls: listener.
+void command_doctor_clients(struct doctor *doctor, bool has_tls);
+void command_doctor_exposure(struct doctor *doctor);
 void command_doctor_origin(struct doctor *doctor); // network, clock, credentials, rights
 
 #endif

@@ -1,81 +1,130 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay doctor` without settings: asks the server that runs here for the findings of its own
-// doctor, which uses the settings and the environment of the server. Reports nothing if no server
-// answers, or if it refuses.
+// `forebay doctor` without settings: asks the running server for the findings of its own doctor,
+// which uses the settings and the environment of the server. Only the checks of clients are made
+// here, because clients are started from the environment of the command.
 #include <stdlib.h>
 #include <string.h>
 
-#include <jansson.h>
-
 #include "cli/client/command_client.h"
 #include "cli/doctor/command_doctor.h"
-#include "commands/commands.h"
 #include "control/control.h"
 
 #define REPORT_MAX_BYTES (1u << 20)
+#define URL_MAX 1024u
+
+struct question {
+    const char *method, *path;
+    const char *body; // JSON; NULL: none
+    unsigned timeout_ms;
+};
 
 // Sends a request to the server at `address`, or, if that is "", at the admin address of the
-// configuration. Returns the answer, which the caller owns; NULL if there is none.
-static json_t *ask(const struct config *config, const char *method, const char *path,
-                   unsigned timeout_ms, char address[COMMANDS_ADDRESS_MAX])
+// configuration. Returns the answer, which the caller owns; NULL if there is none. *ret_status is
+// then 0, or that of a refusal whose reason is in *ret_why.
+static json_t *ask(const struct config *config, const struct question *q,
+                   char address[COMMANDS_ADDRESS_MAX], unsigned *ret_status, struct buf *ret_why)
 {
-    struct admin_client_request request = {.method = method,
-                                           .path = path,
+    struct admin_client_request request = {.method = q->method,
+                                           .path = q->path,
+                                           .body = span_from_cstr(q->body),
                                            .token = getenv("FOREBAY_ADMIN_TOKEN"),
-                                           .timeout_ms = timeout_ms};
+                                           .timeout_ms = q->timeout_ms};
     struct buf body;
-    unsigned status = 0;
     buf_init(&body, REPORT_MAX_BYTES);
-    enum err err = commands_ask(config, &request, address, &status, &body);
-    json_t *json = err == ERR_OK && status == 200 ? json_loadb(body.ptr, body.len, 0, NULL) : NULL;
+    *ret_status = 0;
+    bool is_answered = commands_ask(config, &request, address, ret_status, &body) == ERR_OK;
+    json_t *json = is_answered ? json_loadb(body.ptr, body.len, 0, NULL) : NULL;
     buf_done(&body);
+    if (json != NULL && *ret_status != 200) {
+        buf_append_cstr(ret_why, command_client_shown(json, "reason"));
+        json_decref(json);
+        json = NULL;
+    }
     return json;
 }
 
-static enum doctor_state state_of(const char *name)
+static json_t *report_of(const struct doctor *d, const struct config *config,
+                         char address[COMMANDS_ADDRESS_MAX], struct buf *ret_why)
 {
-    return strcmp(name, "green") == 0    ? DOCTOR_GREEN
-           : strcmp(name, "yellow") == 0 ? DOCTOR_YELLOW
-                                         : DOCTOR_RED;
+    struct question q = {
+        .method = "POST", .path = "/api/v1/doctor", .timeout_ms = ADMIN_CALL_WAIT_MAX_MS};
+    json_t *buckets = json_array(), *body = json_pack("{s:o}", "buckets", buckets);
+    unsigned status;
+    check(body != NULL);
+    for (unsigned i = 0; i < d->bucket_count; i++) {
+        check(json_array_append_new(buckets, control_text(span_from_cstr(d->buckets[i]))) == 0);
+    }
+    char *text = json_dumps(body, JSON_COMPACT);
+    check(text != NULL);
+    q.body = d->bucket_count > 0 ? text : NULL;
+    json_t *report = ask(config, &q, address, &status, ret_why);
+    free(text);
+    json_decref(body);
+    return report;
 }
 
-bool command_doctor_ask(struct doctor *d)
+static bool has_tls(const json_t *version)
 {
-    struct config *config = NULL;
-    struct buf errors;
-    char address[COMMANDS_ADDRESS_MAX];
-    buf_init(&errors, REPORT_MAX_BYTES);
-    bool is_good = config_load(0, NULL, &config, &errors) == ERR_OK && commands_address(address);
-    buf_done(&errors); // without a server, the doctor reports them
+    const json_t *listen = json_object_get(version, "listen"), *item;
+    bool has = false;
+    char url[URL_MAX];
+    size_t i;
+    json_array_foreach(listen, i, item)
+    {
+        const char *text = json_string_value(item);
+        has = has || (text != NULL && commands_advertise(text, url, sizeof(url)) &&
+                      strncmp(url, "https://", 8) == 0);
+    }
+    return has;
+}
+
+// Reports what the server at `address`, or of the configuration, finds.
+static bool ask_server(struct doctor *d, const struct config *config,
+                       char address[COMMANDS_ADDRESS_MAX], struct buf *ret_why)
+{
+    struct buf refusal;
+    unsigned status;
+    buf_init(&refusal, REPORT_MAX_BYTES);
     // A short question first, because a report may take a minute.
-    json_t *version =
-        is_good ? ask(config, "GET", "/version", (unsigned)d->timeout_ms, address) : NULL;
-    json_t *report = NULL;
-    if (version != NULL) {
+    const struct question q = {
+        .method = "GET", .path = "/version", .timeout_ms = commands_common()->timeout_ms};
+    json_t *version = ask(config, &q, address, &status, &refusal), *report = NULL;
+    if (version == NULL) {
+        buf_printf(ret_why, "no server answers%s", commands_tried());
+    } else {
         command_screen_inform(
             2,
             "forebay doctor: the server at %s looks for what is wrong, with its own "
             "settings (--local: with those of this command)\n",
             command_client_visible(address));
-        report = ask(config, "POST", "/api/v1/doctor", ADMIN_CALL_WAIT_MAX_MS, address);
+        report = report_of(d, config, address, &refusal);
     }
-    const json_t *findings = json_object_get(report, "findings");
-    for (size_t i = 0; i < json_array_size(findings); i++) {
-        const json_t *row = json_array_get(findings, i);
-        const char *remedy = command_client_text(row, "remedy");
-        command_doctor_find(d, state_of(command_client_text(row, "state")),
-                            command_client_text(row, "check"), remedy[0] != '\0' ? remedy : NULL,
-                            "%s", command_client_text(row, "found"));
-    }
-    d->exit_code = (int)command_client_u64(report, "exit");
     if (version != NULL && report == NULL) {
-        command_screen_inform(
-            2, "forebay doctor: it refuses; these are findings with the settings of this "
-               "command\n");
+        buf_printf(ret_why, "the server refuses (%s)",
+                   refusal.len > 0 ? buf_cstr(&refusal) : "no report");
     }
-    bool has_findings = json_array_size(findings) > 0;
+    if (report != NULL) {
+        command_doctor_repeat(d, json_object_get(report, "findings"));
+        command_doctor_clients(d, has_tls(version));
+        d->exit_code = (int)command_client_u64(report, "exit");
+    }
+    buf_done(&refusal);
     json_decref(version);
     json_decref(report);
+    return d->count[DOCTOR_GREEN] + d->count[DOCTOR_YELLOW] + d->count[DOCTOR_RED] > 0;
+}
+
+bool command_doctor_ask(struct doctor *d, struct buf *ret_why)
+{
+    struct config *config = NULL;
+    struct buf errors;
+    char address[COMMANDS_ADDRESS_MAX];
+    buf_init(&errors, REPORT_MAX_BYTES);
+    // Without a server, the doctor reports the errors of the configuration.
+    bool is_known = commands_address(address) &&
+                    (address[0] != '\0' || config_load(0, NULL, &config, &errors) == ERR_OK);
+    buf_done(&errors);
+    bool has_findings = is_known && ask_server(d, config, address, ret_why);
     config_free(config);
     return has_findings;
 }

@@ -2,10 +2,11 @@
 // Prints the findings of `forebay doctor`, as lines for people or as JSON, and the verdict.
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
+#include "cli/client/command_client.h"
 #include "cli/doctor/command_doctor.h"
-#include "commands/commands.h"
 
 #define FOUND_MAX 2048u
 #define LINE_MAX_BYTES (2 * FOUND_MAX)
@@ -40,6 +41,27 @@ static void append_finding(struct buf *out, enum doctor_state state, const char 
     buf_done(&line);
 }
 
+// Reports a finding, or adds it to `rows`.
+static void report(struct doctor *doctor, enum doctor_state state, const char *check_name,
+                   const char *found, const char *remedy)
+{
+    bool is_kept = doctor->rows != NULL;
+    doctor->count[state]++;
+    if (!is_kept && !commands_common()->is_json) {
+        append_finding(&doctor->out, state, check_name, found, remedy);
+        return;
+    }
+    json_t *row = json_pack("{s:s, s:s, s:o, s:o}", "check", check_name, "state",
+                            state_names[state], "found", control_text(span_from_cstr(found)),
+                            "remedy", control_text(span_from_cstr(remedy)));
+    check(row != NULL);
+    if (is_kept) {
+        check(json_array_append_new(doctor->rows, row) == 0);
+    } else {
+        commands_line("item", row);
+    }
+}
+
 void command_doctor_find(struct doctor *doctor, enum doctor_state state, const char *check_name,
                          const char *remedy, const char *format, ...)
 {
@@ -48,15 +70,23 @@ void command_doctor_find(struct doctor *doctor, enum doctor_state state, const c
     va_start(args, format);
     (void)vsnprintf(found, sizeof(found), format, args); // a longer text is cut
     va_end(args);
-    doctor->count[state]++;
-    if (!commands_common()->is_json) {
-        append_finding(&doctor->out, state, check_name, found, remedy);
-        return;
+    report(doctor, state, check_name, found, remedy);
+}
+
+void command_doctor_repeat(struct doctor *doctor, const json_t *rows)
+{
+    const json_t *row;
+    size_t i;
+    json_array_foreach(rows, i, row)
+    {
+        const char *name = command_client_text(row, "state");
+        const char *remedy = command_client_text(row, "remedy");
+        enum doctor_state state = strcmp(name, "green") == 0    ? DOCTOR_GREEN
+                                  : strcmp(name, "yellow") == 0 ? DOCTOR_YELLOW
+                                                                : DOCTOR_RED;
+        report(doctor, state, command_client_text(row, "check"), command_client_text(row, "found"),
+               remedy[0] != '\0' ? remedy : NULL);
     }
-    commands_line("item",
-                  json_pack("{s:s, s:s, s:o, s:o}", "check", check_name, "state",
-                            state_names[state], "found", control_text(span_from_cstr(found)),
-                            "remedy", control_text(span_from_cstr(remedy))));
 }
 
 void command_doctor_red_of_origin(struct doctor *d, const char *name, const char *remedy,

@@ -8,6 +8,8 @@
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -18,10 +20,11 @@
 #include "base/clock.h"
 #include "cli/client/command_client.h"
 #include "cli/doctor/command_doctor.h"
-#include "commands/commands.h"
 #include "loop/loop.h"
 #include "server/server.h"
 
+// Time for a check of the disk, in addition to d->timeout_ms. One reads for up to 2 * PROBE_MAX_US.
+#define DISK_MS 8000u
 #define PROBE_BYTES (1u << 20)
 #define PROBE_READS 16u
 #define PROBE_MAX_US 2000000u // longest duration of the test
@@ -32,10 +35,21 @@
 
 // --- The directory -------------------------------------------------------------------------------
 
-static void check_directory(struct doctor *d, const char *above)
+static const char *state_of_directory(const struct doctor *d)
+{
+    return d->look->is_in_use                    ? "in use by a running server"
+           : d->look->found == STORE_FOUND_CACHE ? "a cache, not in use"
+           : d->look->found == STORE_FOUND_EMPTY ? "empty"
+           : d->look->found == STORE_FOUND_OTHER ? "shared: a folder of its own"
+                                                 : "does not exist; a start makes it";
+}
+
+static void check_directory(struct doctor *d)
 {
     const char *dir = d->config->cache_dir;
-    if (store_look(dir, &d->look) != ERR_OK) {
+    char above[PATH_MAX];
+    commands_nearest_directory(dir, above);
+    if (store_look(dir, d->look) != ERR_OK) {
         command_doctor_find(
             d, DOCTOR_RED, "directory",
             "make it this user's: forebay prepare DIR --owner UID:GID, or choose another cache.dir",
@@ -43,23 +57,29 @@ static void check_directory(struct doctor *d, const char *above)
         return;
     }
     bool is_writable = access(above, W_OK | X_OK) == 0;
-    if (!is_writable && !d->look.is_in_use) {
+    if (d->look->is_in_use && !d->peer->has_cache && !d->peer->is_unknown) {
+        command_doctor_find(d, DOCTOR_RED, "directory",
+                            "stop that process, or choose another cache.dir: no two share one",
+                            "%s is in use by another process, which is no server with these "
+                            "settings",
+                            dir);
+    } else if (!is_writable && !d->look->is_in_use) {
         command_doctor_find(d, DOCTOR_RED, "directory",
                             errno == EROFS ? "mount it for writing, or choose another cache.dir"
                                            : "make it this user's: forebay prepare DIR --owner "
                                              "UID:GID, or choose another cache.dir",
                             "%s: %s cannot be written to: %s", dir, above, strerror(errno));
-    } else if (d->look.found == STORE_FOUND_OLDER) {
+    } else if (d->look->found == STORE_FOUND_OLDER) {
         command_doctor_find(d, DOCTOR_RED, "directory",
                             "forebay prepare DIR --wipe-older, or choose another cache.dir",
                             "%s holds a cache of the older format version %u", dir,
-                            d->look.version);
-    } else if (d->look.found == STORE_FOUND_NEWER) {
+                            d->look->version);
+    } else if (d->look->found == STORE_FOUND_NEWER) {
         command_doctor_find(
             d, DOCTOR_RED, "directory", "run the newer program, or choose another cache.dir",
-            "%s holds a cache of the newer format version %u", dir, d->look.version);
-    } else if (d->look.found == STORE_FOUND_OTHER && d->look.uid == geteuid() &&
-               (d->look.mode & (S_IWGRP | S_IWOTH)) ==
+            "%s holds a cache of the newer format version %u", dir, d->look->version);
+    } else if (d->look->found == STORE_FOUND_OTHER && d->look->uid == geteuid() &&
+               (d->look->mode & (S_IWGRP | S_IWOTH)) ==
                    0) { // if not empty, the cache uses a folder of its own in it
         command_doctor_find(
             d, DOCTOR_RED, "directory",
@@ -67,11 +87,7 @@ static void check_directory(struct doctor *d, const char *above)
             "%s is not empty and not a Forebay cache, so the server refuses to start", dir);
     } else {
         command_doctor_find(d, DOCTOR_GREEN, "directory", NULL, "%s: %s", dir,
-                            d->look.is_in_use                    ? "in use by a running server"
-                            : d->look.found == STORE_FOUND_CACHE ? "a cache, not in use"
-                            : d->look.found == STORE_FOUND_EMPTY ? "empty"
-                            : d->look.found == STORE_FOUND_OTHER ? "shared: a folder of its own"
-                                                                 : "will be made");
+                            state_of_directory(d));
     }
 }
 
@@ -97,8 +113,10 @@ static const struct {
     {0x00c36400, "Ceph", "network file system: put the index on a local disk"},
 };
 
-static void check_file_system(struct doctor *d, const char *above)
+static void check_file_system(struct doctor *d)
 {
+    char above[PATH_MAX];
+    commands_nearest_directory(d->config->cache_dir, above);
     struct statfs fs;
     if (statfs(above, &fs) != 0) {
         command_doctor_find(d, DOCTOR_RED, "file system", "choose another cache.dir", "%s: %s",
@@ -119,8 +137,10 @@ static void check_file_system(struct doctor *d, const char *above)
                         (unsigned long)fs.f_type);
 }
 
-static void check_size(struct doctor *d, const char *above)
+static void check_size(struct doctor *d)
 {
+    char above[PATH_MAX];
+    commands_nearest_directory(d->config->cache_dir, above);
     struct statvfs fs;
     if (statvfs(above, &fs) != 0) {
         return; // check_file_system() has reported it
@@ -128,7 +148,7 @@ static void check_size(struct doctor *d, const char *above)
     uint64_t unit = fs.f_frsize, total = fs.f_blocks * unit, free_bytes = fs.f_bavail * unit;
     uint64_t wanted = d->config->cache_size.bytes;
     uint64_t room = commands_cache_room(d->config, commands_cache_bytes(d->config->cache_dir));
-    bool has_cache = d->look.found == STORE_FOUND_CACHE;
+    bool has_cache = d->look->found == STORE_FOUND_CACHE;
     if (wanted > total) {
         command_doctor_find(d, DOCTOR_RED, "size",
                             "make cache.size smaller, or a share such as 80%",
@@ -181,8 +201,10 @@ static uint64_t median_read_us(int fd, char *bytes, size_t len)
 }
 
 // Reads past the page cache from a file without a name, so nothing is left behind.
-static void check_disk(struct doctor *d, const char *above)
+static void check_disk(struct doctor *d)
 {
+    char above[PATH_MAX];
+    commands_nearest_directory(d->config->cache_dir, above);
     char *bytes = aligned_alloc(ALIGNMENT, PROBE_BYTES);
     check(bytes != NULL);
     memset(bytes, 'x', PROBE_BYTES);
@@ -334,10 +356,11 @@ static void check_port(struct doctor *d, const char *key, const struct config_li
         return;
     }
     int failed = try_bind(at);
-    bool is_ours = failed == EADDRINUSE && d->look.is_in_use;
+    bool is_ours = failed == EADDRINUSE && (command_doctor_peer_listens(d, at) ||
+                                            (d->look->is_in_use && d->peer->is_unknown));
     if (failed == 0 || is_ours) {
         command_doctor_find(d, DOCTOR_GREEN, "port", NULL, "%s %s: %s", key, at->text,
-                            is_ours ? "in use, as is the cache: by a running server" : "free");
+                            is_ours ? "in use by the running server" : "free");
         return;
     }
     (void)snprintf(remedy, sizeof(remedy),
@@ -350,18 +373,35 @@ static void check_port(struct doctor *d, const char *key, const struct config_li
                         strerror(failed));
 }
 
+// Checks the disk in processes of their own. After one that hangs, the others would hang too.
+static void check_cache(struct doctor *d)
+{
+    static const struct {
+        const char *name;
+        void (*check)(struct doctor *d);
+    } checks[] = {{"directory", check_directory},
+                  {"file system", check_file_system},
+                  {"size", check_size},
+                  {"disk", check_disk}};
+    bool is_back = true;
+    for (size_t i = 0; i < ARRAY_LEN(checks) && is_back; i++) {
+        is_back = command_doctor_apart(d, checks[i].name, checks[i].check, d->timeout_ms + DISK_MS);
+    }
+}
+
 void command_doctor_host(struct doctor *d)
 {
-    char above[PATH_MAX];
-    commands_nearest_directory(d->config->cache_dir, above);
-    check_directory(d, above);
-    check_file_system(d, above);
-    check_size(d, above);
-    check_disk(d, above);
+    // Shared memory, because the check of the directory runs in another process.
+    d->look =
+        mmap(NULL, sizeof(*d->look), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    check(d->look != MAP_FAILED);
+    check_cache(d);
     check_engine(d);
     check_limits(d);
     for (unsigned i = 0; i < d->config->listen.count; i++) {
         check_port(d, "listen", &d->config->listen.items[i]);
     }
     check_port(d, "admin.listen", &d->config->admin_listen);
+    check(munmap(d->look, sizeof(*d->look)) == 0);
+    d->look = NULL;
 }

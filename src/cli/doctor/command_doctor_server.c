@@ -1,24 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay doctor`: reports the conditions of the running server with this configuration
-// (control/conditions.def). Reports nothing if no server answers.
+// `forebay doctor`: the server that runs with the settings of the command. It answers at the admin
+// address of the settings, or at --admin. A server that uses another cache.dir runs with other
+// settings. So its ports are taken, and its conditions are not reported.
 #include <stdlib.h>
 #include <string.h>
-
-#include <jansson.h>
 
 #include "cli/client/command_client.h"
 #include "cli/doctor/command_doctor.h"
 
 #define ANSWER_MAX_BYTES (1u << 20)
 
-// Returns the answer of the server; NULL if no server answers.
-static json_t *ask_server(const struct doctor *d)
+// Sends a GET to the server at `address`, or, if that is "", at the admin address of the settings.
+// Returns the answer, which the caller owns; NULL if there is none.
+static json_t *ask(const struct doctor *d, const char *path, char address[COMMANDS_ADDRESS_MAX])
 {
-    char address[COMMANDS_ADDRESS_MAX] = "";
     struct admin_client_request request = {.method = "GET",
-                                           .path = "/api/v1/conditions",
+                                           .path = path,
                                            .token = getenv("FOREBAY_ADMIN_TOKEN"),
-                                           .timeout_ms = (unsigned)d->timeout_ms};
+                                           .timeout_ms = commands_common()->timeout_ms};
     struct buf body;
     unsigned status = 0;
     buf_init(&body, ANSWER_MAX_BYTES);
@@ -28,9 +27,72 @@ static json_t *ask_server(const struct doctor *d)
     return json;
 }
 
+// Returns true if the server uses cache.dir of the settings, or does not tell.
+static bool uses_cache(const struct doctor *d, struct doctor_peer *peer)
+{
+    json_t *answer = ask(d, "/api/v1/config", peer->address);
+    const json_t *row, *settings = json_object_get(answer, "settings");
+    const char *dir = config_value_text(d->config, commands_setting("cache.dir"));
+    bool is_same = true;
+    size_t i;
+    json_array_foreach(settings, i, row)
+    {
+        if (strcmp(command_client_text(row, "key"), "cache.dir") == 0) {
+            is_same = strcmp(command_client_text(row, "value"), dir) == 0;
+        }
+    }
+    json_decref(answer);
+    return is_same;
+}
+
+void command_doctor_peer_find(struct doctor *d, struct doctor_peer *ret_peer)
+{
+    const struct config *c = d->config;
+    const char *named = commands_common()->admin;
+    *ret_peer = (struct doctor_peer){.version = NULL};
+    d->peer = ret_peer;
+    (void)snprintf(ret_peer->address, sizeof(ret_peer->address), "%s", named != NULL ? named : "");
+    ret_peer->version = ask(d, "/version", ret_peer->address);
+    ret_peer->has_cache = ret_peer->version != NULL && (named != NULL || uses_cache(d, ret_peer));
+    ret_peer->is_unknown =
+        ret_peer->version == NULL &&
+        (named != NULL || (c->admin_socket == NULL && c->admin_listen.kind != CONFIG_LISTEN_TCP));
+}
+
+void command_doctor_peer_done(struct doctor_peer *peer)
+{
+    json_decref(peer->version);
+    peer->version = NULL;
+}
+
+bool command_doctor_peer_listens(struct doctor *d, const struct config_listen *at)
+{
+    const json_t *item, *listen = json_object_get(d->peer->version, "listen");
+    char address[COMMANDS_ADDRESS_MAX];
+    bool listens = false;
+    size_t i;
+    if (!d->peer->has_cache) {
+        return false;
+    }
+    json_array_foreach(listen, i, item)
+    {
+        const char *text = json_string_value(item);
+        const char *port = text != NULL ? strrchr(text, ':') : NULL;
+        listens = listens || (port != NULL && strtoul(port + 1, NULL, 10) == at->port);
+    }
+    if (!listens) { // it may be its admin port
+        (void)snprintf(address, sizeof(address), "%s", at->text);
+        json_t *version = ask(d, "/version", address);
+        listens = version != NULL &&
+                  command_client_u64(version, "pid") == command_client_u64(d->peer->version, "pid");
+        json_decref(version);
+    }
+    return listens;
+}
+
 void command_doctor_server(struct doctor *d)
 {
-    json_t *answer = ask_server(d);
+    json_t *answer = d->peer->has_cache ? ask(d, "/api/v1/conditions", d->peer->address) : NULL;
     const json_t *row, *conditions = json_object_get(answer, "conditions");
     unsigned before = d->count[DOCTOR_YELLOW] + d->count[DOCTOR_RED];
     size_t i;

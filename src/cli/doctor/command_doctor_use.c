@@ -17,16 +17,6 @@ static const char *variable(const char *name)
     return value != NULL && value[0] != '\0' ? value : NULL;
 }
 
-static bool has_tls_listener(const struct config *c)
-{
-    for (unsigned i = 0; i < c->listen.count; i++) {
-        if (c->listen.items[i].kind == CONFIG_LISTEN_TLS) {
-            return true;
-        }
-    }
-    return false;
-}
-
 // Returns true if clients would use a proxy for an address on this host. Reads NO_PROXY as
 // libraries do: names between commas.
 static bool proxy_takes_loopback(void)
@@ -48,7 +38,7 @@ static bool proxy_takes_loopback(void)
     return true;
 }
 
-static void check_clients(struct doctor *d)
+void command_doctor_clients(struct doctor *d, bool has_tls)
 {
     const char *s3 = variable("AWS_ENDPOINT_URL_S3"), *all = variable("AWS_ENDPOINT_URL");
     const char *endpoint = s3 != NULL ? s3 : all;
@@ -59,7 +49,7 @@ static void check_clients(struct doctor *d)
                             "AWS_ENDPOINT_URL moves STS as well, and a web identity "
                             "(AWS_WEB_IDENTITY_TOKEN_FILE) needs that");
     }
-    if (endpoint != NULL && strncmp(endpoint, "https://", 8) == 0 && !has_tls_listener(d->config)) {
+    if (endpoint != NULL && strncmp(endpoint, "https://", 8) == 0 && !has_tls) {
         command_doctor_find(d, DOCTOR_RED, "clients", "say http:// there, or add a tls: listener",
                             "clients here speak https (%s), and no listener does", endpoint);
     }
@@ -106,7 +96,7 @@ static unsigned logged_in_users(void)
     return count;
 }
 
-static void check_exposure(struct doctor *d)
+void command_doctor_exposure(struct doctor *d)
 {
     const struct config *c = d->config;
     unsigned users = logged_in_users(), before = d->count[DOCTOR_YELLOW];
@@ -136,10 +126,4 @@ static void check_exposure(struct doctor *d)
                             c->auth_mode == CONFIG_AUTH_OPEN ? "open to this host alone"
                                                              : "signatures are verified");
     }
-}
-
-void command_doctor_use(struct doctor *d)
-{
-    check_clients(d);
-    check_exposure(d);
 }
