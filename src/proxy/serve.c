@@ -122,6 +122,10 @@ static void count(struct request *r)
     bool miss = r->status < 500 && (r->result == RESULT_MISS || r->result == RESULT_PARTIAL ||
                                     r->result == RESULT_COALESCED);
     stats_count_request(op, r->status);
+    // Preflights have a limit of their own; all others that get this error lack memory.
+    if (r->err == ERR_OVERLOAD && !gate_is_preflight(r)) {
+        stats_add(COUNTER_http_shed_memory, 1);
+    }
     if (r->err == ERR_ORIGIN_SLOWDOWN ||
         (r->origin_error != NULL && strcmp(r->origin_error, "SlowDown") == 0)) {
         stats_add(COUNTER_http_throttled, 1);

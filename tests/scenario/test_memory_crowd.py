@@ -243,6 +243,10 @@ def test_collected_bodies_stay_within_their_share(group, start, origin, engine, 
         server.wait_metric(
             "forebay_http_requests_total", lambda v: v >= count - share // COLLECTED, code="503"
         )
+        server.wait_metric(
+            "forebay_http_shed_total", lambda v: v >= count - share // COLLECTED, reason="memory"
+        )
+        server.wait_condition("memory")
         parallel(count, finish)
     assert watch.error is None
     stored = sum(a is not None and a.status == 200 for a in answers)
@@ -466,7 +470,7 @@ def test_answers_with_long_headers_are_refused_when_memory_is_used_up(
         parallel(count, send)
     assert watch.error is None
     grown = watch.highest - before
-    refused = server.metric("forebay_limit_reached_total", limit="pass-answers")
+    refused = server.metric("forebay_http_shed_total", reason="memory")
     figure(
         f"{engine}: {refused:.0f} of {count} answers with 40 KB of headers "
         f"refused, {grown / MIB:.1f} MiB anonymous memory "

@@ -60,7 +60,6 @@ static enum err refuse_head(const struct pass_state *p, struct span *ret_message
         return ERR_ORIGIN_PROTOCOL;
     }
     if (has_no_room(p)) {
-        stats_add(COUNTER_pass_answers_refused, 1);
         return ERR_OVERLOAD;
     }
     if (p->kind == PASS_KIND_PREFLIGHT && !pass_preflight_is_yes(p)) {
