@@ -18,4 +18,13 @@ bool command_env_variables(const char *url, bool global, command_env_variable_fn
 void command_help_hint(struct buf *out); // says how to begin
 void command_help_render(const struct command *command, struct buf *out);
 
+// --- command_help_settings.c ---------------------------------------------------------------------
+
+// Returns the columns that help fits, also if a pager shows it.
+unsigned command_help_columns(void);
+// Appends what the tables of settings and lists say of a word. Returns false if they lack it.
+bool command_help_setting(struct buf *out, const char *word);
+// Reports a word that is neither a command nor a setting. Returns EXIT_CODE_USAGE.
+int command_help_unknown(const char *word);
+
 #endif

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `forebay help [COMMAND]`: lists the commands, or describes one. With --man prints the same table
-// as a manual page.
+// `forebay help [WORD]`: lists the commands, or describes a command or a setting. With --man prints
+// the same tables as a manual page.
 #include "cli/cli_private.h"
 #include "commands/commands.h"
 
@@ -13,7 +13,6 @@
 #define OUTPUT_MAX_BYTES (1u << 20)
 #define FLAG_COLUMN 26
 #define HELP_COLUMN (FLAG_COLUMN + 4)
-#define SETTING_COLUMN 14
 #define USAGE_COLUMN 9
 #define SUMMARY_COLUMN 14
 #define DETAILS_COLUMNS 90u // the lines of all details are shorter
@@ -100,13 +99,6 @@ static void command_usage(struct buf *out, const struct command *command)
     }
 }
 
-// Returns the columns that help fits, also if a pager shows it.
-static unsigned help_columns(void)
-{
-    unsigned columns = command_screen_columns(STDOUT_FILENO);
-    return columns > 0 ? columns : COMMAND_SCREEN_COLUMNS;
-}
-
 // Appends the details. Their lines become one paragraph on a terminal that is too narrow for them.
 static void append_details(struct buf *out, const char *details, unsigned columns)
 {
@@ -146,7 +138,7 @@ void command_help_render(const struct command *command, struct buf *out)
                                                   .value = "VALUE",
                                                   .default_text = "",
                                                   .help = "any key of `forebay config docs`"};
-    unsigned columns = help_columns();
+    unsigned columns = command_help_columns();
     const struct command_option *option = command_line_next_option(command, NULL);
     struct buf usage;
     buf_init(&usage, OUTPUT_MAX_BYTES);
@@ -344,6 +336,38 @@ static void man_commands(struct buf *out)
     buf_append_cstr(out, man_tail);
 }
 
+static void man_row(struct buf *out, const char *key, const char *help, const char *accepts,
+                    const char *default_text)
+{
+    buf_append_cstr(out, ".It Cm ");
+    man_text(out, key);
+    buf_append_char(out, '\n');
+    man_text(out, help);
+    buf_append_cstr(out, ".\nValues: ");
+    man_text(out, accepts);
+    buf_append_cstr(out, "; default: ");
+    man_text(out, default_text[0] != '\0' ? default_text : "none");
+}
+
+// Describes the lists that only the file can have, and their fields. Ends the list of settings.
+static void man_lists(struct buf *out)
+{
+    const struct config_list *list;
+    for (unsigned i = 0; (list = config_list(i)) != NULL; i++) {
+        buf_printf(out, ".El\n.Ss %s\n", list->name);
+        man_text(out, list->help);
+        buf_append_cstr(out, ".\nThe list can only be set in the file.\n.Bl -tag -width Ds\n");
+        for (unsigned k = 0; k < config_field_count(); k++) {
+            const struct config_field field = config_field(k);
+            if (strcmp(field.list, list->name) == 0) {
+                man_row(out, field.name, field.help, field.accepts, field.default_text);
+                buf_append_cstr(out, ".\n");
+            }
+        }
+    }
+    buf_append_cstr(out, ".El\n");
+}
+
 static void man_settings(struct buf *out)
 {
     man_head(out, "FOREBAY.YAML", "5", "forebay.yaml", "configuration of forebay");
@@ -357,35 +381,11 @@ static void man_settings(struct buf *out)
                          ".Bl -tag -width Ds\n");
     for (unsigned i = 0; i < config_setting_count(); i++) {
         const struct config_setting *row = config_setting(i);
-        buf_append_cstr(out, ".It Cm ");
-        man_text(out, row->key);
-        buf_append_char(out, '\n');
-        man_text(out, row->help);
-        buf_append_cstr(out, ".\nValues: ");
-        man_text(out, row->accepts);
-        buf_append_cstr(out, "; default: ");
-        man_text(out, row->default_text[0] != '\0' ? row->default_text : "none");
+        man_row(out, row->key, row->help, row->accepts, row->default_text);
         buf_printf(out, "; %s.\n", row->live ? "counts on reload" : "a change needs a restart");
     }
-    buf_append_cstr(out, ".El\n.Pp\nThe lists\n.Cm buckets\nand\n.Cm rules\n"
-                         "can only be set in the file: see\n.Ql forebay config default .\n"
-                         ".Sh SEE ALSO\n.Xr forebay 1\n");
-}
-
-// Describes the setting of that name. Returns false if there is none.
-static bool setting_help(struct buf *out, const char *key)
-{
-    for (unsigned i = 0; i < config_setting_count(); i++) {
-        const struct config_setting *row = config_setting(i);
-        if (strcmp(row->key, key) == 0) {
-            buf_printf(out, "%s: %s\n\n", row->key, row->help);
-            buf_printf(out, "  values      %s\n  default     %s\n  changed by  %s\n", row->accepts,
-                       row->default_text[0] != '\0' ? row->default_text : "none",
-                       row->live ? "reload" : "restart");
-            return true;
-        }
-    }
-    return false;
+    man_lists(out);
+    buf_append_cstr(out, ".Sh SEE ALSO\n.Xr forebay 1\n");
 }
 
 int command_help(int argc, char **argv)
@@ -405,13 +405,11 @@ int command_help(int argc, char **argv)
         code = commands_usage_error("help", "--man stands alone, or with forebay.yaml");
     } else if (name == NULL) {
         list_commands(&text);
-        command_screen_wrap(&out, buf_span(&text), help_columns(), SUMMARY_COLUMN);
+        command_screen_wrap(&out, buf_span(&text), command_help_columns(), SUMMARY_COLUMN);
     } else if (command != NULL) {
         command_help_render(command, &out);
-    } else if (setting_help(&text, name)) {
-        command_screen_wrap(&out, buf_span(&text), help_columns(), SETTING_COLUMN);
-    } else {
-        code = commands_unknown(name);
+    } else if (!command_help_setting(&out, name)) {
+        code = command_help_unknown(name);
     }
     if (code == EXIT_CODE_OK) {
         code = commands_print_result(&out);

@@ -166,8 +166,8 @@ static bool is_setting(struct span key)
             return true;
         }
     }
-    // it looks like a misspelt key, which config_load() reports
-    return span_find(key, '.') < key.len;
+    // config_load() reports a misspelt key, and a list that only the file can have
+    return span_find(key, '.') < key.len || config_list_of(key) != NULL;
 }
 
 // Says which commands take an option that this one does not take. Returns false if none does.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Functions that all commands share: arguments, common options, the configuration, results, and
-// requests to a running server.
+// Functions that all commands share: errors, the configuration, results, and requests to a running
+// server.
 #include "commands/commands.h"
 
 #include "base/check.h"
@@ -13,16 +13,7 @@
 #include <unistd.h>
 
 #define ERRORS_MAX_BYTES (256u << 10)
-#define ASK_TIMEOUT_MS 3000u
-#define ASK_TIMEOUT_MAX_S 86400u
 #define REQUEST_SAID_MAX 1200u
-
-static struct commands_common common = {.timeout_ms = ASK_TIMEOUT_MS};
-
-const struct commands_common *commands_common(void)
-{
-    return &common;
-}
 
 int commands_unknown(const char *name)
 {
@@ -32,79 +23,6 @@ int commands_unknown(const char *name)
                         near != NULL ? " (did you mean \"" : "", near != NULL ? near : "",
                         near != NULL ? "\"?)" : "");
     return EXIT_CODE_USAGE;
-}
-
-static void remove_arguments(int *argc, char **argv, int at, int count)
-{
-    for (int i = at; i + count <= *argc; i++) {
-        argv[i] = argv[i + count]; // moves the NULL at the end too
-    }
-    *argc -= count;
-}
-
-// Returns the index of `flag` or "flag=VALUE" after the operands; -1 if it is not there. Skips the
-// values of other options, which may look the same.
-static int find_argument(int argc, char **argv, const char *flag)
-{
-    size_t len = strlen(flag);
-    for (int i = (int)common.operand_count; i < argc;
-         i += command_line_words(common.command, argv + i)) {
-        if (strncmp(argv[i], flag, len) == 0 && (argv[i][len] == '\0' || argv[i][len] == '=')) {
-            return i;
-        }
-    }
-    return -1;
-}
-
-bool commands_argument_take(int *argc, char **argv, const char *flag)
-{
-    int i = find_argument(*argc, argv, flag);
-    if (i >= 0) {
-        remove_arguments(argc, argv, i, 1);
-    }
-    return i >= 0;
-}
-
-const char *commands_argument_take_value(int *argc, char **argv, const char *flag)
-{
-    int i = find_argument(*argc, argv, flag);
-    if (i < 0) {
-        return NULL;
-    }
-    bool is_joined = argv[i][strlen(flag)] == '=';
-    check(is_joined || i + 1 < *argc); // command_line_check() refuses an option without its value
-    const char *value = is_joined ? argv[i] + strlen(flag) + 1 : argv[i + 1];
-    remove_arguments(argc, argv, i, is_joined ? 1 : 2);
-    return value;
-}
-
-bool commands_argument_take_number(int *argc, char **argv, const char *flag, uint64_t least,
-                                   uint64_t most, uint64_t *number)
-{
-    const char *text = commands_argument_take_value(argc, argv, flag);
-    return text == NULL ||
-           (span_to_u64(span_from_cstr(text), number) && *number >= least && *number <= most);
-}
-
-void commands_common_take(const struct command *command, unsigned operand_count, int *argc,
-                          char **argv)
-{
-    uint64_t seconds = 0;
-    common = (struct commands_common){
-        .timeout_ms = ASK_TIMEOUT_MS, .command = command, .operand_count = operand_count};
-    if ((command->takes & TAKES_SERVER) != 0) {
-        const char *text = commands_argument_take_value(argc, argv, "--timeout");
-        common.admin = commands_argument_take_value(argc, argv, "--admin");
-        if (text != NULL && span_to_u64(span_from_cstr(text), &seconds)) {
-            common.timeout_ms = (unsigned)(1000 * min_u64(seconds, ASK_TIMEOUT_MAX_S));
-        }
-    }
-    if ((command->takes & TAKES_OUTPUT) != 0) {
-        common.is_json = commands_argument_take(argc, argv, "--json");
-    }
-    common.is_quiet = commands_argument_take(argc, argv, "-q");
-    common.is_verbose = commands_argument_take(argc, argv, "-v");
-    common.has_no_colour = commands_argument_take(argc, argv, "--no-color");
 }
 
 void commands_inform_request(const char *method, const char *address, const char *path,
@@ -161,7 +79,7 @@ int commands_result(int code, json_t *json)
 
 void commands_usage_error_json(const char *what)
 {
-    common.is_json = true; // a wrong command line is reported before --json has been read
+    commands_common_want_json(); // a wrong command line is reported before --json has been read
     commands_line("error", json_pack("{s:o}", "reason", control_text(span_from_cstr(what))));
     (void)commands_result(EXIT_CODE_USAGE, NULL); // the caller returns the exit code
 }
@@ -170,10 +88,21 @@ int commands_usage_error(const char *command, const char *what)
 {
     command_screen_tell(2, "forebay %s: %s; `forebay help %s` tells more\n", command, what,
                         command);
-    if (common.is_json) {
+    if (commands_common()->is_json) {
         commands_usage_error_json(what);
     }
     return EXIT_CODE_USAGE;
+}
+
+void commands_tell_errors(struct span errors)
+{
+    struct span line;
+    while (errors.len > 0 && span_split(&errors, '\n', &line)) {
+        bool is_file = !span_starts_with(line, SPAN("-")) && !span_starts_with(line, SPAN("env "));
+        command_screen_tell(2, "%s%s%s%.*s\n", is_file ? "" : "forebay ",
+                            is_file ? "" : commands_common()->command->name, is_file ? "" : ": ",
+                            (int)line.len, line.ptr);
+    }
 }
 
 struct config *commands_load_config(int argc, char **argv)
@@ -189,7 +118,7 @@ struct config *commands_load_config(int argc, char **argv)
                                        ? commands_visible(config->file, strlen(config->file))
                                        : "no file");
     }
-    command_screen_tell(2, "%s", buf_cstr(&errors));
+    commands_tell_errors(buf_span(&errors));
     buf_done(&errors);
     return config;
 }
@@ -245,7 +174,8 @@ enum err commands_ask(const struct config *config, struct admin_client_request *
 
 bool commands_address(char ret_address[COMMANDS_ADDRESS_MAX])
 {
-    const char *address = common.admin != NULL ? common.admin : getenv("FOREBAY_ADMIN");
+    const char *address =
+        commands_common()->admin != NULL ? commands_common()->admin : getenv("FOREBAY_ADMIN");
     return snprintf(ret_address, COMMANDS_ADDRESS_MAX, "%s", address != NULL ? address : "") <
            COMMANDS_ADDRESS_MAX;
 }
@@ -255,7 +185,7 @@ enum err commands_ask_server(const struct config *config, const char *path, unsi
 {
     char address[COMMANDS_ADDRESS_MAX];
     struct admin_client_request request = {
-        .method = "GET", .path = path, .timeout_ms = common.timeout_ms};
+        .method = "GET", .path = path, .timeout_ms = commands_common()->timeout_ms};
     return commands_address(address) ? commands_ask(config, &request, address, ret_status, ret_body)
                                      : ERR_ORIGIN_CONNECT;
 }

@@ -32,7 +32,7 @@
     int command_##name(int argc, char **argv);
 #include "commands/commands.def"
 
-// --- commands.c ----------------------------------------------------------------------------------
+// --- commands_arguments.c ------------------------------------------------------------------------
 
 // Removes the first `flag` after the operands from argv, and decrements *argc. A word that is the
 // value of another option is not a flag. Returns false if there is no such flag.
@@ -56,6 +56,10 @@ struct commands_common {
 const struct commands_common *commands_common(void);
 void commands_common_take(const struct command *command, unsigned operand_count, int *argc,
                           char **argv);
+void commands_common_want_json(void); // as if --json had been given
+
+// --- commands.c ----------------------------------------------------------------------------------
+
 // With -v, reports a request to a running server. Skips a request with the same outcome as the one
 // before.
 void commands_inform_request(const char *method, const char *address, const char *path,
@@ -79,6 +83,9 @@ int commands_result(int code, json_t *json);
 
 // For --json: prints a line of type "error", and the result with EXIT_CODE_USAGE.
 void commands_usage_error_json(const char *what);
+// Prints errors and warnings of config_load(). One about a flag or a variable begins with the
+// command, and one about a file with its place in the file.
+void commands_tell_errors(struct span errors);
 // Calls config_load() and prints its errors and warnings to stderr. Returns NULL on failure.
 struct config *commands_load_config(int argc, char **argv);
 // Prints to stdout. Returns EXIT_CODE_FAILED if that fails (a full disk, a closed pipe).

@@ -48,7 +48,11 @@ static void set_raw(struct loader *l, unsigned id, const char *text, const char 
 static void unknown_flag(struct loader *l, const char *argument, struct span key)
 {
     const char *near = settings_suggest_key(key);
-    if (near != NULL && settings_find(span_from_cstr(near)) < SETTING_COUNT_) {
+    const struct config_list *list = config_list_of(key);
+    if (list != NULL) {
+        config_loader_error(l, argument, "no flag: %s are given in the file that -c names:\n%s",
+                            list->name, list->example);
+    } else if (near != NULL && settings_find(span_from_cstr(near)) < SETTING_COUNT_) {
         config_loader_error(l, argument, "unknown flag (did you mean \"--%s\"?)", near);
     } else {
         config_loader_error(l, argument, "unknown flag");

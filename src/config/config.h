@@ -215,6 +215,21 @@ struct config_setting {
 
 unsigned config_setting_count(void);
 const struct config_setting *config_setting(unsigned i);
+
+// The lists buckets[] and rules[], which only the file can have, and the fields of their entries.
+// `default_text` may be the key of a setting, whose value applies then.
+struct config_field {
+    const char *list, *name, *accepts, *default_text, *help;
+};
+struct config_list {
+    const char *name, *help, *example; // the example has three lines
+};
+unsigned config_field_count(void);
+struct config_field config_field(unsigned i);
+const struct config_list *config_list(unsigned i); // NULL: there is no further one
+// Returns the list of a key such as "rules", "rules.match" or "rules[].match"; NULL if it has none.
+const struct config_list *config_list_of(struct span key);
+
 // settings_suggest() returns the word of `candidates` that is most like `word`.
 // settings_suggest_key() returns the key or section that is most like `key`. Both return NULL if
 // nothing is similar.

@@ -56,16 +56,25 @@ enum bucket_name {
     BUCKET_FIELD_COUNT
 };
 
-static const char *const bucket_names[BUCKET_FIELD_COUNT] = {"name",
-                                                             "origin",
-                                                             "endpoint",
-                                                             "region",
-                                                             "addressing",
-                                                             "credentials",
-                                                             "credentials.access_key_file",
-                                                             "credentials.secret_key_file",
-                                                             "credentials.session_token_file",
-                                                             "requester_pays"};
+static const struct config_field bucket_fields[BUCKET_FIELD_COUNT] = {
+    [BUCKET_NAME] = {"buckets", "name", "bucket name", "", "Name that clients use; required"},
+    [BUCKET_ORIGIN] = {"buckets", "origin", "s3://BUCKET or dir:/PATH", "the same name",
+                       "Bucket at the endpoint, or a directory"},
+    [BUCKET_ENDPOINT] = {"buckets", "endpoint", "URL", "origin.endpoint",
+                         "S3 endpoint that has the bucket"},
+    [BUCKET_REGION] = {"buckets", "region", "region", "origin.region", "Region for signing"},
+    [BUCKET_ADDRESSING] = {"buckets", "addressing", "auto|path|virtual", "origin.addressing",
+                           "Bucket in the path or in the host name"},
+    [BUCKET_CREDENTIALS] = {"buckets", "credentials", "anonymous, or the files below it",
+                            "credentials.source", "Keys for the bucket's origin"},
+    [BUCKET_ACCESS_KEY] = {"buckets", "credentials.access_key_file", "file", "",
+                           "File with the access key id"},
+    [BUCKET_SECRET_KEY] = {"buckets", "credentials.secret_key_file", "file", "",
+                           "File with the secret key"},
+    [BUCKET_SESSION_TOKEN] = {"buckets", "credentials.session_token_file", "file", "",
+                              "File with the session token"},
+    [BUCKET_REQUESTER_PAYS] = {"buckets", "requester_pays", "true|false", "false",
+                               "Whether the owner of Forebay's keys pays for requests"}};
 
 static void parse_bucket_origin(struct entry *e, struct span value, struct config_bucket *bucket)
 {
@@ -107,7 +116,11 @@ static void parse_bucket_field(struct entry *e, struct config_bucket *bucket)
     struct span value = span_from_cstr(e->field->value);
     char why[WHY_MAX];
     unsigned choice;
-    switch ((enum bucket_name)name_index(e->field->name, bucket_names, BUCKET_FIELD_COUNT)) {
+    const char *names[BUCKET_FIELD_COUNT];
+    for (unsigned i = 0; i < BUCKET_FIELD_COUNT; i++) {
+        names[i] = bucket_fields[i].name;
+    }
+    switch ((enum bucket_name)name_index(e->field->name, names, BUCKET_FIELD_COUNT)) {
     case BUCKET_NAME:
         if (report(e, value.len >= 1 && value.len <= 255 && span_find(value, '/') == value.len,
                    "is not a bucket name")) {
@@ -149,7 +162,7 @@ static void parse_bucket_field(struct entry *e, struct config_bucket *bucket)
         }
         break;
     case BUCKET_FIELD_COUNT:
-        unknown_field(e, bucket_names, BUCKET_FIELD_COUNT);
+        unknown_field(e, names, BUCKET_FIELD_COUNT);
         break;
     }
 }
@@ -176,9 +189,9 @@ void config_bucket_parse(struct loader *l, const char *where, const struct bucke
         config_loader_error(l, where, "an entry of buckets needs a name");
         return;
     }
-    bool access = has_field(fields, count, bucket_names[BUCKET_ACCESS_KEY]);
-    bool secret = has_field(fields, count, bucket_names[BUCKET_SECRET_KEY]);
-    bool token = has_field(fields, count, bucket_names[BUCKET_SESSION_TOKEN]);
+    bool access = has_field(fields, count, bucket_fields[BUCKET_ACCESS_KEY].name);
+    bool secret = has_field(fields, count, bucket_fields[BUCKET_SECRET_KEY].name);
+    bool token = has_field(fields, count, bucket_fields[BUCKET_SESSION_TOKEN].name);
     if (access != secret || (token && !access)) {
         config_loader_error(l, where, "credentials need access_key_file and secret_key_file");
     }
@@ -198,37 +211,46 @@ void config_bucket_parse(struct loader *l, const char *where, const struct bucke
 
 #define INHERITED (UINT64_MAX) // in a field that the rule lacks, for config_rules_inherit()
 
-// A field of a rule. If the rule lacks it, the value of `setting` applies.
+// A field of a rule. If the rule lacks it, the value of `setting` applies. A member that is NULL is
+// that of the setting.
 struct rule_field {
     const char *name;
     enum setting_kind kind;
-    const char *accepts; // NULL: `accepts` of the setting applies
-    unsigned setting;    // SETTING_COUNT_: no setting; rule_init() sets the default
-    size_t offset;       // in struct config_rule
+    const char *accepts, *default_text, *help;
+    unsigned setting; // SETTING_COUNT_: no setting; rule_init() sets the default
+    size_t offset;    // in struct config_rule
 };
 
-#define OWN(name, kind, accepts, member)                                                           \
+#define OWN(name, kind, accepts, default_text, member, help)                                       \
     {                                                                                              \
-        name, KIND_##kind, accepts, SETTING_COUNT_, offsetof(struct config_rule, member)           \
+        name, KIND_##kind, accepts, default_text, help, SETTING_COUNT_,                            \
+            offsetof(struct config_rule, member)                                                   \
     }
-#define SHARED(name, kind, accepts, setting, member)                                               \
+#define SHARED(name, kind, setting, member, help)                                                  \
     {                                                                                              \
-        name, KIND_##kind, accepts, SETTING_##setting, offsetof(struct config_rule, member)        \
+        name, KIND_##kind, NULL, NULL, help, SETTING_##setting,                                    \
+            offsetof(struct config_rule, member)                                                   \
     }
 static const struct rule_field rule_fields[] = {
-    OWN("match", TEXT, NULL, match),
-    OWN("cache", BOOL, "true|false", cache),
-    OWN("freshness", CHOICE, "ttl|immutable|strict", freshness),
-    SHARED("ttl", MS, NULL, cache_ttl_ms, ttl_ms),
-    SHARED("list_ttl", MS, NULL, cache_list_ttl_ms, list_ttl_ms),
-    SHARED("stale_if_error", MS, NULL, cache_stale_if_error_ms, stale_if_error_ms),
-    SHARED("block_size", BLOCK_SIZE, NULL, cache_block_size_bytes, block_size_bytes),
-    SHARED("max_object_size", BYTES, "0..18446744073709551614", cache_max_object_size_bytes,
-           max_object_size_bytes),
-    SHARED("readahead", BYTES, NULL, cache_readahead_bytes, readahead_bytes),
-    OWN("priority", COUNT, "0..9", priority),
-    OWN("pin", BOOL, "true|false", pin),
-    OWN("share", PERCENT, "1%..100%", share_percent),
+    OWN("match", TEXT, "pattern", "", match,
+        "BUCKET/KEY: `*` within a segment, `**` across, `?` one byte, `{a,b}`; required"),
+    OWN("cache", BOOL, "true|false", "true", cache, "Whether objects are stored, and read from it"),
+    OWN("freshness", CHOICE, "ttl|immutable|strict", "ttl", freshness,
+        "When the origin is asked whether a cached object is current: after ttl, never, or at each "
+        "use"),
+    SHARED("ttl", MS, cache_ttl_ms, ttl_ms,
+           "How long an object is served without asking the origin, with freshness ttl"),
+    SHARED("list_ttl", MS, cache_list_ttl_ms, list_ttl_ms, NULL),
+    SHARED("stale_if_error", MS, cache_stale_if_error_ms, stale_if_error_ms, NULL),
+    SHARED("block_size", BLOCK_SIZE, cache_block_size_bytes, block_size_bytes, NULL),
+    SHARED("max_object_size", BYTES, cache_max_object_size_bytes, max_object_size_bytes, NULL),
+    SHARED("readahead", BYTES, cache_readahead_bytes, readahead_bytes, NULL),
+    OWN("priority", COUNT, "0..9", "5", priority,
+        "Each step doubles what objects are worth to a full cache"),
+    OWN("pin", BOOL, "true|false", "false", pin,
+        "Whether what was read stays in a full cache; not with share"),
+    OWN("share", PERCENT, "1%..100%", "", share_percent,
+        "Largest share of a full cache; not with pin"),
 };
 
 static uint64_t *shared_value(const struct rule_field *f, struct config_rule *rule)
@@ -272,6 +294,11 @@ void config_rules_inherit(struct loader *l)
     }
 }
 
+static const char *rule_accepts(const struct rule_field *f)
+{
+    return f->accepts != NULL ? f->accepts : settings_row(f->setting)->public_.accepts;
+}
+
 static void parse_rule_field(struct entry *e, struct config_rule *rule)
 {
     const char *names[ARRAY_LEN(rule_fields)];
@@ -284,10 +311,7 @@ static void parse_rule_field(struct entry *e, struct config_rule *rule)
         return;
     }
     const struct rule_field *f = &rule_fields[at];
-    struct setting row = {.kind = f->kind, .public_.accepts = f->accepts};
-    if (f->accepts == NULL && f->setting < SETTING_COUNT_) {
-        row.public_.accepts = settings_row(f->setting)->public_.accepts;
-    }
+    struct setting row = {.kind = f->kind, .public_.accepts = rule_accepts(f)};
     char why[WHY_MAX];
     struct span value = span_from_cstr(e->field->value);
     bool ok = (f->kind != KIND_TEXT || config_value_is_glob(value, why)) &&
@@ -309,4 +333,52 @@ void config_rule_parse(struct loader *l, const char *where, const struct bucket_
     if (rule->pin && rule->share_percent > 0) {
         config_loader_error(l, where, "a rule has a pin or a share, not both");
     }
+}
+
+// --- for people ----------------------------------------------------------------------------------
+
+unsigned config_field_count(void)
+{
+    return ARRAY_LEN(rule_fields) + BUCKET_FIELD_COUNT;
+}
+
+struct config_field config_field(unsigned i)
+{
+    if (i >= ARRAY_LEN(rule_fields)) {
+        check(i < config_field_count());
+        return bucket_fields[i - ARRAY_LEN(rule_fields)];
+    }
+    const struct rule_field *f = &rule_fields[i];
+    const struct config_setting *setting =
+        f->setting < SETTING_COUNT_ ? &settings_row(f->setting)->public_ : NULL;
+    return (struct config_field){
+        .list = "rules",
+        .name = f->name,
+        .accepts = rule_accepts(f),
+        .default_text = setting != NULL ? setting->key : f->default_text,
+        .help = f->help != NULL ? f->help : setting->help,
+    };
+}
+
+const struct config_list *config_list(unsigned i)
+{
+    static const struct config_list lists[] = {
+        {"rules", "Settings of some objects; the first rule that matches bucket/key decides",
+         "rules:\n  - match: \"imagenet/**\"\n    freshness: immutable"},
+        {"buckets", "Buckets that do not keep their name at origin.endpoint",
+         "buckets:\n  - name: imagenet\n    origin: s3://company-imagenet"}};
+    return i < ARRAY_LEN(lists) ? &lists[i] : NULL;
+}
+
+const struct config_list *config_list_of(struct span key)
+{
+    const struct config_list *list = NULL;
+    for (unsigned i = 0; (list = config_list(i)) != NULL; i++) {
+        size_t len = strlen(list->name);
+        if (span_starts_with(key, span_from_cstr(list->name)) &&
+            (key.len == len || key.ptr[len] == '.' || key.ptr[len] == '[')) {
+            break;
+        }
+    }
+    return list;
 }

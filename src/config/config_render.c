@@ -2,6 +2,7 @@
 // Renders the table of settings: a sample file, a JSON Schema, a Markdown table. Pure; any thread.
 #include "config/config_private.h"
 
+#include <stdio.h>
 #include <string.h>
 
 // Returns the section of a key: "cache" for "cache.size". Empty if the key has no dot.
@@ -248,32 +249,40 @@ static void render_docs_accepts(struct buf *out, const char *accepts)
     }
 }
 
+static void render_docs_row(struct buf *out, const char *key, const char *default_text,
+                            const char *accepts, bool is_live, const char *help)
+{
+    bool has_default = default_text[0] != '\0';
+    buf_printf(out, "| `%s` | %s%s%s | ", key, has_default ? "`" : "",
+               has_default ? default_text : "none", has_default ? "`" : "");
+    render_docs_accepts(out, accepts);
+    buf_printf(out, " | %s | %s |\n", is_live ? "reload" : "restart", help);
+}
+
+static void render_docs_lists(struct buf *out)
+{
+    const struct config_list *list;
+    char key[CONFIG_NAME_MAX];
+    for (unsigned i = 0; (list = config_list(i)) != NULL; i++) {
+        (void)snprintf(key, sizeof(key), "%s[]", list->name);
+        render_docs_row(out, key, "", "list, in the file only", true, list->help);
+        for (unsigned k = 0; k < config_field_count(); k++) {
+            const struct config_field field = config_field(k);
+            if (strcmp(field.list, list->name) == 0) {
+                (void)snprintf(key, sizeof(key), "%s[].%s", list->name, field.name);
+                render_docs_row(out, key, field.default_text, field.accepts, true, field.help);
+            }
+        }
+    }
+}
+
 void config_render_docs(struct buf *out)
 {
     buf_append_cstr(out,
                     "| Key | Default | Values | Changed by | Meaning |\n|---|---|---|---|---|\n");
     for (unsigned id = 0; id < SETTING_COUNT_; id++) {
         const struct config_setting *row = &settings_row(id)->public_;
-        buf_printf(out, "| `%s` | ", row->key);
-        if (row->default_text[0] != '\0') {
-            buf_printf(out, "`%s`", row->default_text);
-        } else {
-            buf_append_cstr(out, "none");
-        }
-        buf_append_cstr(out, " | ");
-        render_docs_accepts(out, row->accepts);
-        buf_printf(out, " | %s | %s |\n", row->live ? "reload" : "restart", row->help);
+        render_docs_row(out, row->key, row->default_text, row->accepts, row->live, row->help);
     }
-    buf_append_cstr(
-        out,
-        "| `buckets[]` | none | `name`, `origin` (`s3://BUCKET` or `dir:/PATH`), `endpoint`, "
-        "`region`, `addressing`, `credentials`, `requester_pays` (`true`: the owner of Forebay's "
-        "keys pays for reads) | reload | Buckets that do not keep their name at "
-        "`origin.endpoint`; in the file only |\n"
-        "| `rules[]` | none | `match`, `cache`, `freshness` (`ttl`, `immutable`, `strict`), "
-        "`ttl`, `list_ttl`, `stale_if_error`, `block_size`, `max_object_size`, `readahead`, "
-        "`priority` (0 to 9, 5 if not said: each step doubles what objects are worth to a "
-        "full cache), `pin` (`true`: what was read stays), `share` (`10%`: of a full cache no "
-        "more; not with `pin`) | reload | The "
-        "first rule that matches bucket/key decides; in the file only |\n");
+    render_docs_lists(out);
 }

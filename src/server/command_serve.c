@@ -83,7 +83,7 @@ struct serve {
 // Prints warnings after the reason of a failed start, or after the start.
 static void serve_say_warnings(struct serve *s)
 {
-    command_screen_tell(2, "%s", buf_cstr(&s->warnings));
+    commands_tell_errors(buf_span(&s->warnings));
     buf_done(&s->warnings);
     command_limits_tell(&s->descriptors, s->config);
 }
@@ -700,7 +700,7 @@ int command_serve(int argc, char **argv)
     s.words = serve_words(&argc, argv);
     enum err err = config_load(argc, s.words, &s.config, &s.why);
     if (err != ERR_OK) {
-        command_screen_tell(2, "%s", buf_cstr(&s.why));
+        commands_tell_errors(buf_span(&s.why));
         command_upgrade_fail(&s.upgrade, buf_cstr(&s.why));
         buf_done(&s.why);
         free(s.words);

@@ -75,11 +75,22 @@ def test_help_of_every_command_is_the_same_however_it_is_asked_for():
         (
             ["check", "--cache.sise", "1GiB"],
             3,
-            '--cache.sise: error: unknown flag (did you mean "--cache.size"?)',
+            'forebay check: --cache.sise: error: unknown flag (did you mean "--cache.size"?)',
         ),
         (["plan"], 2, "forebay plan: --dataset and --cache are sizes such as 2TB and 500GiB"),
         (["du", "--admin", "127.0.0.1:1"], 6, "forebay du: no server answers at 127.0.0.1:1 "),
-        (["help", "x"], 2, "forebay: x: no such command; `forebay help` lists them"),
+        (["help", "x"], 2, "forebay: x: no such command or setting; `forebay help` lists commands"),
+        (
+            ["help", "cache.tll"],
+            2,
+            'forebay: cache.tll: no such command or setting (did you mean "cache.ttl"?); ',
+        ),
+        (
+            ["help", "rulse"],
+            2,
+            'forebay: rulse: no such command or setting (did you mean "rules"?)',
+        ),
+        (["help", "serv"], 2, 'forebay: serv: no such command or setting (did you mean "serve"?)'),
     ],
 )
 def test_mistakes_give_one_line(words, code, line):
@@ -94,6 +105,48 @@ def test_help_describes_a_setting():
     got = run_forebay("help", "cache.size")
     assert got.returncode == 0 and got.stdout.startswith("cache.size: "), got
     assert re.search(r"^  default     80%$", got.stdout, re.M), got.stdout
+
+
+@pytest.mark.parametrize(
+    "word, wanted",
+    [
+        ("rules", [r"^  freshness +When .*", r"^  readahead +Most", r"^    - match: "]),
+        ("buckets", [r"^  endpoint +S3 endpoint", r"^  requester_pays +", r"^    - name: "]),
+        ("cache", [r"^cache\.size +Hard limit", r"^cache\.ttl +", r"^rules\[\]\.cache: "]),
+        ("freshness", [r"^rules\[\]\.freshness: ", r"^  values +ttl\|immutable\|strict$"]),
+        ("immutable", [r"^rules\[\]\.freshness: ", r"^      freshness: immutable$"]),
+        ("list_ttl", [r"^cache\.list_ttl: ", r"^rules\[\]\.list_ttl: ", r"^  default +0s$"]),
+        ("rules[].pin", [r"^rules\[\]\.pin: ", r"^  values +true\|false$"]),
+        (
+            "cache.ttl",
+            [
+                r"^  flag +--cache\.ttl 60s$",
+                r"^  variable +FOREBAY_CACHE_TTL=60s$",
+                r"^  file +cache: \{ttl: 60s\}$",
+                r"^  in lists +rules\[\]\.ttl: [^:]*freshness ttl$",
+            ],
+        ),
+    ],
+)
+def test_help_describes_sections_lists_and_fields(word, wanted):
+    """`help` knows every word that a configuration may have, from the tables behind its check."""
+    got = run_forebay("help", word)
+    assert got.returncode == 0 and got.stderr == "", got
+    missing = [part for part in wanted if not re.search(part, got.stdout, re.M)]
+    assert not missing, got.stdout
+
+
+@pytest.mark.parametrize("flag", ["--rules", "--rules.freshness", "--buckets"])
+def test_a_flag_for_a_list_gets_an_example_for_the_file(flag, tmp_path):
+    """Rules and buckets have no flags. The error has lines that work in a file."""
+    got = run_forebay("check", flag, "x")
+    first, *example = got.stderr.splitlines()
+    assert got.returncode == 3 and len(example) == 3, got
+    assert first.startswith(f"forebay check: {flag}: error: no flag: "), first
+    file = tmp_path / "forebay.yaml"
+    file.write_text("\n".join(example))
+    got = run_forebay("check", "-c", file)
+    assert got.returncode == 0 and "error" not in got.stderr, got
 
 
 def test_short_forms():
