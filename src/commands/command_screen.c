@@ -256,7 +256,11 @@ void command_screen_show(struct span frame, bool is_screen, unsigned rows)
         printf("\033[H\033[J");
     }
     for (unsigned i = 0; i < rows && frame.len > 0 && span_split(&frame, '\n', &line); i++) {
-        printf("%.*s\n", (int)command_screen_fit(line, columns), line.ptr);
+        size_t len = command_screen_fit(line, columns);
+        while (len > 0 && line.ptr[len - 1] == ' ') {
+            len--;
+        }
+        printf("%.*s\n", (int)len, line.ptr);
     }
     (void)fflush(stdout); // commands_result() reports a failure
 }

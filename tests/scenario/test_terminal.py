@@ -16,7 +16,7 @@ import pytest
 
 from forebay import PATIENT, binary, run_forebay
 from test_common_options import admin_of
-from test_control import MIB, ask, read
+from test_control import MIB, ask, read, said
 from waiting import WAIT_S
 
 COLUMNS = [60, 80, 200]
@@ -155,6 +155,23 @@ def test_top_is_drawn_again_when_the_terminal_changes_its_size(busy, words):
         if len(rows) <= 7 and all(len(row) <= 60 for row in rows):
             break
     top.interrupt()
+
+
+@pytest.mark.parametrize("words", [["top"], ["top", "keys"]])
+def test_q_ends_top_and_leaves_the_terminal_as_it_was(busy, words):
+    top = Terminal(busy, 80, *PATIENT, *words, "-i", "1")
+    before = termios.tcgetattr(top.main)
+    top.until(re.escape(CLEAR) + r"[^\x1b]*\n")
+    os.write(top.main, b"q")
+    assert top.child.wait(WAIT_S) == 0
+    assert termios.tcgetattr(top.main) == before
+    top.end()
+
+
+def test_top_in_a_pipe_has_no_trailing_blanks(busy):
+    told = said(busy, "top", "-i", "1")
+    assert re.search(r"^requests +\S+ /s {6}hits +\S+ %$", told, re.M), told
+    assert not re.search(r" $", told, re.M), told
 
 
 @pytest.mark.parametrize("columns", COLUMNS)

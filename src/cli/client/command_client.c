@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <termios.h>
+#include <unistd.h>
 
 #include "base/human.h"
 #include "commands/commands.h"
@@ -79,8 +81,8 @@ static void on_resize(int number)
     is_resized = 1;
 }
 
-// Lets SIGWINCH, SIGINT and SIGTERM interrupt recv(2) with EINTR. The same signal a second time
-// ends the process.
+// Lets SIGWINCH, SIGINT, SIGQUIT and SIGTERM interrupt recv(2) with EINTR. The same signal a second
+// time ends the process.
 static void catch_interrupts(void)
 {
     struct sigaction resize = {.sa_handler = on_resize};
@@ -89,7 +91,29 @@ static void catch_interrupts(void)
     struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND};
     sigemptyset(&action.sa_mask);
     check(sigaction(SIGINT, &action, NULL) == 0 && sigaction(SIGTERM, &action, NULL) == 0);
+    check(sigaction(SIGQUIT, &action, NULL) == 0);
     catches = true;
+}
+
+static struct termios keys_before;
+
+static void restore_keys(void)
+{
+    (void)tcsetattr(STDIN_FILENO, TCSAFLUSH, &keys_before); // a terminal that is gone has no keys
+}
+
+void command_client_quit_by_key(void)
+{
+    struct termios keys;
+    if (tcgetpgrp(STDIN_FILENO) != getpgrp() || tcgetattr(STDIN_FILENO, &keys_before) != 0) {
+        return; // no terminal, or one that another job reads from
+    }
+    keys = keys_before;
+    keys.c_cc[VQUIT] = 'q';
+    keys.c_lflag &= ~(tcflag_t)ECHO;
+    catch_interrupts();
+    check(atexit(restore_keys) == 0);
+    (void)tcsetattr(STDIN_FILENO, TCSANOW, &keys); // if this fails, Ctrl-C still works
 }
 
 // Blocks these signals, so that none interrupts a request. Returns the signal mask before.
@@ -98,6 +122,7 @@ static sigset_t block_interrupts(void)
     sigset_t interrupts, before;
     (void)sigemptyset(&interrupts);
     (void)sigaddset(&interrupts, SIGINT);
+    (void)sigaddset(&interrupts, SIGQUIT);
     (void)sigaddset(&interrupts, SIGTERM);
     (void)sigaddset(&interrupts, SIGWINCH);
     check(sigprocmask(SIG_BLOCK, &interrupts, &before) == 0);
@@ -202,6 +227,7 @@ bool command_client_wait(uint64_t ms)
                                   .tv_nsec = (long)(ms % 1000) * 1000000};
     sigset_t waiting = block_interrupts();
     (void)sigdelset(&waiting, SIGINT);
+    (void)sigdelset(&waiting, SIGQUIT);
     (void)sigdelset(&waiting, SIGTERM);
     (void)sigdelset(&waiting, SIGWINCH);
     catch_interrupts();

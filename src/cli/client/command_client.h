@@ -35,13 +35,15 @@ int command_client_post(struct command_client *client, const char *path, json_t 
                         json_t **ret_answer);
 int command_client_delete(struct command_client *client, const char *path, json_t **ret_answer);
 // Sends a GET with an endless answer and passes on each line. Ends with EXIT_CODE_OK when on_line()
-// returns false or on SIGINT or SIGTERM. An empty line is passed on when the terminal has got
-// another size.
+// returns false or on SIGINT, SIGQUIT or SIGTERM. An empty line is passed on when the terminal has
+// got another size.
 int command_client_follow(struct command_client *client, const char *path,
                           admin_client_line_fn on_line, void *ctx);
-// Waits for `ms` milliseconds. Returns false if SIGINT or SIGTERM has arrived since the first call.
-// These signals end the wait early and interrupt nothing else. So does a new size of the terminal,
-// for which it returns true.
+// Makes the key q on the terminal send SIGQUIT, and echoes no keys, until the process ends.
+void command_client_quit_by_key(void);
+// Waits for `ms` milliseconds. Returns false if one of these signals has arrived since the first
+// call. They end the wait early and interrupt nothing else. So does a new size of the terminal, for
+// which it returns true.
 bool command_client_wait(uint64_t ms);
 // Appends "NAME=VALUE", percent-coded, after '?' or '&'.
 void command_client_parameter(struct buf *path, const char *name, struct span value);

@@ -92,6 +92,7 @@ static int run(struct top *top, uint64_t interval_s)
         return code;
     }
     if (top->is_screen) {
+        command_client_quit_by_key();
         show(top);
     }
     (void)snprintf(path, sizeof(path), "/api/v1/top?by=keys&seconds=%llu",

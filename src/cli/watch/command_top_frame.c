@@ -197,7 +197,8 @@ static void render_figures(const struct top *top, unsigned columns, struct buf *
 {
     struct command_figure f[COMMAND_FIGURES];
     unsigned cells = columns / 2 > CELL_COLUMNS ? columns / 2 - CELL_COLUMNS : 0;
-    cells = (unsigned)min_u64(cells, COMMAND_TOP_PAST);
+    cells =
+        top->is_screen ? (unsigned)min_u64(cells, COMMAND_TOP_PAST) : 0; // one frame has no past
     command_stats_figures(&top->before.sample, &top->now.sample, f);
     for (unsigned i = 0; i < COMMAND_FIGURES; i++) {
         double value = f[i].value * f[i].scale;

@@ -142,6 +142,9 @@ int command_top_rank(const char *by, uint64_t interval_s, const char *where, boo
         return code;
     }
     rank.is_screen = command_screen_is_wanted(is_once);
+    if (rank.is_screen) {
+        command_client_quit_by_key();
+    }
     (void)snprintf(seconds, sizeof(seconds), "%llu", (unsigned long long)interval_s);
     buf_init(&path, PATH_MAX_BYTES);
     buf_append_cstr(&path, "/api/v1/top");
