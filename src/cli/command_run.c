@@ -27,8 +27,10 @@
 #include <unistd.h>
 
 #include "cli/client/command_client.h"
+#include "cli/client/command_endpoint.h"
 #include "cli/client/command_old_clients.h"
 #include "cli/client/command_server.h"
+#include "cli/command_run_summary.h"
 #include "config/config.h"
 #include "stats/stats.h"
 #include "store/offline/offline.h"
@@ -39,16 +41,13 @@
 #define EXIT_SIGNAL 128
 #define START_TIMEOUT_MS 60000u
 #define STOP_TIMEOUT_MS 20000u
+#define LOOK_TIMEOUT_MS 2000u // for an endpoint on this host
 #define DIRECTORIES_MAX 16u
 #define RESTARTS_MAX 3u
 #define TEXT_MAX_BYTES (1u << 20)
-#define SUMMARY_COLUMN 19 // of its values
 #define SETTLE_MS 20
 #define SETTLE_TRIES 50u
 #define FLAG_MAX (PATH_MAX + 64)
-// Returns the value of a counter of counters.def in a summary.
-#define VALUE(summary, name)                                                                       \
-    command_client_double(json_object_get(summary, "counters"), stats_name(COUNTER_##name))
 
 struct run {
     struct command_server server;
@@ -137,6 +136,28 @@ static bool start_server(struct run *run, unsigned *from, struct buf *ret_why)
     return true;
 }
 
+// Returns the endpoint that clients of this environment already use, which becomes the origin.
+// NULL: there is none, or the settings name an origin.
+static const char *environment_endpoint(const struct config *config)
+{
+    const char *name, *endpoint = commands_client_endpoint(&name);
+    return is_default(config, "origin.endpoint") ? endpoint : NULL;
+}
+
+// Warns if the environment already points clients to a Forebay on this host, as inside `forebay
+// env` or another `forebay run`.
+static void warn_of_nesting(const struct config *config)
+{
+    const char *endpoint = environment_endpoint(config);
+    if (endpoint != NULL && command_endpoint_is_forebay(endpoint, LOOK_TIMEOUT_MS)) {
+        command_screen_tell(2,
+                            "forebay run: warning: the endpoint of this environment, %s, is a "
+                            "Forebay already, so each byte is cached twice; start the command "
+                            "without forebay run, or name the store with --origin.endpoint\n",
+                            command_client_visible(endpoint));
+    }
+}
+
 static void tell_server(struct run *run, int argc, char **argv)
 {
     static const char *const ours[] = {"--cache.dir", "--admin.socket", NULL};
@@ -147,7 +168,7 @@ static void tell_server(struct run *run, int argc, char **argv)
                     {"log.level", "--log.level=warn"},
                     {"log.format", "--log.format=text"},
                     {"shutdown.grace", "--shutdown.grace=5s"}};
-    const char *name, *endpoint = commands_client_endpoint(&name);
+    const char *endpoint = environment_endpoint(run->config);
     command_server_settings(&run->server, argc, argv, ours);
     (void)snprintf(run->socket_flag, sizeof(run->socket_flag), "--admin.socket=%s",
                    run->server.admin + strlen("unix:"));
@@ -158,9 +179,7 @@ static void tell_server(struct run *run, int argc, char **argv)
             command_server_word(&run->server, defaults[i].flag);
         }
     }
-    // Clients of this environment already use another endpoint, so that endpoint becomes the
-    // origin.
-    if (is_default(run->config, "origin.endpoint") && endpoint != NULL) {
+    if (endpoint != NULL) {
         (void)snprintf(run->endpoint_flag, sizeof(run->endpoint_flag), "--origin.endpoint=%s",
                        endpoint);
         command_server_word(&run->server, run->endpoint_flag);
@@ -288,27 +307,10 @@ static int wait_for_child(struct run *run, const sigset_t *signals)
 
 // --- The summary ---------------------------------------------------------------------------------
 
-static unsigned count_warnings(struct span log, struct span *ret_last)
+static bool is_in_use(const json_t *summary)
 {
-    struct span line;
-    unsigned count = 0;
-    while (span_split(&log, '\n', &line)) {
-        char text[64];
-        (void)snprintf(text, sizeof(text), "%.*s", (int)min_u64(line.len, sizeof(text) - 1),
-                       line.ptr);
-        if (strstr(text, "level=warn") != NULL || strstr(text, "level=error") != NULL) {
-            count++;
-            const char *event = memmem(line.ptr, line.len, "event=", 6);
-            size_t skipped = event != NULL ? (size_t)(event - line.ptr) : 0;
-            *ret_last = (struct span){line.ptr + skipped, line.len - skipped};
-        }
-    }
-    return count;
-}
-
-static double share(double part, double whole)
-{
-    return whole > 0 ? 100 * part / whole : 0;
+    return command_client_double(json_object_get(summary, "counters"),
+                                 stats_name(COUNTER_http_connections_active)) > 0;
 }
 
 // Waits until the counters settle. The server counts bytes a moment after CMD has read them, and a
@@ -316,54 +318,12 @@ static double share(double part, double whole)
 static json_t *settled_summary(struct run *run)
 {
     json_t *summary = command_server_summary(&run->server);
-    for (unsigned tries = 1; tries < SETTLE_TRIES && VALUE(summary, http_connections_active) > 0;
-         tries++) {
+    for (unsigned tries = 1; tries < SETTLE_TRIES && is_in_use(summary); tries++) {
         (void)poll(NULL, 0, SETTLE_MS); // a signal may shorten the pause
         json_decref(summary);
         summary = command_server_summary(&run->server);
     }
     return summary;
-}
-
-static void print_served(const struct run *run, const json_t *summary, uint64_t requests)
-{
-    const json_t *savings = json_object_get(summary, "savings");
-    struct buf worth;
-    double hits = VALUE(summary, response_bytes_memory) + VALUE(summary, response_bytes_disk);
-    double all = hits + VALUE(summary, response_bytes_origin);
-    buf_init(&worth, 256);
-    command_savings_append(&worth, savings);
-    command_screen_inform(SUMMARY_COLUMN,
-                          "forebay: served    %s in %llu requests\n"
-                          "         from here %.1f %% of the bytes (%s)\n"
-                          "         saved     %s and %llu requests of the origin, which gave %s\n"
-                          "         worth     %s\n",
-                          command_bytes(all), (unsigned long long)requests, share(hits, all),
-                          run->dir, command_bytes(command_client_double(savings, "bytes")),
-                          (unsigned long long)command_client_u64(savings, "requests"),
-                          command_bytes(VALUE(summary, origin_received_bytes)), buf_cstr(&worth));
-    buf_done(&worth);
-}
-
-static void print_summary(const struct run *run, const json_t *summary, struct span log)
-{
-    struct span last = {NULL, 0};
-    unsigned warnings = count_warnings(log, &last);
-    uint64_t requests = command_client_sum(json_object_get(summary, "results"));
-    if (requests > 0) {
-        print_served(run, summary, requests);
-    } else {
-        command_screen_inform(SUMMARY_COLUMN,
-                              "forebay: served    nothing, because no request came here (%s). If "
-                              "the command reads from S3, its client has another endpoint, or "
-                              "needs %s\n",
-                              run->dir,
-                              run->is_global ? "a variable of its own: see deploy/guide/clients.md"
-                                             : "forebay run --global");
-    }
-    command_screen_inform(SUMMARY_COLUMN, "         warnings  %u%s%.*s\n", warnings,
-                          warnings > 0 ? ", the last: " : "", (int)min_u64(last.len, 500),
-                          last.len > 0 ? last.ptr : "");
 }
 
 static void summarize(struct run *run)
@@ -373,7 +333,7 @@ static void summarize(struct run *run)
     buf_init(&log, TEXT_MAX_BYTES);
     command_server_log(&run->server, &log);
     if (summary != NULL) {
-        print_summary(run, summary, buf_span(&log));
+        command_run_summary_print(summary, buf_span(&log), run->dir, run->is_global);
     }
     json_decref(summary);
     buf_done(&log);
@@ -414,6 +374,7 @@ static int run_all(struct run *run, int argc, char **argv, char **words)
             command_screen_inform_more(2, "forebay run: %s answers from %s\n", run->url,
                                        command_client_visible(run->dir));
             command_old_clients_warn("run", words[0]);
+            warn_of_nesting(run->config);
             code = start_child(run, words, &signals);
             if (code == 0) {
                 code = wait_for_child(run, &signals.waited);

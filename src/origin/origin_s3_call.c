@@ -55,7 +55,8 @@ void origin_s3_call_enter(struct origin_s3_call *c, enum origin_s3_phase phase)
 static const char *operation_name(const struct origin_s3_call *c)
 {
     if (c->call.r != NULL) {
-        return s3_operation_name(c->call.r->request->operation);
+        return c->call.r->is_probe ? STATS_ORIGIN_PROBE
+                                   : s3_operation_name(c->call.r->request->operation);
     }
     return origin_fetch_is_head(c->call.f) && c->form == S3_FORM_ASKED ? "HeadObject" : "GetObject";
 }
@@ -308,8 +309,7 @@ static enum err relay_head(struct origin_s3_call *c)
 }
 
 // Handles an answer on a reused connection that cannot belong to this request. If the request may
-// be repeated, the call asks again on a new connection. Otherwise the call fails with the returned
-// error.
+// be repeated, the call asks again on a new connection. Otherwise it fails with the result.
 static enum err dead_answer(struct origin_s3_call *c)
 {
     bool is_unsent = c->call.r != NULL && c->call.r->body != ORIGIN_BODY_NONE &&

@@ -3,7 +3,7 @@
 // themselves. Each figure is 0 where Forebay asked the origin for more than its clients did.
 //
 //   bytes, requests   what clients got, minus what the origin was asked for; a request that ended
-//                     in 403 or 5xx got nothing
+//                     in 403 or 5xx got nothing, and probes of the origin do not count
 //   wait_s            the time that hits would have taken at the mean speed of misses, minus the
 //                     time that they took
 //
@@ -72,6 +72,13 @@ static void add_answered(void *ctx, const char *op, const char *code, uint64_t c
     }
 }
 
+static void add_asked(void *ctx, const char *op, const char *code, uint64_t count)
+{
+    if (strcmp(op, STATS_ORIGIN_PROBE) != 0) {
+        add(ctx, op, code, count);
+    }
+}
+
 static uint64_t above(uint64_t a, uint64_t b)
 {
     return a > b ? a - b : 0;
@@ -85,7 +92,7 @@ void stats_savings(struct stats_savings *ret_savings)
     struct stats_misses hits = sum_of(HISTOGRAM_request_hit), misses = stats_misses();
     uint64_t answered = 0, asked = 0;
     stats_each(STATS_REQUESTS, add_answered, &answered);
-    stats_each(STATS_ORIGIN, add, &asked);
+    stats_each(STATS_ORIGIN, add_asked, &asked);
     struct stats_savings s = {
         .bytes = above(served, stats_value(COUNTER_origin_received_bytes)),
         .requests = above(answered, asked),

@@ -77,6 +77,7 @@ void stats_count_request(const char *op, unsigned status);
 void stats_count_result(const char *op, const char *result);
 void stats_count_bypass(const char *reason);
 void stats_count_origin(const char *op, unsigned status);
+#define STATS_ORIGIN_PROBE "Probe" // the op of requests that only ask whether the origin answers
 
 // --- refusal.c: reasons why a run is not stored --------------------------------------------------
 

@@ -406,7 +406,7 @@ def test_status_and_stats(forebay, origin):
     ] == 2
     text = said(forebay, "status")
     assert "saved    3.0 MiB and 1 requests of the origin\n" in text
-    assert "worth    under $0.01 (under $0.01 inside the region)" in text
+    assert "worth    under $0.01 if the bytes leave the origin's region, else under $0.01" in text
     assert "ready" in text and "50.0 % of bytes" in text and "3.0 MiB from the origin" in text
     head, line = said(forebay, "stats", "--count", "1").splitlines()
     assert head.split()[:2] == ["req/s", "hit%"] and line.split()[0] == "0.0"

@@ -512,3 +512,14 @@ def test_a_restart_keeps_what_the_policy_learnt_when_the_size_moves(start, origi
         assert not [line for line in server.stderr if "policy_state_refused" in line]
         sizes.add(server.metric("forebay_cache_capacity_bytes"))
     assert len(sizes) == 3
+
+
+def test_a_much_larger_cache_learns_again_without_a_warning(start, origin):
+    """What the policy forgets after a large change of cache.size is harmless, so it is no warning."""
+    server = start(
+        origin, settings={"cache.size": "256MiB"}, env={"FOREBAY_SEGMENT_SIZE": str(SEGMENT)}
+    )
+    server.restart(**{"cache.size": "1GiB"})
+    server.wait_stderr("policy_state_refused")
+    (line,) = [line for line in server.stderr if "policy_state_refused" in line]
+    assert '"level":"info"' in line, line

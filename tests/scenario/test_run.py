@@ -36,7 +36,7 @@ def run(tmp_path, origin):
         (tools / name).write_text(f'#!/bin/sh\nexec {shutil.which(name) or "false"} "$@"\n')
         (tools / name).chmod(0o755)
 
-    def make(*words, wait=True, flags=(), env=None):
+    def make(*words, wait=True, size="64MiB", flags=(), env=None):
         full = {
             "PATH": f"{tools}:{os.environ['PATH']}",
             "HOME": str(tmp_path),
@@ -52,7 +52,7 @@ def run(tmp_path, origin):
                 full[name] = os.environ[name]
         full.update(env or {})
         process = subprocess.Popen(
-            [binary(), "run", "--cache.size=64MiB", "--workers=1", *flags, "--", *words],
+            [binary(), "run", f"--cache.size={size}", "--workers=1", *flags, "--", *words],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -117,21 +117,53 @@ def test_the_second_run_reads_what_the_first_has_cached(run, origin, tmp_path):
     ]
     assert re.search(r"served +1\.0 MiB in 1 requests", second.stderr)
     assert f"from here 100.0 % of the bytes ({tmp_path}/.cache/forebay)" in second.stderr
-    # The check of the origin at the start counts as a request, too, unless the run ended before it.
-    saved = r"saved +(102\d\.\d KiB|1\.0 MiB) and \d requests of the origin"
+    # The check of the origin at the start is not a reader's request.
+    saved = r"saved +(102\d\.\d KiB|1\.0 MiB) and 1 requests of the origin"
     assert re.search(saved, second.stderr)
     # All was warm: the second run compares with the miss of the first.
     assert re.search(
-        r"worth     under \$0\.01 \((under \$0\.01|\$0.00) inside the region\) "
-        r"and \d+\.\d s of waiting, at [1-9\d][\d.]* ms a miss\n",
+        r"worth     under \$0\.01 if the bytes leave the origin's region, else under \$0\.01"
+        r"(; \d+\.\d s of waiting summed over all readers, at [1-9\d][\d.]* ms a miss)?\n",
         second.stderr,
     )
+    assert "worth" not in first.stderr  # it saved nothing
     assert run("true", flags=["-q"]).stderr == ""
     # A command whose client went elsewhere: that is said, and no savings of nothing.
     lines = run("true").stderr.splitlines()
     assert re.match(r"forebay: served +nothing, .* forebay run --global$", lines[0]), lines
     assert [line.split()[0] for line in lines[1:]] == ["warnings"], lines
     assert not list(tmp_path.glob("forebay-*"))
+
+
+def test_the_summary_names_the_settings_that_avoid_checks(run, origin):
+    """If a large part of the requests only asked the origin whether an object has changed, the
+    summary says how many, and how to avoid them."""
+    for i in range(12):
+        origin.put(f"o{i}", 1000)
+    read = 'for i in $(seq 0 11); do curl -sf "$AWS_ENDPOINT_URL_S3/bkt/o$i" -o /dev/null; done'
+    assert "checks" not in run("sh", "-c", read, flags=["--cache.ttl=0s"]).stderr
+    second = run("sh", "-c", read, flags=["--cache.ttl=0s"]).stderr
+    assert re.search(r"checks    12 with the origin, .* --cache\.ttl 30d, or a rule", second), (
+        second
+    )
+    assert "checks" not in run("sh", "-c", read, flags=["--cache.ttl=30d"]).stderr
+
+
+def test_the_last_warning_is_shown_in_words(run, origin):
+    """The summary shows text and remedy of the last warning, not its line of the log."""
+    origin.down()
+    words = run("sh", "-c", READ)
+    (line,) = [line for line in words.stderr.splitlines() if "warnings" in line]
+    assert re.search(r"the last: origin unreachable: .+; .+", line) and "=" not in line, line
+
+
+def test_a_run_inside_another_one_warns(run, origin):
+    """`run` warns if the environment points clients to a Forebay on this host already. The inner
+    command still reads."""
+    origin.put("a", 1 << 20)
+    inner = run(binary(), "run", "--cache.size=64MiB", "--workers=1", "--", "sh", "-c", READ)
+    assert inner.returncode == 0, inner.stderr
+    assert inner.stderr.count("is a Forebay already, so each byte is cached twice") == 1
 
 
 @pytest.mark.parametrize(

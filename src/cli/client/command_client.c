@@ -454,21 +454,24 @@ static void append_money(struct buf *out, double dollars)
 
 void command_savings_append(struct buf *out, const json_t *savings)
 {
-    double requests = command_client_double(savings, "cost_requests");
-    double wait_s = command_client_double(savings, "wait_s");
-    append_money(out, command_client_double(savings, "cost_bytes") + requests);
-    buf_append_cstr(out, " (");
-    append_money(out, requests);
-    buf_append_cstr(out, " inside the region)");
-    if (!json_is_number(json_object_get(savings, "miss_s"))) {
-        return; // no miss yet, so nothing to compare the hits with
+    double inside = command_client_double(savings, "cost_requests");
+    double all = command_client_double(savings, "cost_bytes") + inside;
+    double wait_s = command_client_double(savings, "wait_s"); // 0 if no miss was seen yet
+    double miss_ms = 1000 * command_client_double(savings, "miss_s");
+    bool has_wait = wait_s >= 0.05; // less would print as 0.0 s
+    if (all > 0) {
+        append_money(out, all);
+        buf_append_cstr(out, " if the bytes leave the origin's region, else ");
+        append_money(out, inside);
     }
-    if (wait_s < 60) {
-        buf_printf(out, " and %.1f s", wait_s);
-    } else {
-        buf_printf(out, " and %s", command_time(wait_s));
+    if (has_wait) {
+        buf_append_cstr(out, all > 0 ? "; " : "");
+        if (wait_s < 60) {
+            buf_printf(out, "%.1f s", wait_s);
+        } else {
+            buf_append_cstr(out, command_time(wait_s));
+        }
+        buf_printf(out, " of waiting summed over all readers, at %.*f ms a miss",
+                   miss_ms < 10 ? 1 : 0, miss_ms);
     }
-    buf_printf(out, " of waiting, at %.*f ms a miss",
-               command_client_double(savings, "miss_s") < 0.01 ? 1 : 0,
-               1000 * command_client_double(savings, "miss_s"));
 }

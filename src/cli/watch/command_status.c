@@ -126,12 +126,11 @@ static void print_savings(const json_t *savings)
     }
     buf_init(&worth, 256);
     command_savings_append(&worth, savings);
-    command_screen_print(INDENT,
-                         "  saved    %s and %llu requests of the origin\n"
-                         "  worth    %s\n",
+    command_screen_print(INDENT, "  saved    %s and %llu requests of the origin\n%s%s%s",
                          command_bytes(command_client_double(savings, "bytes")),
                          (unsigned long long)command_client_u64(savings, "requests"),
-                         buf_cstr(&worth));
+                         worth.len > 0 ? "  worth    " : "", buf_cstr(&worth),
+                         worth.len > 0 ? "\n" : "");
     buf_done(&worth);
 }
 

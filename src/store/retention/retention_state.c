@@ -121,7 +121,8 @@ static bool file_load(struct retention *r, int fd)
         pthread_mutex_unlock(&r->lock);
     }
     if (refused > 0) {
-        log_warn("policy_state_refused", "pieces=%u of=%u", refused, count);
+        // Harmless: the policy learns again. It also happens after a large change of cache.size.
+        log_info("policy_state_refused", "pieces=%u of=%u", refused, count);
     } else {
         log_debug("policy_state_loaded", "pieces=%u", count);
     }

@@ -27,6 +27,8 @@ Test(savings, bytes_and_requests_that_the_origin_was_not_asked_for_have_their_pr
             stats_count_origin("GetObject", 206);
         }
     }
+    stats_count_origin(STATS_ORIGIN_PROBE,
+                       200); // Forebay's own question, which replaces no reader's
     struct stats_savings s = savings();
     cr_assert_eq(s.bytes, 2000000000u);
     cr_assert_eq(s.requests, 2000u);

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/client/command_log_line.h"
+
+// Fields that are a text for people, the best one first.
+static const char *const texts[] = {"text", "hint", "why", "reason", "effect"};
+
+struct field {
+    struct span name, value; // the value without its quotes, but with its escapes
+};
+
+// Takes the next field off the line. Returns false at the end of the line.
+static bool take_field(struct span *line, struct field *ret_field)
+{
+    *line = span_trim(*line);
+    size_t equals = span_find(*line, '=');
+    if (equals == line->len) {
+        return false;
+    }
+    ret_field->name = (struct span){line->ptr, equals};
+    struct span rest = {line->ptr + equals + 1, line->len - equals - 1};
+    bool is_quoted = rest.len > 0 && rest.ptr[0] == '"';
+    size_t begin = is_quoted ? 1 : 0, end = begin;
+    while (end < rest.len && rest.ptr[end] != (is_quoted ? '"' : ' ')) {
+        end += is_quoted && rest.ptr[end] == '\\' && end + 1 < rest.len ? 2 : 1;
+    }
+    ret_field->value = (struct span){rest.ptr + begin, end - begin};
+    end += is_quoted && end < rest.len ? 1 : 0;
+    *line = (struct span){rest.ptr + end, rest.len - end};
+    return true;
+}
+
+static bool find_field(struct span line, const char *name, struct span *ret_value)
+{
+    struct field field;
+    while (take_field(&line, &field)) {
+        if (span_equal_cstr(field.name, name)) {
+            *ret_value = field.value;
+            return field.value.len > 0;
+        }
+    }
+    return false;
+}
+
+// Appends a value. Words that underscores join become separate words again, and escaped quotes lose
+// their backslash.
+static void append_words(struct buf *out, struct span value)
+{
+    for (size_t i = 0; i < value.len; i++) {
+        bool is_escaped = value.ptr[i] == '\\' && i + 1 < value.len &&
+                          (value.ptr[i + 1] == '"' || value.ptr[i + 1] == '\\');
+        i += is_escaped;
+        buf_append_char(out, value.ptr[i] == '_' ? ' ' : value.ptr[i]);
+    }
+}
+
+static void append_all(struct buf *out, struct span line)
+{
+    struct field field;
+    const char *before = " (";
+    while (take_field(&line, &field)) {
+        if (!span_equal_cstr(field.name, "ts") && !span_equal_cstr(field.name, "level") &&
+            !span_equal_cstr(field.name, "event") && !span_equal_cstr(field.name, "remedy")) {
+            buf_append_cstr(out, before);
+            append_words(out, field.name);
+            buf_append_char(out, ' ');
+            buf_append_span(out, field.value);
+            before = ", ";
+        }
+    }
+    buf_append_cstr(out, before[0] == ',' ? ")" : "");
+}
+
+void command_log_line_append(struct buf *out, struct span line)
+{
+    struct span value;
+    size_t i = 0;
+    if (find_field(line, "event", &value)) {
+        append_words(out, value);
+    }
+    while (i < ARRAY_LEN(texts) && !find_field(line, texts[i], &value)) {
+        i++;
+    }
+    if (i < ARRAY_LEN(texts)) {
+        buf_append_cstr(out, ": ");
+        append_words(out, value);
+    } else {
+        append_all(out, line);
+    }
+    if (find_field(line, "remedy", &value)) {
+        buf_append_cstr(out, "; ");
+        append_words(out, value);
+    }
+}

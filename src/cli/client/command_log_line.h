@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+// Renders a line of the server's log for people. Pure.
+#ifndef FOREBAY_CLI_COMMAND_LOG_LINE_H
+#define FOREBAY_CLI_COMMAND_LOG_LINE_H
+
+#include "base/bytes.h"
+
+// Appends a line of the form `ts=... level=... event=name key=value ...` in words: "NAME: TEXT;
+// REMEDY". If the line has no text of its own, appends "NAME (key value, key value)".
+void command_log_line_append(struct buf *out, struct span line);
+
+#endif

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/command_run_summary.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/client/command_client.h"
+#include "cli/client/command_log_line.h"
+#include "commands/commands.h"
+#include "stats/stats.h"
+
+#define COLUMN 19 // of the values
+#define TEXT_MAX_BYTES 1024u
+#define CHECKS_MIN 10 // fewer are not worth a line
+#define CHECKS_PART 4 // at least one request in so many needed a check
+// Returns the value of a counter of counters.def in a summary.
+#define VALUE(summary, name)                                                                       \
+    command_client_double(json_object_get(summary, "counters"), stats_name(COUNTER_##name))
+
+static double share(double part, double whole)
+{
+    return whole > 0 ? 100 * part / whole : 0;
+}
+
+static void print_served(const json_t *summary, const char *dir, uint64_t requests)
+{
+    const json_t *savings = json_object_get(summary, "savings");
+    struct buf worth;
+    double hits = VALUE(summary, response_bytes_memory) + VALUE(summary, response_bytes_disk);
+    double all = hits + VALUE(summary, response_bytes_origin);
+    command_screen_inform(COLUMN,
+                          "forebay: served    %s in %llu requests\n"
+                          "         from here %.1f %% of the bytes (%s)\n"
+                          "         saved     %s and %llu requests of the origin, which gave %s\n",
+                          command_bytes(all), (unsigned long long)requests, share(hits, all), dir,
+                          command_bytes(command_client_double(savings, "bytes")),
+                          (unsigned long long)command_client_u64(savings, "requests"),
+                          command_bytes(VALUE(summary, origin_received_bytes)));
+    buf_init(&worth, TEXT_MAX_BYTES);
+    command_savings_append(&worth, savings);
+    if (worth.len > 0) {
+        command_screen_inform(COLUMN, "         worth     %s\n", buf_cstr(&worth));
+    }
+    buf_done(&worth);
+}
+
+// Prints how many requests asked the origin whether an object has changed, if they were a large
+// part, and which settings avoid them.
+static void print_checks(const json_t *summary, uint64_t requests)
+{
+    double checks = VALUE(summary, revalidations);
+    if (checks >= CHECKS_MIN && checks * CHECKS_PART >= (double)requests) {
+        command_screen_inform(
+            COLUMN,
+            "         checks    %.0f with the origin, whether objects have changed. If they do not "
+            "change, --cache.ttl 30d, or a rule with freshness: immutable (-c FILE), saves them\n",
+            checks);
+    }
+}
+
+// Prints the number of warnings in the log, and the last one in words.
+static void print_warnings(struct span log)
+{
+    struct span line;
+    struct buf last;
+    unsigned count = 0;
+    buf_init(&last, TEXT_MAX_BYTES);
+    while (span_split(&log, '\n', &line)) {
+        char text[64];
+        (void)snprintf(text, sizeof(text), "%.*s", (int)min_u64(line.len, sizeof(text) - 1),
+                       line.ptr);
+        if (strstr(text, "level=warn") != NULL || strstr(text, "level=error") != NULL) {
+            count++;
+            last.len = 0;
+            command_log_line_append(&last, line);
+        }
+    }
+    command_screen_inform(COLUMN, "         warnings  %u%s%s\n", count,
+                          count > 0 ? ", the last: " : "",
+                          count > 0 ? command_client_visible(buf_cstr(&last)) : "");
+    buf_done(&last);
+}
+
+void command_run_summary_print(const json_t *summary, struct span log, const char *dir,
+                               bool is_global)
+{
+    uint64_t requests = command_client_sum(json_object_get(summary, "results"));
+    if (requests > 0) {
+        print_served(summary, dir, requests);
+        print_checks(summary, requests);
+    } else {
+        command_screen_inform(COLUMN,
+                              "forebay: served    nothing, because no request came here (%s). If "
+                              "the command reads from S3, its client has another endpoint, or "
+                              "needs %s\n",
+                              dir,
+                              is_global ? "a variable of its own: see deploy/guide/clients.md"
+                                        : "forebay run --global");
+    }
+    print_warnings(log);
+}

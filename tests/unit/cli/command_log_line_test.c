@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// Proves: a line of the server's log becomes a sentence for people.
+#include "test.h"
+
+#include "cli/client/command_log_line.h"
+
+static void expect(const char *line, const char *text)
+{
+    struct buf out;
+    buf_init(&out, 4096);
+    command_log_line_append(&out, span_from_cstr(line));
+    cr_assert_str_eq(buf_cstr(&out), text);
+    buf_done(&out);
+}
+
+Test(command_log_line, text_and_remedy_of_the_line_are_shown_without_its_keys)
+{
+    expect(
+        "ts=1 level=warn event=origin_unreachable origin=s3 why=refused text=\"it is \\\"off\\\"\" "
+        "remedy=\"start it\"",
+        "origin unreachable: it is \"off\"; start it");
+    expect("ts=1 level=warn event=cache_size_cut wanted_bytes=9 remedy=restart",
+           "cache size cut (wanted bytes 9); restart");
+    expect("ts=1 level=error event=pins_damaged why=bad_line file=pins remedy=pin_again",
+           "pins damaged: bad line; pin again");
+}
+
+Test(command_log_line, line_without_a_text_shows_its_fields)
+{
+    expect("ts=1 level=warn event=other_boot cuts=2", "other boot (cuts 2)");
+    expect("ts=1 level=warn event=clean_stop_not_marked", "clean stop not marked");
+    expect("event=a k=\"x y\" z=", "a (k x y, z )");
+}
+
+Test(command_log_line, damaged_line_ends_without_a_crash)
+{
+    expect("", "");
+    expect("panic: no fields", "");
+    expect("event=\"a", "a");
+    expect("event=a text=\"b\\", "a: b\\");
+}
