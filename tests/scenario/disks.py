@@ -64,6 +64,18 @@ class LoopDisk:
             == 0
         )
 
+    @contextlib.contextmanager
+    def frozen(self):
+        """Freezes the file system: until the block ends, whatever writes to it waits in the kernel,
+        and not even SIGKILL ends the wait."""
+        if not shutil.which("fsfreeze"):
+            not_run("a frozen file system needs fsfreeze")
+        subprocess.run(["fsfreeze", "-f", str(self.mount)], check=True)
+        try:
+            yield
+        finally:
+            subprocess.run(["fsfreeze", "-u", str(self.mount)], check=True)
+
 
 class SmallMemory:
     """A file system in memory of SIZE bytes and INODES inodes. The block's end unmounts it."""

@@ -185,7 +185,7 @@ AT_THE_COMMAND_LINE = {
     ),
     "link in the cache": (
         1,
-        ["DIR/linked/index/lock.mdb is a symbolic link", "remove the link", "cache.dir"],
+        ["DIR/linked/index/data.mdb is a symbolic link", "remove the link", "cache.dir"],
         "serve SERVE --origin.endpoint dir:DIR/tree --cache.dir DIR/linked",
     ),
     "cache too small": (
@@ -249,7 +249,7 @@ def folder(tmp_path):
         path.chmod(0o644 if name == "open.keys" else 0o600)
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "linked/index").mkdir(parents=True)
-    (tmp_path / "linked/index/lock.mdb").symlink_to(tmp_path / "plain")
+    (tmp_path / "linked/index/data.mdb").symlink_to(tmp_path / "plain")
     return tmp_path
 
 

@@ -9,7 +9,8 @@ import threading
 import pytest
 from client import Truncated, judge, judge_streamed
 from conftest import not_run
-from forebay import build_kind
+from disks import LoopDisk
+from forebay import build_kind, parallel
 from oracle import oracle_judge
 from test_memory import Tree
 from waiting import wait_for
@@ -294,6 +295,39 @@ def read_all(server, origin, keys, size):
     with server.client() as client:
         for key in keys:
             judge(client.get(key), origin, key, 0, size)
+
+
+@pytest.mark.both_engines
+def test_a_frozen_file_system_holds_up_no_read(start, origin, engine, tmp_path):
+    """While the file system of the cache takes no write, every worker serves hits and misses, and
+    the server counts as alive. It stores again when the file system takes writes."""
+    with LoopDisk(tmp_path / "disk", 128 * MIB) as disk:
+        server = start(
+            origin,
+            engine=engine,
+            cache=disk.mount / "cache",
+            settings={"cache.size": "64MiB", "cache.ttl": "1h", "workers": 2},
+        )
+        held, new = [f"held{i}" for i in range(8)], [f"new{i}" for i in range(8)]
+        for key in [*held, *new, "after"]:
+            origin.put(key, MIB)
+        read_all(server, origin, held, MIB)
+        server.durable()
+        with disk.frozen():
+            for keys in (held, new, held):
+                parallel(8, lambda i: read_all(server, origin, keys[i:] + keys[:i], MIB))
+            assert all(len(origin.requests(key=key)) == 1 for key in held)
+            assert server.admin("/livez").status == 200
+            assert "worker-stuck" not in server.conditions()
+
+        def stores():
+            mark = origin.mark()
+            read_all(server, origin, ["after"], MIB)
+            return not origin.requests(since=mark)
+
+        wait_for(stores, server.output)
+        read_all(server, origin, held + new, MIB)
+        server.stop()
 
 
 @pytest.mark.both_engines

@@ -6,7 +6,7 @@
 // Forebay itself opens with O_NOFOLLOW, so that opening a link fails, but LMDB opens by path and
 // follows links. So the names are checked first, and the message says which one is a link and what
 // to do. A link in place of a segment need not be refused: opening it fails, and the segment counts
-// as lost.
+// as lost. Nor need one in place of index/lock.mdb: index_open() replaces it.
 #include "store/disk/store_links.h"
 
 #include <fcntl.h>
@@ -24,8 +24,8 @@ enum err store_links_refuse(int dir_fd, const char *path, struct buf *ret_why)
     check(dir_fd >= 0 && path != NULL && ret_why != NULL);
     // Folders come before their content, because the paths of the content lead through them.
     static const char *const NAMES[] = {
-        "lock", "format",   "format.new", "index",  "index/data.mdb", "index/lock.mdb", "index/bad",
-        "pins", "pins.new", "pins.bad",   "policy", "policy.new",     "policy.map",     "segments"};
+        "lock",     "format",   "format.new", "index",      "index/data.mdb", "index/bad", "pins",
+        "pins.new", "pins.bad", "policy",     "policy.new", "policy.map",     "segments"};
     for (size_t i = 0; i < ARRAY_LEN(NAMES); i++) {
         if (store_links_is_link(dir_fd, NAMES[i])) {
             buf_printf(

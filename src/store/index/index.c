@@ -22,7 +22,9 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -30,7 +32,6 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "stats/stats.h"
-#include "store/disk/store_links.h"
 #include "store/segment/segment_log.h"
 
 #define MAP_BYTES_MIN (1ull << 30)
@@ -38,7 +39,8 @@
 #define STEP_BYTES_MIN (256u << 10)
 #define STEP_BYTES_MAX (16u << 20)
 #define GROW_ALIGN 65536u
-#define LOCK_FILE_BYTES 8192 // of LMDB's lock.mdb with its 126 readers
+#define LOCK_FILE "lock.mdb"
+#define LOCK_FILE_BYTES 8192 // with LMDB's 126 readers
 #define REMOVE_DEPTH_MAX 3u
 #define EXIT_INDEX_BAD 70
 static_assert(MEMORY_READERS_MAX < INDEX_READERS_MAX, "each worker reads both, recovery one");
@@ -397,42 +399,69 @@ static void env_count_file(struct index *index)
     }
 }
 
-// Allocates lock.mdb. LMDB writes to a map of it, so on a full disk a page without space would end
-// the process by SIGBUS.
-static int lock_reserve(int index_fd)
+// Creates lock.mdb on disk. LMDB writes to a map of it, so on a full disk a page without space
+// would end the process by SIGBUS. Hence all of it is allocated.
+static int lock_on_disk(int index_fd)
 {
-    int fd =
-        openat(index_fd, "lock.mdb", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+    int fd = openat(index_fd, LOCK_FILE, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0) {
         return errno;
     }
-    struct stat st;
-    bool is_there = fstat(fd, &st) == 0 && st.st_blocks * 512 >= LOCK_FILE_BYTES;
-    int failed = 0;
-    if (!is_there && fallocate(fd, 0, 0, LOCK_FILE_BYTES) != 0 && errno != EOPNOTSUPP) {
-        failed = errno;
-    }
+    bool failed = fallocate(fd, 0, 0, LOCK_FILE_BYTES) != 0 && errno != EOPNOTSUPP;
+    int rc = failed ? errno : 0;
     (void)close(fd); // nothing was written, so an error loses nothing
-    return failed;
+    return rc;
+}
+
+// Creates lock.mdb as a symbolic link to a file in memory. Each look-up of a worker writes to
+// LMDB's map of this file. On a file system that takes no writes, the worker would wait in the
+// kernel. Returns the descriptor of the file in memory, or -1 if there can be none, as without
+// /proc.
+static int lock_in_memory(int index_fd)
+{
+    char link[40];
+    struct stat st;
+    int fd = memfd_create("forebay-index-lock", MFD_CLOEXEC);
+    (void)snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+    if (fd >= 0 && (stat(link, &st) != 0 || symlinkat(link, index_fd, LOCK_FILE) != 0)) {
+        (void)close(fd); // nothing was written, so an error loses nothing
+        return -1;
+    }
+    return fd;
+}
+
+// Opens the environment with a new lock file. LMDB opens the file by its name, which is removed
+// afterwards. So no other process uses the file. The lock of the cache directory keeps them out.
+static int env_open_locked(const struct index *index, const struct index_env *env, const char *path)
+{
+    int index_fd = index->disk->dir.index_fd;
+    // An older release leaves the file, and a process that is killed here may leave its name.
+    if (unlinkat(index_fd, LOCK_FILE, 0) != 0 && errno != ENOENT) {
+        return errno;
+    }
+    int fd = lock_in_memory(index_fd);
+    if (fd < 0) {
+        log_warn("index_lock_on_disk", "dir=%s", log_quote(span_from_cstr(index->disk->dir.path)));
+    }
+    int rc = fd >= 0 ? 0 : lock_on_disk(index_fd);
+    rc = rc != 0 ? rc : mdb_env_open(env->env, path, MDB_NOTLS | MDB_NORDAHEAD, 0600);
+    (void)unlinkat(index_fd, LOCK_FILE, 0); // if this fails, the next opening removes it
+    if (fd >= 0) {
+        (void)close(fd); // LMDB has its own descriptor
+    }
+    return rc;
 }
 
 static int env_open_file(struct index *index, struct index_env *env)
 {
     struct buf path;
-    if (store_links_is_link(index->disk->dir.index_fd, "lock.mdb")) {
-        return ELOOP; // LMDB would follow the link and truncate its target
-    }
-    int rc = lock_reserve(index->disk->dir.index_fd);
-    if (rc != 0) {
-        return rc;
-    }
     buf_init(&path, 8192);
     store_dir_index_path(&index->disk->dir, &path);
-    rc = mdb_env_create(&env->env);
+    int rc = mdb_env_create(&env->env);
     rc = rc != 0 ? rc : mdb_env_set_mapsize(env->env, index->map_bytes);
     rc = rc != 0 ? rc : mdb_env_set_maxdbs(env->env, 3);
     rc = rc != 0 ? rc : mdb_env_set_assert(env->env, on_lmdb_assert);
-    rc = rc != 0 ? rc : mdb_env_open(env->env, buf_cstr(&path), MDB_NOTLS | MDB_NORDAHEAD, 0600);
+    rc = rc != 0 ? rc : env_open_locked(index, env, buf_cstr(&path));
     buf_done(&path);
     int fd; // LMDB opens it without close-on-exec
     if (rc == 0 && mdb_env_get_fd(env->env, &fd) == 0) {

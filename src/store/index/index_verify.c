@@ -202,8 +202,7 @@ static bool walker_open_tables(struct walker *w, const uint8_t *cache_id)
     return true;
 }
 
-// Sets page_count to the pages that the file has now. The parent may be writing, so these may be
-// more than in the child's view.
+// Sets page_count to the pages that the file has.
 static bool walker_count_pages(struct walker *w)
 {
     MDB_envinfo info;
@@ -214,13 +213,15 @@ static bool walker_count_pages(struct walker *w)
     return w->page_count < PAGES_MAX;
 }
 
+// Opens the file without LMDB's locks, because nobody writes to it while the parent waits.
 static bool walker_open(struct walker *w, const char *path, uint64_t map_bytes,
                         const uint8_t *cache_id)
 {
+    const unsigned flags = MDB_RDONLY | MDB_NOLOCK | MDB_NOTLS | MDB_NORDAHEAD;
     w->env.map_bytes = map_bytes;
     if (mdb_env_create(&w->env.env) != 0 || mdb_env_set_mapsize(w->env.env, map_bytes) != 0 ||
         mdb_env_set_maxdbs(w->env.env, 3) != 0 || mdb_env_set_assert(w->env.env, on_assert) != 0 ||
-        mdb_env_open(w->env.env, path, MDB_RDONLY | MDB_NOTLS | MDB_NORDAHEAD, 0600) != 0 ||
+        mdb_env_open(w->env.env, path, flags, 0600) != 0 ||
         mdb_txn_begin(w->env.env, NULL, MDB_RDONLY, &w->txn) != 0 ||
         !walker_open_tables(w, cache_id)) {
         return false;
