@@ -397,6 +397,16 @@ class Forebay:
                 total += value
         return total
 
+    def device_reads(self, name):
+        """Bytes that the threads whose name begins with NAME have read from devices."""
+        total = 0
+        for task in Path(f"/proc/{self._pid()}/task").iterdir():
+            with contextlib.suppress(OSError):  # the thread has ended
+                if (task / "comm").read_text().startswith(name):
+                    rows = (task / "io").read_text().split("\n")
+                    total += sum(int(row.split()[1]) for row in rows if "read_bytes" in row)
+        return total
+
     def condition_rows(self):
         """The conditions that hold (src/control/conditions.def), by their names."""
         reply = self.admin("/api/v1/conditions")

@@ -415,6 +415,18 @@ def test_pages_that_are_gone_while_the_disk_stands_still_cut_nobody(
         gate.unlink()
 
 
+@contextlib.contextmanager
+def nothing_read_back(server):
+    """No block is read back for verification before the block's end. The exception is a worker that
+    reads from a device itself, as for a page of the program that the kernel had dropped. The kernel
+    counts a thread's reads, not their files, so the worker then verifies pages again
+    (loop/file_send.c)."""
+    before = server.device_reads("worker-")
+    yield
+    read = server.metric("forebay_hit_blocks_total", path="read")
+    assert read == 0 or server.device_reads("worker-") > before
+
+
 @pytest.mark.both_engines
 @pytest.mark.tsan
 def test_a_reader_behind_its_run_goes_on_from_our_own_pages(start, origin, engine):
@@ -435,7 +447,7 @@ def test_a_reader_behind_its_run_goes_on_from_our_own_pages(start, origin, engin
     origin.put("a", size)
     go = threading.Event()
     origin.fault("a", "hold_at", (come, go))
-    with server.connection(receive_buffer=65536) as connection:
+    with nothing_read_back(server), server.connection(receive_buffer=65536) as connection:
         connection.send(b"GET /bkt/a HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         reply = connection.read_head()
         server.wait_metric("forebay_origin_received_bytes_total", lambda n: n >= come)
@@ -450,7 +462,6 @@ def test_a_reader_behind_its_run_goes_on_from_our_own_pages(start, origin, engin
     assert len(origin.requests(key="a")) == 1
     assert server.metric("forebay_fill_readers_detached_total") >= 1
     assert server.metric("forebay_hit_blocks_total", path="sendfile") >= 4
-    assert server.metric("forebay_hit_blocks_total", path="read") == 0
 
 
 def begun(stack, server, key, path=None):
@@ -465,7 +476,7 @@ def begun(stack, server, key, path=None):
 @pytest.mark.both_engines
 def test_many_readers_behind_their_runs_cost_nothing_twice(start, origin, engine, tmp_path):
     """Each connection asks for more than may be queued for it, and takes nothing until all is
-    stored. Then it gets its object: no byte came twice, and few were read back for verification."""
+    stored. Then it gets its object: no byte came twice, and none was read back for verification."""
     count, size = 8, 2 * MIB  # no more than may wait for the disk: a quarter of the memory
     path = str(tmp_path / "socket")
     server = start(
@@ -486,11 +497,10 @@ def test_many_readers_behind_their_runs_cost_nothing_twice(start, origin, engine
         server.settle()
         assert server.metric("forebay_fills_total", state="stored") == count
         assert server.metric("forebay_fill_readers_detached_total") == count
-        for key, (connection, reply) in zip(keys, readers):
-            judge_streamed(connection, origin, key, 0, size, head=reply)
+        with nothing_read_back(server):
+            for key, (connection, reply) in zip(keys, readers):
+                judge_streamed(connection, origin, key, 0, size, head=reply)
     assert all(len(origin.requests(key=key)) == 1 for key in keys)
-    # Beside other tests, two of the 32 blocks were read once.
-    assert server.metric("forebay_hit_blocks_total", path="read") < count
 
 
 def log_line(server, key):
