@@ -220,6 +220,17 @@ static void look_at_counts(struct conditions *conditions)
                LATELY_S);
 }
 
+static void look_at_reload(struct command_reload *reload, struct conditions *conditions)
+{
+    char error[COMMAND_RELOAD_TEXT_MAX];
+    if (command_reload_has_failed(reload, error)) {
+        conditions_tell_more(conditions, CONDITION_reload_refused, reload->remedy, "%s: %.250s",
+                             conditions_row(CONDITION_reload_refused).text, error);
+    } else {
+        conditions_tell(conditions, CONDITION_reload_refused, false);
+    }
+}
+
 void command_conditions_look(void *ctx, struct conditions *conditions)
 {
     const struct command_conditions_parts *parts = ctx;
@@ -233,7 +244,7 @@ void command_conditions_look(void *ctx, struct conditions *conditions)
     command_certificate_look(conditions);
     command_refused_look(parts->refused, parts->reload->proxy, conditions);
     conditions_tell(conditions, CONDITION_warm_failed, control_warm_failed(parts->control, WARM_S));
-    conditions_tell(conditions, CONDITION_reload_refused, parts->reload->has_failed);
+    look_at_reload(parts->reload, conditions);
     conditions_tell(conditions, CONDITION_restart_needed, parts->reload->needs_restart);
     conditions_tell(conditions, CONDITION_draining, *parts->is_draining);
 }

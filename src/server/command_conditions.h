@@ -16,7 +16,7 @@ struct command_conditions_parts {
     const struct store *store;
     const struct loop *loop;
     const struct command_origins *origins;
-    const struct command_reload *reload;
+    struct command_reload *reload;
     struct command_refused *refused;
     struct control *control;
     const _Atomic bool *is_draining;

@@ -16,6 +16,7 @@
 #include "server/command_reload.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -111,6 +112,9 @@ void command_reload_init(struct command_reload *reload, int argc, char **argv,
     *reload = (struct command_reload){.argc = argc, .argv = argv, .first = config};
     check(pthread_mutex_init(&reload->guarded.lock, NULL) == 0);
     check(sem_init(&reload->told, 0, 0) == 0);
+    (void)snprintf(reload->remedy, sizeof(reload->remedy),
+                   "correct it (forebay check%s%.180s shows every error), then forebay reload",
+                   config->file != NULL ? " -c " : "", config->file != NULL ? config->file : "");
     good_since_now(reload);
     values_take(reload, config);
     files_note(reload);
@@ -134,12 +138,42 @@ void command_reload_show(void *ctx, struct buf *out)
     pthread_mutex_unlock(&reload->guarded.lock);
 }
 
+bool command_reload_has_failed(struct command_reload *reload,
+                               char ret_error[COMMAND_RELOAD_TEXT_MAX])
+{
+    pthread_mutex_lock(&reload->guarded.lock);
+    memcpy(ret_error, reload->guarded.failed, COMMAND_RELOAD_TEXT_MAX);
+    pthread_mutex_unlock(&reload->guarded.lock);
+    return ret_error[0] != '\0';
+}
+
+// Records the first error of a failed reload; "": the reload succeeded.
+static void note_failure(struct command_reload *reload, struct span error)
+{
+    pthread_mutex_lock(&reload->guarded.lock);
+    (void)snprintf(reload->guarded.failed, COMMAND_RELOAD_TEXT_MAX, "%.*s", (int)error.len,
+                   error.len > 0 ? error.ptr : "");
+    pthread_mutex_unlock(&reload->guarded.lock);
+}
+
+// Returns the first line of `errors` that is no warning.
+static struct span first_error(const struct buf *errors)
+{
+    struct span rest = buf_span(errors), line, error = SPAN("no reason is known");
+    bool is_found = false;
+    while (!is_found && span_split(&rest, '\n', &line)) {
+        is_found = line.len > 0 && span_find_text(line, SPAN(": warning: ")) == line.len;
+        error = is_found ? line : error;
+    }
+    return error;
+}
+
 static void reload_failed(struct command_reload *reload, const struct buf *why)
 {
     struct span rest = buf_span(why);
     struct span line;
     stats_add(COUNTER_config_reloads_refused, 1);
-    reload->has_failed = true; // before the log line, for which callers wait
+    note_failure(reload, first_error(why)); // before the log line, for which callers wait
     while (span_split(&rest, '\n', &line)) {
         if (line.len > 0) {
             log_error("reload_failed", "why=%s", log_quote(line));
@@ -528,7 +562,7 @@ static void reload_apply(struct command_reload *reload, struct fresh *fresh,
     command_origins_now_free(&fresh->origins);
     good_since_now(reload);
     stats_add(COUNTER_config_reloads, 1);
-    reload->has_failed = false;
+    note_failure(reload, SPAN(""));
     reload->needs_restart = report->restart.len > 0;
     log_info("reloaded", "file=%s keys=%s",
              log_quote(span_from_cstr(latest->file != NULL ? latest->file : "")),

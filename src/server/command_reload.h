@@ -18,6 +18,8 @@
 #include "server/command_watch.h"
 #include "store/store.h"
 
+#define COMMAND_RELOAD_TEXT_MAX 256u
+
 struct command_reload {
     int argc; // argc and argv of the start
     char **argv;
@@ -34,16 +36,17 @@ struct command_reload {
     struct access_keys **access_keys; // the current table; a reload replaces it
     struct command_rules *rules;      // the current rules; a reload replaces them
     struct command_watch watch;
-    atomic_bool has_failed;     // the last reload failed
-    atomic_bool needs_restart;  // settings have changed that need a restart
-    uint64_t good_since_s;      // time of the last successful reload, for its gauge
-    uint64_t grace_ms;          // shutdown.grace, for the main thread
-    atomic_bool is_disk_needed; // readiness needs the disk, see cache.disk_failure
-    atomic_bool names_buckets;  // /metrics has rows for each bucket
-    sem_t told;                 // posted when every worker has applied a reload
+    atomic_bool needs_restart;            // settings have changed that need a restart
+    uint64_t good_since_s;                // time of the last successful reload, for its gauge
+    uint64_t grace_ms;                    // shutdown.grace, for the main thread
+    atomic_bool is_disk_needed;           // readiness needs the disk, see cache.disk_failure
+    atomic_bool names_buckets;            // /metrics has rows for each bucket
+    sem_t told;                           // posted when every worker has applied a reload
+    char remedy[COMMAND_RELOAD_TEXT_MAX]; // for a failed reload; constant
     struct {
         pthread_mutex_t lock;
-        struct config *latest; // the configuration of the last reload; NULL: `first`
+        struct config *latest;                // the configuration of the last reload; NULL: `first`
+        char failed[COMMAND_RELOAD_TEXT_MAX]; // first error of the last reload; "": it succeeded
     } guarded;
 };
 
@@ -61,6 +64,9 @@ void command_reload_report_done(struct command_reload_report *report);
 // Returns true if a file that Forebay has read has changed. Call it often.
 bool command_reload_is_due(struct command_reload *reload);
 enum err command_reload_now(struct command_reload *reload, struct command_reload_report *report);
+// Returns true if the last reload failed, and its first error, which may be cut. Any thread.
+bool command_reload_has_failed(struct command_reload *reload,
+                               char ret_error[COMMAND_RELOAD_TEXT_MAX]);
 // Renders the settings in force as JSON: command_settings.h. Any thread.
 void command_reload_show(void *ctx, struct buf *out);
 // Returns how large the cache can become, and warns, if cache.size is more than that; else 0.

@@ -7,6 +7,7 @@ import json
 import os
 import resource
 import shutil
+import signal
 import socket
 import subprocess
 import threading
@@ -420,6 +421,23 @@ def test_a_disk_that_hangs(doctor, tmp_path):
             subprocess.run(["fsfreeze", "-u", disk.mount], check=True)
     assert "did not come back" in report.find("disk", "red"), report.rows
     assert report.find("directory", "green") and report.find("origin", "green")
+
+
+def test_a_server_whose_reload_was_refused(start, origin, tmp_path):
+    """The condition has the line of the error, and the remedy names the file. The doctor reports
+    the conditions of the server although its file is not valid."""
+    server = start(origin, file={"cache": {"ttl": "5s"}})
+    file = server.folder / "forebay.yaml"
+    file.write_text("cache:\n  ttl: 5\n")
+    server.process.send_signal(signal.SIGHUP)
+    server.wait_condition("reload-refused")
+    report, _ = asked(env=env_of(server, tmp_path))
+    assert f"{file}:2:8: error: " in report.find("configuration", "red") and report.exit == 3
+    found = report.find("server", "yellow")
+    assert f"former configuration is in force: {file}:2:8: error: " in found, report.rows
+    assert f"forebay check -c {file} " in found
+    assert "were not checked" in report.find("configuration", "yellow")
+    assert report.find("clients", "green")
 
 
 # --- the origin -----------------------------------------------------------------------------------

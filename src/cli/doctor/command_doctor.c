@@ -92,11 +92,28 @@ static void inform_of_settings(const struct config *config, struct buf *why)
         commands_visible(origin, strlen(origin)));
 }
 
+// Reports the conditions of the server, which runs although its configuration is not valid any
+// more.
+static void look_at_server(struct doctor *doctor)
+{
+    struct doctor_peer peer;
+    command_doctor_peer_find(doctor, &peer);
+    command_doctor_server(doctor);
+    command_doctor_peer_done(&peer);
+    command_doctor_find(doctor, DOCTOR_YELLOW, "configuration",
+                        "correct the configuration, and run forebay doctor again",
+                        "directory, disk, ports and origin were not checked: the server runs with "
+                        "settings that are no longer in the file");
+}
+
 // Looks with the settings of the command. `why`: why no server looks; empty if none was asked.
 static void look_here(struct doctor *doctor, int argc, char **argv, struct buf *why)
 {
     struct doctor_peer peer;
     struct config *config = check_configuration(doctor, argc, argv);
+    if (config == NULL && commands_common()->admin != NULL) {
+        look_at_server(doctor);
+    }
     if (config != NULL && why->len > 0) {
         inform_of_settings(config, why);
     }
