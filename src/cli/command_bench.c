@@ -409,8 +409,27 @@ static void find_origin(struct bench *b)
     }
 }
 
-// Chooses the object of --origin, otherwise the first object of the first bucket.
-static bool find_object(struct bench *b)
+// Appends "ORIGIN: WHAT: REASON", or "ORIGIN: NONE" if the origin has answered.
+static void append_reason(struct buf *why, const struct origin *origin,
+                          const struct command_probe_answer *answer, const char *what,
+                          const char *none)
+{
+    struct origin_trouble_text trouble;
+    bool is_answered = answer->err == ERR_OK && (answer->status == 200 || answer->status == 206);
+    buf_printf(why, "%s: %s", origin_shown(origin), is_answered ? none : what);
+    if (is_answered) {
+        return;
+    }
+    if (origin_in_trouble(origin, &trouble)) {
+        buf_printf(why, ": %s", trouble.text);
+    } else if (answer->err != ERR_OK) {
+        buf_printf(why, ": %s", error_row(answer->err)->text);
+    } else {
+        buf_printf(why, ": status %u", answer->status);
+    }
+}
+
+static bool find_bucket(struct bench *b, struct buf *why)
 {
     struct command_probe_answer answer;
     struct command_probe_ask ask = {.kind = PROBE_BUCKETS, .origin = b->probe.origins.origins[0]};
@@ -421,23 +440,61 @@ static bool find_object(struct bench *b)
         (void)snprintf(b->bucket, sizeof(b->bucket), "%.255s", answer.key);
     }
     if (b->bucket[0] == '\0') {
+        append_reason(why, ask.origin, &answer, "its buckets cannot be listed", "it has no bucket");
+    }
+    return b->bucket[0] != '\0';
+}
+
+// Chooses the object of --origin, otherwise the first object of the first bucket. If there is none,
+// returns false and appends the reason.
+static bool find_object(struct bench *b, struct buf *why)
+{
+    struct command_probe_answer answer;
+    if (!find_bucket(b, why)) {
         return false;
     }
     find_origin(b);
-    ask = (struct command_probe_ask){
+    struct command_probe_ask ask = {
         .kind = PROBE_LIST, .origin = b->origin, .bucket = b->origin_bucket};
     if (b->key[0] == '\0') {
         command_probe_ask(&b->probe, &ask, ASK_TIMEOUT_MS, &answer);
         (void)snprintf(b->key, sizeof(b->key), "%s", answer.key);
     }
+    if (b->key[0] == '\0') {
+        append_reason(why, b->origin, &answer, "the bucket cannot be listed",
+                      "the bucket is empty");
+        buf_printf(why, " (%s)", b->bucket);
+        return false;
+    }
     ask.kind = PROBE_HEAD;
     ask.key = b->key;
-    if (b->key[0] != '\0') {
-        command_probe_ask(&b->probe, &ask, ASK_TIMEOUT_MS, &answer);
-        b->object_bytes = answer.err == ERR_OK ? answer.size_bytes : 0;
-    }
+    command_probe_ask(&b->probe, &ask, ASK_TIMEOUT_MS, &answer);
+    b->object_bytes = answer.err == ERR_OK ? answer.size_bytes : 0;
     b->data_bytes = min_u64(b->object_bytes, b->round_ms == QUICK_MS ? DATA_MAX / 8 : DATA_MAX);
+    if (b->data_bytes == 0) {
+        append_reason(why, b->origin, &answer, "the object cannot be read",
+                      "the object has no bytes");
+        buf_printf(why, " (s3://%s/%s)", b->bucket, b->key);
+    }
     return b->data_bytes > 0;
+}
+
+// Appends which origin a running server uses, because the user may have meant that one.
+static void append_server(const struct bench *b, struct buf *why)
+{
+    struct buf body;
+    unsigned status = 0;
+    buf_init(&body, OUTPUT_MAX_BYTES);
+    bool is_there =
+        commands_ask_server(b->config, "/version", &status, &body) == ERR_OK && status == 200;
+    json_t *version = is_there ? json_loadb(body.ptr, body.len, 0, NULL) : NULL;
+    buf_done(&body);
+    if (version != NULL) {
+        buf_printf(why,
+                   "; the running server uses %s: give its settings with -c FILE to measure that",
+                   command_client_shown(version, "origin"));
+    }
+    json_decref(version);
 }
 
 // --- Output --------------------------------------------------------------------------------------
@@ -608,9 +665,13 @@ static int measure_origin(struct bench *b, int argc, char **argv)
     buf_init(&why, OUTPUT_MAX_BYTES);
     if (command_probe_open(&b->probe, b->config, ASK_TIMEOUT_MS, &why) != ERR_OK) {
         command_screen_tell(2, "forebay bench: %s\n", buf_cstr(&why));
-    } else if (!find_object(b)) {
-        command_screen_tell(2, "forebay bench: there is nothing to read: name an object with "
-                               "--origin s3://BUCKET/KEY, and see `forebay doctor`\n");
+    } else if (!find_object(b, &why)) {
+        append_server(b, &why);
+        command_screen_tell(2,
+                            "forebay bench: there is nothing to read (%s): name an object with "
+                            "--origin s3://BUCKET/KEY or another origin, and see `forebay "
+                            "doctor`\n",
+                            commands_visible(buf_cstr(&why), why.len));
     } else if (make_url(b)) {
         b->direct = (unsigned)min_u64(DIRECT_MAX, b->config->origin_connections);
         b->one = measure_direct(b, 1);

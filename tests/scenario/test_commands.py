@@ -365,6 +365,25 @@ def test_bench_measures_and_leaves_nothing_behind(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data"]
 
 
+def test_bench_names_the_origin_that_it_cannot_list(start, origin, tmp_path):
+    """`bench` says which origin cannot be listed and why, and which one a running server uses."""
+    server = start(origin)
+    env = {
+        "XDG_RUNTIME_DIR": str(tmp_path),
+        "FOREBAY_ADMIN": f"127.0.0.1:{server.admin_port}",
+        "AWS_ACCESS_KEY_ID": "x",
+        "AWS_SECRET_ACCESS_KEY": "x",
+    }
+    told = run_forebay(
+        *("bench", "--quick", "--origin.endpoint=http://127.0.0.1:1", "--origin.retries=0"),
+        *("--workers=1", f"--cache.dir={tmp_path}/cache"),
+        env=env,
+    )
+    assert told.returncode == 4
+    assert "http://127.0.0.1:1: its buckets cannot be listed: " in told.stderr, told.stderr
+    assert f"the running server uses {origin.endpoint}" in told.stderr, told.stderr
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_bench_leaves_nothing_behind_when_it_is_interrupted(tmp_path, number):
     """`bench` leaves nothing behind when it is interrupted."""
