@@ -37,7 +37,7 @@ struct outcome {
     double hit_ratio, bytes; // bytes from the origin
 };
 
-// What a cache of one size does in each of the three cases.
+// Outcomes of a cache of one size in each of the three cases.
 struct row {
     double cache_bytes;
     bool is_asked; // the size is the one that the user gave

@@ -564,7 +564,9 @@ def test_a_reload_says_what_each_changed_key_needs(start, origin, tmp_path):
     """For each changed key the answer says whether it is applied or waits for a restart, by its
     class in the table of settings. Unchanged keys are not named."""
     table = run_forebay("config", "docs").stdout
-    rows = re.findall(r"^\| `([a-z0-9_.\[\]]+)` \|.*\| (reload|restart) \| [^|]*\|$", table, re.M)
+    rows = re.findall(
+        r"^\| `([a-z0-9_.]+(?:\[\])?)` \|.*\| (reload|restart) \| [^|]*\|$", table, re.M
+    )
     cert, key = certificate(tmp_path, "c")
     token, keys = tmp_path / "token", tmp_path / "keys.yaml"
     token.write_text("0123456789abcdef")
