@@ -180,7 +180,8 @@ void command_screen_wrap(struct buf *out, struct span text, unsigned columns, un
     }
 }
 
-static void print_wrapped(FILE *to, unsigned indent, const char *format, va_list args)
+static PRINTF_LIKE(3, 0) void print_wrapped(FILE *to, unsigned indent, const char *format,
+                                            va_list args)
 {
     char *text = NULL;
     struct buf out;
