@@ -215,7 +215,7 @@ def test_evict_drops_a_kept_answer(server, origin, target):
         head(client, origin, "immutable/a")
         origin.overwrite("immutable/a", 2000)
         for _ in range(2):  # the second finds nothing
-            got = run_forebay("evict", target, "--allow-empty", env=environment)
+            got = run_forebay("evict", target, env=environment)
             assert got.returncode == 0, got.stderr
             assert "never-asked" not in got.stdout
         head(client, origin, "immutable/a", times=2)

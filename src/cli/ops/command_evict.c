@@ -3,8 +3,8 @@
 // removes the cached objects that the origin lists below it. A bucket is removed as a whole, listed
 // or not. Its objects are counted first, because nobody can count them afterwards.
 //
-// If nothing of a URI was cached, its name is probably misspelt. The command then reports that and
-// fails, unless --allow-empty is given.
+// If nothing of a URI was cached, the command says so. If the origin does not know the name either,
+// it is probably misspelt, and the command fails, unless --allow-empty is given.
 #include "cli/client/command_pages.h"
 
 #include <stdio.h>
@@ -29,38 +29,61 @@ struct evict {
     uint64_t listed; // objects of the prefix or bucket at hand that the origin lists
     bool is_unsure;  // the listing does not show all that may be cached below the prefix or bucket
     uint64_t objects, bytes, failed, buckets;
-    uint64_t empty; // URIs of which nothing was cached
+    uint64_t empty;   // URIs of which nothing was cached
+    uint64_t unknown; // those of them that the origin does not know either
 };
 
-// Warns that nothing of a URI was cached. `why` is what the origin says about the name.
+// Warns that nothing of a URI was cached. `why` says what is wrong with a name that the origin does
+// not know. It is empty for a name that the origin knows.
 static void tell_empty(struct evict *e, const char *uri, const char *why)
 {
+    bool is_unknown = why[0] != '\0';
     e->empty++;
+    e->unknown += is_unknown;
     command_client_warn(&e->client, "nothing of %s %s cached%s%s", uri, e->dry_run ? "is" : "was",
-                        why, e->allows_empty ? "" : "; --allow-empty accepts that");
+                        why, is_unknown && !e->allows_empty ? "; --allow-empty accepts that" : "");
 }
 
-static int stop_walk(void *ctx, const json_t *object)
+struct first_key {
+    struct s3_uri wanted;
+    bool is_any, is_wanted;
+};
+
+static int on_first_key(void *ctx, const json_t *object)
 {
-    (void)ctx, (void)object; // one object is enough
-    return EXIT_CODE_PARTLY;
+    struct first_key *first = ctx;
+    first->is_any = true;
+    first->is_wanted =
+        span_equal(first->wanted.key, span_from_cstr(command_client_text(object, "key")));
+    return EXIT_CODE_PARTLY; // ends the walk
+}
+
+// Looks at the first key that the origin lists for `uri` with `end` appended.
+static struct first_key look_at_first(struct evict *e, const char *uri, const char *end)
+{
+    const char *why;
+    struct first_key first = {.is_any = false};
+    struct buf prefix;
+    buf_init(&prefix, URI_MAX_BYTES + 1);
+    buf_printf(&prefix, "%s%s", uri, end);
+    check(s3_uri_parse(span_from_cstr(uri), &first.wanted, &why));
+    e->client.keeps_why = true;
+    (void)command_pages_walk(&e->client, buf_cstr(&prefix), on_first_key, &first);
+    e->client.keeps_why = false;
+    buf_done(&prefix);
+    return first;
 }
 
 // Warns that nothing of an object was cached. Says so if the name is that of a prefix.
 static void tell_empty_object(struct evict *e, const char *uri)
 {
-    struct buf prefix;
-    buf_init(&prefix, URI_MAX_BYTES + 1);
-    buf_printf(&prefix, "%s/", uri);
-    e->client.keeps_why = true;
-    bool is_prefix =
-        command_pages_walk(&e->client, buf_cstr(&prefix), stop_walk, NULL) == EXIT_CODE_PARTLY;
-    e->client.keeps_why = false;
-    tell_empty(e, uri,
-               is_prefix ? ", but the origin lists objects below it: end the name with / to mean "
-                           "those"
-                         : ": check its spelling");
-    buf_done(&prefix);
+    const char *why = ": check its spelling";
+    if (look_at_first(e, uri, "*").is_wanted) {
+        why = "";
+    } else if (look_at_first(e, uri, "/").is_any) {
+        why = ", but the origin lists objects below it: end the name with / to mean those";
+    }
+    tell_empty(e, uri, why);
 }
 
 // Prints a line for people. `amount` is how much was cached.
@@ -316,9 +339,9 @@ int command_evict(int argc, char **argv)
     if (code == EXIT_CODE_OK) {
         code = send_batch(&e);
     }
-    if (code == EXIT_CODE_OK && e.empty == (uint64_t)argc && !e.allows_empty) {
+    if (code == EXIT_CODE_OK && e.unknown == (uint64_t)argc && !e.allows_empty) {
         code = EXIT_CODE_FAILED;
-    } else if (code == EXIT_CODE_OK && (e.failed > 0 || (e.empty > 0 && !e.allows_empty))) {
+    } else if (code == EXIT_CODE_OK && (e.failed > 0 || (e.unknown > 0 && !e.allows_empty))) {
         code = EXIT_CODE_PARTLY;
     }
     if (!e.client.is_json && code != EXIT_CODE_USAGE) {
