@@ -155,7 +155,9 @@ struct proxy_object {
     struct span origin_bucket;
     unsigned home;        // index of the worker that is the key's home
     enum proxy_copy copy; // with PROXY_COPY_NONE, the fields below are unknown
-    // a write of unknown outcome may change it, so the origin must confirm it first
+    bool is_at_default;   // its origin is the default one
+    // A write of unknown outcome may change it, or its origin was away for some starts. So the
+    // origin must confirm it first.
     bool is_doubted;
     bool is_changed;     // a listing showed another version or size
     uint64_t age_ms;     // time since the origin confirmed it; UINT64_MAX: unknown

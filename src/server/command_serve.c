@@ -181,6 +181,21 @@ static void show_config(void *ctx, struct buf *out)
 
 // --- parts ---------------------------------------------------------------------------------------
 
+// Logs a change of the default origin since the last start. Nothing else shows that the cache
+// answers nothing, although it is full.
+static void tell_former_origin(const struct serve *s, const struct store_summary *summary,
+                               bool is_back)
+{
+    if (summary->former_origin != NULL) {
+        log_warn("origin_changed", "former=%s now=%s cached_bytes=%llu now_was_cached=%s text=%s",
+                 log_quote(span_from_cstr(summary->former_origin)),
+                 log_quote(span_from_cstr(origin_name(s->origins.origins[0]))),
+                 (unsigned long long)store_held_bytes(s->store), is_back ? "yes" : "no",
+                 "\"what is cached of the former origin answers no request until a start names it "
+                 "again\"");
+    }
+}
+
 static int serve_build_store(struct serve *s)
 {
     const struct config *c = s->config;
@@ -210,6 +225,7 @@ static int serve_build_store(struct serve *s)
         .descriptors_max = s->descriptors.segments,
         .holders = holders,
         .holder_count = holder_count,
+        .origin = origin_name(s->origins.origins[0]),
         .written_pages_bytes = c->memory_limit_bytes / 8,
         .memory_is_short = host_memory_is_short};
     if (s->upgrade.former_fd >= 0) {
@@ -225,12 +241,14 @@ static int serve_build_store(struct serve *s)
         err = command_holders_apply(holders, s->origins.origins, s->origins.origin_count,
                                     s->access_keys);
     }
+    bool is_back = holders[0].is_back; // the first holder is the default origin
     free(holders);
     if (err != ERR_OK) {
         return serve_fail(s, EXIT_CODE_FAILED);
     }
     struct store_summary summary;
     store_summarize(s->store, &summary);
+    tell_former_origin(s, &summary, is_back);
     (void)disk_io_probe_residency(summary.dir);
     return EXIT_CODE_OK;
 }

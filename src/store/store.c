@@ -87,6 +87,7 @@ void store_summarize(const struct store *store, struct store_summary *ret_summar
         .rebuilding = atomic_load(&store->recovery.is_rebuilding),
         .unusable = store->disk.attached ? NULL : store->unusable,
         .disk_errno = atomic_load(&store->disk.filling_off_errno),
+        .former_origin = store->former_origin[0] != '\0' ? store->former_origin : NULL,
     };
 }
 

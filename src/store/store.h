@@ -96,6 +96,7 @@ struct store_options {
     // origin count again when it comes back.
     struct store_holder *holders;
     unsigned holder_count;
+    const char *origin; // name of the default origin, for store_summary.former_origin; NULL: none
     // While memory_is_short() returns true, only this many of the bytes written last stay in the
     // page cache; 0: all of them.
     uint64_t written_pages_bytes;
@@ -161,6 +162,9 @@ struct store_summary {
     // Why the directory could not be used at the start; NULL: it is in use.
     const char *unusable;
     int disk_errno; // of the last failed write; 0: none
+    // The default origin of the last start, if this start has another one. NULL: it has the same,
+    // or that is not known.
+    const char *former_origin;
 };
 // Returns the part of used_bytes that holds runs; the rest is reserved for runs. Not on a worker.
 uint64_t store_held_bytes(struct store *store);

@@ -210,6 +210,9 @@ static enum err store_attach(struct store *store, const struct store_options *op
     if (err != ERR_OK) {
         return err;
     }
+    if (options->origin != NULL) {
+        state_origin_exchange(&store->disk.dir, options->origin, store->former_origin);
+    }
     state_epochs_load(&store->epochs);
     state_doubts_load(&store->doubts);
     state_holders_load(&store->disk, &store->doubts, options->holders, options->holder_count);

@@ -32,6 +32,7 @@
 #include "store/state/state_doubt.h"
 #include "store/state/state_epoch.h"
 #include "store/state/state_holder.h"
+#include "store/state/state_origin.h"
 #include "store/state/state_pins.h"
 #include "store/store.h"
 #include "store/store_long.h"
@@ -62,6 +63,7 @@ struct store {
     struct store_late late;
     _Atomic uint64_t generation;
     atomic_uint late_deletes; // number of queued deletes whose callers have timed out
+    char former_origin[STATE_ORIGIN_MAX + 1]; // "": the last start had the same, or it is unknown
     struct store_epochs epochs;
     struct store_doubts doubts;
     struct store_condemned condemned;

@@ -6,12 +6,14 @@ only what has changed."""
 import pytest
 from conftest import strict
 from origin import Origin
+from test_control import ask
 from test_reload import asked, change, merged, serve
 from test_reload_buckets import bucket
 
 SIZE = 300_000
 RULES = {"rules": [{"match": "**", "freshness": "immutable"}]}
 ENDPOINT = "origin.endpoint"
+WRONG = "http://127.0.0.1:1"
 
 
 @pytest.fixture
@@ -48,12 +50,25 @@ def test_what_is_cached_of_an_origin_counts_again_when_it_comes_back(
     assert asked(server, other, "k") == 1 and other.bytes_sent(since=mark) == 0
 
 
+def change_said(server):
+    """Returns the line that names the former origin. The log may write it some time later."""
+    server.wait_stderr("origin_changed")
+    (line,) = [line for line in server.stderr if "origin_changed" in line]
+    return line
+
+
 def test_a_start_without_a_request_at_the_wrong_endpoint_costs_a_revalidation(start, origin):
     origin.put("k", SIZE)
     server = start(origin, file=RULES)
     assert asked(server, origin, "k") > 0
-    server.restart(**{ENDPOINT: "http://127.0.0.1:1"})
+    server.restart(**{ENDPOINT: WRONG})
+    line = change_said(server)
+    assert line.index(origin.endpoint) < line.index(WRONG)
+    verdict = ask(server, "explain", "s3://bkt/k")[-1]["verdict"]
+    assert verdict["reason"] == "absent" and "another origin.endpoint" in verdict["text"]
     server.restart(**{ENDPOINT: origin.endpoint})
+    line = change_said(server)
+    assert line.index(WRONG) < line.index(origin.endpoint)
     mark = origin.mark()
     assert asked(server, origin, "k") == 1 and origin.bytes_sent(since=mark) == 0
 
@@ -104,3 +119,4 @@ def test_other_spellings_of_an_endpoint_keep_the_cache(start, origin):
     for spelling in (host + "/", host.replace("localhost", "LocalHost"), host):
         server.restart(**{ENDPOINT: spelling})
         assert asked(server, origin, "k") == 0
+        assert "origin_changed" not in server.output()

@@ -105,6 +105,7 @@ void inspect_look_begin(struct proxy_worker *pw, struct inspect_look *look, bool
     look->key = inspect_key(proxy, look->live, proxy->realm, o->bucket, o->key);
     o->rule = rules_find(look->live, o->bucket, o->key);
     o->origin = origin_describe(look->key->origin);
+    o->is_at_default = look->key->origin == proxy->options.default_origin;
     for (unsigned i = 0; i < ORIGIN_ODDITIES; i++) {
         o->oddities[i] = origin_is_odd(look->key->origin, (enum origin_oddity)i);
     }

@@ -49,6 +49,19 @@ static struct proxy_verdict verdict_of_refusal(enum refusal why)
     return (struct proxy_verdict){row->word, row->text, row->remedy};
 }
 
+static const struct proxy_verdict verdict_elsewhere = {
+    "absent",
+    "nothing of it is cached from this origin, and this start has another origin.endpoint than the "
+    "last one",
+    "if that is a mistake, restart with the former endpoint, which the log names in "
+    "origin_changed: what is cached of it counts again"};
+
+// Returns true if nothing of the object is cached, maybe because the default origin has changed.
+static bool is_elsewhere(const struct proxy_object *o, const struct store_summary *store)
+{
+    return o->copy == PROXY_COPY_NONE && o->is_at_default && store->former_origin != NULL;
+}
+
 struct proxy_verdict proxy_verdict(const struct proxy_object *o, const struct store_summary *store)
 {
     const struct proxy_rule *rule = o->rule;
@@ -68,8 +81,8 @@ struct proxy_verdict proxy_verdict(const struct proxy_object *o, const struct st
     if (o->copy != PROXY_COPY_NONE && o->is_doubted) {
         return (struct proxy_verdict){
             "in-doubt",
-            "a write whose outcome is not known may have changed its bucket: the "
-            "origin is asked before it is used",
+            "it may have changed while Forebay could not see it, by a write whose outcome is not "
+            "known or while another origin was configured: the origin is asked before it is used",
             "nothing to do; that ends by itself"};
     }
     if (o->copy == PROXY_COPY_REBUILT) {
@@ -93,7 +106,9 @@ struct proxy_verdict proxy_verdict(const struct proxy_object *o, const struct st
         return (struct proxy_verdict){"hit", "the next read is answered from the cache", ""};
     }
     if (o->trouble.text != NULL && o->trouble.text[0] != '\0') {
-        return (struct proxy_verdict){"origin", o->trouble.text, o->trouble.remedy};
+        return is_elsewhere(o, store)
+                   ? verdict_elsewhere
+                   : (struct proxy_verdict){"origin", o->trouble.text, o->trouble.remedy};
     }
     if (o->origin_err != ERR_OK) {
         return verdict_of_origin(o->origin_err);
@@ -123,6 +138,9 @@ struct proxy_verdict proxy_verdict(const struct proxy_object *o, const struct st
     }
     if (refused != NULL || (o->policy == NULL && !o->is_wanted)) {
         return verdict_of_refusal(REFUSAL_not_admitted);
+    }
+    if (is_elsewhere(o, store)) {
+        return verdict_elsewhere;
     }
     return has_some
                ? (struct proxy_verdict){"partial",

@@ -7,6 +7,7 @@
 //   index/    LMDB's files, and the file `bad` if the next start must drop the index
 //   segments/ 00000001.seg ...
 //   pins      the pins that operators have set (state_pins.c); renamed to `pins.bad` if damaged
+//   origin    the default origin of the last start (state_origin.c)
 //   policy    what the policy has learnt (retention_state.c); without it, it begins to learn again
 //   condemned written by an earlier version only (state_condemned.c)
 //

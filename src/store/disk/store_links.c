@@ -23,9 +23,10 @@ enum err store_links_refuse(int dir_fd, const char *path, struct buf *ret_why)
 {
     check(dir_fd >= 0 && path != NULL && ret_why != NULL);
     // Folders come before their content, because the paths of the content lead through them.
-    static const char *const NAMES[] = {
-        "lock",     "format",   "format.new", "index",      "index/data.mdb", "index/bad", "pins",
-        "pins.new", "pins.bad", "policy",     "policy.new", "policy.map",     "segments"};
+    static const char *const NAMES[] = {"lock",           "format",    "format.new", "index",
+                                        "index/data.mdb", "index/bad", "pins",       "pins.new",
+                                        "pins.bad",       "policy",    "policy.new", "policy.map",
+                                        "segments",       "origin",    "origin.new"};
     for (size_t i = 0; i < ARRAY_LEN(NAMES); i++) {
         if (store_links_is_link(dir_fd, NAMES[i])) {
             buf_printf(

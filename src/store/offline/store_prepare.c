@@ -24,9 +24,9 @@
 #define FOLDER (O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
 
 // The entries at the top of a cache directory, of any version of Forebay.
-static const char *const cache_files[] = {"format.new", "lock",       "policy",      "policy.new",
-                                          "policy.map", "condemned",  "pins",        "pins.new",
-                                          "pins.bad",   "admin.sock", "forebay.sock"};
+static const char *const cache_files[] = {
+    "format.new", "lock",     "policy",     "policy.new",   "policy.map", "condemned", "pins",
+    "pins.new",   "pins.bad", "admin.sock", "forebay.sock", "origin",     "origin.new"};
 static const char *const cache_folders[] = {"segments", "index"};
 
 static bool is_one_of(const char *name, const char *const *names, size_t count)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Proves: the verdict on an object that the policy refuses advises a larger cache only if the file
-// system has room for it.
+// system has room for it, and the verdict on an absent object names a change of the origin.
 #include <string.h>
 
 #include "proxy/proxy.h"
@@ -18,4 +18,19 @@ Test(inspect_verdict, a_short_file_system_is_not_mended_by_a_larger_cache)
     verdict = proxy_verdict(&object, &store);
     cr_assert_str_eq(verdict.reason, "not-admitted");
     cr_assert_not_null(strstr(verdict.remedy, "free space on the file system"));
+}
+
+Test(inspect_verdict, an_absent_object_at_a_changed_origin_names_the_change)
+{
+    struct proxy_rule rule = {.cache = true};
+    struct proxy_object object = {.rule = &rule, .is_wanted = true};
+    struct store_summary store = {.former_origin = "http://former"};
+    struct proxy_verdict verdict = proxy_verdict(&object, &store);
+    cr_assert(strcmp(verdict.reason, "absent") == 0 && strstr(verdict.text, "evicted") != NULL);
+    object.is_at_default = true;
+    verdict = proxy_verdict(&object, &store);
+    cr_assert(strcmp(verdict.reason, "absent") == 0);
+    cr_assert_not_null(strstr(verdict.text, "another origin.endpoint"));
+    object.trouble.text = "it does not answer";
+    cr_assert_not_null(strstr(proxy_verdict(&object, &store).text, "another origin.endpoint"));
 }
