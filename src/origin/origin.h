@@ -146,6 +146,10 @@ struct origin_trouble_text {
 // Returns true while the origin is in trouble: its last calls got no answer, or it refused our
 // credentials. Any thread.
 bool origin_in_trouble(const struct origin *origin, struct origin_trouble_text *ret_text);
+// Returns true if the origin refused a request with SlowDown within the last `window_s` seconds,
+// and retries did not help. Any thread.
+#define ORIGIN_THROTTLES "it throttles: SlowDown" // in words
+bool origin_throttles(const struct origin *origin, unsigned window_s);
 struct origin_times {
     bool has_skew;                // The origin has sent a Date, so skew_s is known.
     int64_t skew_s;               // The origin's clock minus ours, exact to a second or two.

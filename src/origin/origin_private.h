@@ -168,11 +168,12 @@ struct origin {
     atomic_ulong retry_floor_at_us;
 
     atomic_bool rests;
-    atomic_bool has_answered;    // The result of origin_has_answered(); see hops.c.
-    atomic_ulong answered_at_us; // When any call last succeeded.
-    atomic_ulong heard_at_us;    // When an answer with a status below 500 last came.
-    atomic_uint trouble;         // The current enum origin_trouble.
-    atomic_uint trouble_told;    // The logged trouble whose end is not logged yet, or NONE.
+    atomic_bool has_answered;     // The result of origin_has_answered(); see hops.c.
+    atomic_ulong answered_at_us;  // When any call last succeeded.
+    atomic_ulong heard_at_us;     // When an answer below 500, or a SlowDown, last came.
+    atomic_ulong throttled_at_us; // When it last refused a request with SlowDown. 0: never.
+    atomic_uint trouble;          // The current enum origin_trouble.
+    atomic_uint trouble_told;     // The logged trouble whose end is not logged yet, or NONE.
     atomic_ulong trouble_since_us;
     atomic_ulong bucket_dns_at_us;     // When a host name with a bucket last failed.
     atomic_llong credentials_expire_s; // Wall clock. 0: the credentials do not expire.
@@ -293,6 +294,9 @@ void origin_trouble_met(struct origin *origin, enum origin_trouble trouble, uint
 // with the origin's own credentials, and they were accepted. by_bucket_name: the request was sent
 // to a host name that begins with the bucket.
 void origin_trouble_answered(struct origin *origin, bool takes_keys, bool by_bucket_name);
+// Records that the origin refused a request with SlowDown for good. It can be reached, so a trouble
+// on the way to it ends.
+void origin_trouble_throttled(struct origin *origin, bool by_bucket_name);
 void origin_trouble_forget(struct origin *origin); // Ends any trouble without a log line.
 
 // --- origin_probe.c ------------------------------------------------------------------------------

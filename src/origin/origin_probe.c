@@ -63,7 +63,9 @@ static void on_end(struct origin_relay *relay, enum err err)
     struct origin_trouble_text text;
     probe->is_running = false;
     bool is_failing = err == ERR_ORIGIN_5XX || (relay->status >= 500 && relay->status != 501);
-    if (is_failing) { // 508 means a loop, because the probe's Via names only this process
+    // 508 means a loop, because the probe's Via names only this process. A SlowDown is ignored
+    // here, because the S3 driver has recorded it after asked_us: see origin_trouble_throttled().
+    if (is_failing) {
         origin_trouble_met(origin,
                            relay->status == 508 ? ORIGIN_TROUBLE_LOOP : ORIGIN_TROUBLE_FAILING,
                            probe->asked_us, "");

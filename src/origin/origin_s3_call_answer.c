@@ -406,6 +406,9 @@ struct origin_s3_verdict origin_s3_call_answered(struct origin_s3_call *c)
         if (origin_s3_call_is_safe(c) && may_retry(c, err, &verdict)) {
             return verdict;
         }
+        if (err == ERR_ORIGIN_SLOWDOWN) {
+            origin_trouble_throttled(c->call.ow->origin, origin_s3_call_is_virtual(c));
+        }
         if (c->call.r == NULL || !origin_s3_status_is_hidden(status)) {
             return answer_is_final(c, err);
         }

@@ -212,3 +212,15 @@ bool origin_in_trouble(const struct origin *origin, struct origin_trouble_text *
                                              row->component == COMPONENT_CREDENTIALS};
     return trouble != ORIGIN_TROUBLE_NONE;
 }
+
+void origin_trouble_throttled(struct origin *origin, bool by_bucket_name)
+{
+    atomic_store(&origin->throttled_at_us, clock_monotonic_us());
+    origin_trouble_answered(origin, false, by_bucket_name);
+}
+
+bool origin_throttles(const struct origin *origin, unsigned window_s)
+{
+    uint64_t at_us = atomic_load(&origin->throttled_at_us), now_us = clock_monotonic_us();
+    return at_us != 0 && now_us - min_u64(now_us, at_us) < window_s * 1000000ull;
+}

@@ -95,6 +95,22 @@ static void look_at_store(const struct store *store, struct conditions *conditio
                       stats_value(COUNTER_segment_open_failures));
 }
 
+// Records a condition that `count` origins are in, and names one of them.
+static void tell_origin(struct conditions *conditions, enum condition which,
+                        const struct origin *origin, unsigned count, const char *text,
+                        const char *remedy)
+{
+    if (count == 0) {
+        conditions_tell(conditions, which, false);
+    } else if (count == 1) {
+        conditions_tell_more(conditions, which, remedy, "origin %.200s: %s", origin_shown(origin),
+                             text);
+    } else {
+        conditions_tell_more(conditions, which, remedy, "origin %.200s: %s; %u origins in all",
+                             origin_shown(origin), text, count);
+    }
+}
+
 // Records the first trouble of the kind that `which` is about, and how many origins have one.
 static void tell_trouble(const struct command_origins *origins, struct conditions *conditions,
                          enum condition which, bool is_refusal)
@@ -109,16 +125,20 @@ static void tell_trouble(const struct command_origins *origins, struct condition
             first = trouble;
         }
     }
-    if (count == 0) {
-        conditions_tell(conditions, which, false);
-    } else if (count == 1) {
-        conditions_tell_more(conditions, which, first.remedy, "origin %.200s: %s",
-                             origin_shown(origin), first.text);
-    } else {
-        conditions_tell_more(conditions, which, first.remedy,
-                             "origin %.200s: %s; %u origins in all", origin_shown(origin),
-                             first.text, count);
+    tell_origin(conditions, which, origin, count, first.text, first.remedy);
+}
+
+static void look_at_throttling(const struct command_origins *origins, struct conditions *conditions)
+{
+    const struct origin *origin = NULL;
+    unsigned count = 0;
+    for (unsigned i = 0; i < origins->origin_count; i++) {
+        if (origin_throttles(origins->origins[i], SHORTLY_S) && count++ == 0) {
+            origin = origins->origins[i];
+        }
     }
+    tell_origin(conditions, CONDITION_origin_throttled, origin, count, ORIGIN_THROTTLES,
+                conditions_row(CONDITION_origin_throttled).remedy);
 }
 
 static void look_at_origins(const struct command_origins *origins, struct conditions *conditions)
@@ -126,6 +146,7 @@ static void look_at_origins(const struct command_origins *origins, struct condit
     bool expires = false, is_skewed = false;
     tell_trouble(origins, conditions, CONDITION_origin_unreachable, false);
     tell_trouble(origins, conditions, CONDITION_credentials_refused, true);
+    look_at_throttling(origins, conditions);
     for (unsigned i = 0; i < origins->origin_count; i++) {
         struct origin_times times;
         if (origin_rests(origins->origins[i])) {
@@ -205,8 +226,6 @@ static void look_at_shed(const struct command_reload *reload, struct conditions 
     } else {
         conditions_tell(conditions, CONDITION_memory, false);
     }
-    tell_count(conditions, CONDITION_origin_throttled, stats_value(COUNTER_http_throttled),
-               SHORTLY_S);
 }
 
 static void look_at_counts(struct conditions *conditions)

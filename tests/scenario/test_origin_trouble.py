@@ -11,6 +11,7 @@ from client import judge
 from forebay import KEYS, PATIENT, run_forebay
 from origin import Origin
 from test_common_options import admin_of
+from test_refusals import doctor
 from waiting import wait_for
 
 REASONS = {403: "Forbidden", 503: "Service Unavailable"}
@@ -220,6 +221,27 @@ def test_a_missing_object_says_nothing_of_the_origin(start, origin):
         assert client.get("secret").status == 403
     wait_for(lambda: len(origin.requests()) == 3, "three requests")
     assert not events(server, "origin_unreachable")
+
+
+def test_a_store_that_throttles_from_the_start_has_one_condition(start, origin):
+    """A store that answers SlowDown to everything is one fault with one word: in the conditions,
+    the log and doctor. It is not called unreachable, neither by the probe nor by a read."""
+    origin.limit_rate(0.001, burst=0)
+    server = start(origin, settings=PROBE)
+    server.wait_stderr("condition_begun.*origin-throttled")
+    with server.client() as client:
+        assert client.get("k").code == "SlowDown"
+    said = f"origin {origin.endpoint}: it throttles: SlowDown"
+    assert {name: row["text"] for name, row in server.condition_rows().items()} == {
+        "origin-throttled": said
+    }
+    (event,) = events(server, "condition_begun")
+    assert (event["severity"], event["text"]) == ("warning", said), event
+    assert not events(server, "origin_unreachable")
+    checks = doctor(server)
+    assert [state for state, *_ in checks["server"]] == ["yellow"], checks
+    (rights,) = checks["rights"]
+    assert rights[:2] == ("yellow", said) and "origin.connections" in rights[2], checks
 
 
 def test_a_throttling_origin_is_named_everywhere(start, origin):

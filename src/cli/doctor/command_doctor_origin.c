@@ -10,10 +10,12 @@
 #include "cli/client/command_probe.h"
 #include "cli/doctor/command_doctor.h"
 #include "commands/commands.h"
+#include "control/control.h"
 #include "net/net.h"
 
 #define CANCEL_MS 500u  // added to the driver's timeout
 #define BUCKETS_MAX 20u // maximum number of buckets to check
+#define THROTTLED_S 60u
 #define SKEW_YELLOW_S 300
 #define SKEW_RED_S 900 // from this difference on S3 refuses signatures
 
@@ -206,6 +208,12 @@ static void find_refused(struct doctor *d, const struct origin *origin, const ch
 {
     char what[512];
     struct origin_trouble_text trouble;
+    if (origin_throttles(origin, THROTTLED_S)) {
+        command_doctor_find(d, DOCTOR_YELLOW, "rights",
+                            conditions_row(CONDITION_origin_throttled).remedy, "origin %s: %s",
+                            origin_shown(origin), ORIGIN_THROTTLES);
+        return;
+    }
     if (a->err == ERR_ORIGIN_REFUSED && origin_in_trouble(origin, &trouble)) {
         (void)snprintf(what, sizeof(what), "%s: %s", asked_name(kind), trouble.text);
         command_doctor_red_of_origin(d, "rights", trouble.remedy, what, bucket);
