@@ -71,6 +71,21 @@ static void look_at_disk(const struct store_summary *s, struct conditions *condi
     }
 }
 
+// Records that others fill the file system, if this has cost the cache a quarter of its size.
+static void look_at_size(const struct store_summary *s, struct conditions *conditions)
+{
+    char now[HUMAN_BYTES_MAX], most[HUMAN_BYTES_MAX];
+    struct condition_row row = conditions_row(CONDITION_cache_limited);
+    if (s->capacity_bytes < s->capacity_most_bytes / 4 * 3) {
+        conditions_tell_more(conditions, CONDITION_cache_limited, row.remedy,
+                             "%s: the cache is limited to %s of %s", row.text,
+                             human_bytes((double)s->capacity_bytes, now),
+                             human_bytes((double)s->capacity_most_bytes, most));
+    } else {
+        conditions_tell(conditions, CONDITION_cache_limited, false);
+    }
+}
+
 static void look_at_store(const struct store *store, struct conditions *conditions)
 {
     struct store_summary s;
@@ -85,6 +100,7 @@ static void look_at_store(const struct store *store, struct conditions *conditio
                     s.short_of != NULL && why != REFUSAL_disk_full);
     tell_shortage(conditions, CONDITION_index_full, why == REFUSAL_index_full,
                   refusal_sum(REFUSAL_index_full) + stats_value(COUNTER_index_full));
+    look_at_size(&s, conditions);
     conditions_tell(conditions, CONDITION_index_large, index_bytes > s.capacity_bytes / 2);
     tell_shortage(conditions, CONDITION_disk_busy, why == REFUSAL_disk_busy,
                   refusal_sum(REFUSAL_disk_busy));

@@ -76,6 +76,7 @@ void store_summarize(const struct store *store, struct store_summary *ret_summar
     *ret_summary = (struct store_summary){
         .dir = store->disk.dir.path,
         .capacity_bytes = store->disk.capacity_bytes,
+        .capacity_most_bytes = store_size_most_since_set(store),
         .used_bytes = atomic_load(&store->disk.used_bytes),
         .segment_size_bytes = store->disk.segment_size_bytes,
         .objects = atomic_load(&store->index.objects),

@@ -149,9 +149,10 @@ enum err store_holders_add(struct store *store, struct store_holder *holders,
 struct store_summary {
     const char *dir;
     uint64_t capacity_bytes, used_bytes, segment_size_bytes;
-    uint64_t objects, blocks; // numbers in the index; may be a little old
-    bool degraded;            // the directory, its disk or the index does not work at this moment
-    bool is_blind;            // look-ups find nothing
+    uint64_t capacity_most_bytes; // largest capacity_bytes since cache.size was set
+    uint64_t objects, blocks;     // numbers in the index; may be a little old
+    bool degraded; // the directory, its disk or the index does not work at this moment
+    bool is_blind; // look-ups find nothing
     // The reason why nothing is stored or found now. REFUSAL_none: none is known. Trouble with the
     // disk lasts until a write succeeds, so between two attempts this is set and `degraded` is not.
     enum refusal refusal;

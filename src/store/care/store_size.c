@@ -63,6 +63,8 @@ void store_size_set_limits(struct store *store, const struct store_limits *limit
     struct store_size *size = &store->size;
     check(limits->size_bytes != 0 || limits->size_percent != 0);
     pthread_mutex_lock(&size->guarded.lock);
+    size->guarded.is_resized |= limits->size_bytes != size->guarded.limits.size_bytes ||
+                                limits->size_percent != size->guarded.limits.size_percent;
     size->guarded.limits = *limits;
     size->guarded.is_new = true;
     pthread_mutex_unlock(&size->guarded.lock);
@@ -192,6 +194,11 @@ static void size_tell(struct store *store, uint64_t was, uint64_t wanted, bool i
     }
 }
 
+uint64_t store_size_most_since_set(const struct store *store)
+{
+    return max_u64(atomic_load(&store->size.most_bytes), store->disk.capacity_bytes);
+}
+
 static void size_set(struct store *store, const struct store_limits *limits, uint64_t capacity)
 {
     uint64_t was = store->disk.capacity_bytes;
@@ -231,8 +238,8 @@ void store_size_follow(struct store *store)
     struct store_size *size = &store->size;
     pthread_mutex_lock(&size->guarded.lock);
     struct store_limits limits = size->guarded.limits;
-    bool is_new = size->guarded.is_new;
-    size->guarded.is_new = false;
+    bool is_new = size->guarded.is_new, is_resized = size->guarded.is_resized;
+    size->guarded.is_new = size->guarded.is_resized = false;
     pthread_mutex_unlock(&size->guarded.lock);
     disk_set_min_free(&store->disk, limits.min_free_percent);
     uint64_t was = store->disk.capacity_bytes;
@@ -241,6 +248,8 @@ void store_size_follow(struct store *store)
     capacity = wanted == 0 ? was : min_u64(size_most(store, &limits), capacity);
     uint64_t least = max_u64(2 * store->log.segment_cost_bytes, was / SHARE_STEPS);
     if (is_new || capacity > was + least || capacity + least < was) {
+        uint64_t most = store_size_most_since_set(store);
+        atomic_store(&size->most_bytes, is_resized ? 0 : most);
         size_set(store, &limits, capacity);
         size_tell(store, was, wanted, is_new);
     }

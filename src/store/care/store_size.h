@@ -11,8 +11,10 @@ struct store_size {
     struct {
         pthread_mutex_t lock;
         struct store_limits limits;
-        bool is_new; // `limits` is not applied yet
+        bool is_new;     // `limits` is not applied yet
+        bool is_resized; // cache.size in `limits` is another one, and is not applied yet
     } guarded;
+    _Atomic uint64_t most_bytes; // see store_size_most_since_set(); 0: the size has not changed
     // When a change of the size by a percentage was last logged, which happens at most once a
     // minute. Used by the supply thread.
     uint64_t told_us;
@@ -38,6 +40,10 @@ enum err store_size_order(struct store *store, const struct store_limits *limits
 // Applies new limits, and the current value of a percentage. Called by the supply thread each time
 // that it wakes.
 void store_size_follow(struct store *store);
+
+// Returns the largest size that the cache had since cache.size was set. A percentage gives less
+// while others fill the file system. Any thread.
+uint64_t store_size_most_since_set(const struct store *store);
 
 // Returns the bytes that are neither segments nor index.
 uint64_t store_size_fixed(const struct store *store);

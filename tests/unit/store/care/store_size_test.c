@@ -137,6 +137,14 @@ static uint64_t used(const struct box *box)
     return atomic_load(&box->store->disk.used_bytes);
 }
 
+// Returns the largest size since cache.size was set.
+static uint64_t most(const struct box *box)
+{
+    struct store_summary summary;
+    store_summarize(box->store, &summary);
+    return summary.capacity_most_bytes;
+}
+
 static enum err resize(struct box *box, uint64_t size_bytes)
 {
     struct store_limits limits = {.size_bytes = size_bytes, .headroom_percent = 10};
@@ -322,6 +330,10 @@ Test(store_size, a_share_follows_the_file_system)
     wait_for(used(&box) <= 32 * MIB && dir_bytes(box.dir) <= 32 * MIB);
     uint64_t half = atomic_load(&box.store->disk.capacity_bytes);
     cr_assert(half / MIB == 31);
+    cr_assert(most(&box) / MIB == 63, "what it had is remembered");
+    cr_assert(store_set_limits(box.store, &limits, &why) == ERR_OK);
+    look(&box);
+    cr_assert(most(&box) / MIB == 63, "a reload of other settings changes nothing");
     atomic_store(&played.others_bytes, 65 * MIB);
     look(&box);
     cr_assert(atomic_load(&box.store->disk.capacity_bytes) == half, "that comes and goes");
@@ -333,6 +345,7 @@ Test(store_size, a_share_follows_the_file_system)
     buf_done(&why);
     wait_for(atomic_load(&box.store->disk.capacity_bytes) ==
              16 * MIB); // three segments are left it
+    wait_for(most(&box) == 16 * MIB);
     leave(&box);
 }
 
