@@ -12,7 +12,7 @@
 #define COLUMN 19 // of the values
 #define TEXT_MAX_BYTES 1024u
 #define CHECKS_MIN 10 // fewer are not worth a line
-#define CHECKS_PART 4 // at least one request in so many needed a check
+#define CHECKS_PART 4 // this part of the requests needed a check, or more
 // Returns the value of a counter of counters.def in a summary.
 #define VALUE(summary, name)                                                                       \
     command_client_double(json_object_get(summary, "counters"), stats_name(COUNTER_##name))

@@ -546,17 +546,6 @@ static void finish_proxy(struct loader *l)
     }
 }
 
-const char *config_endpoint(struct loader *l, struct span value)
-{
-    struct buf text;
-    buf_init(&text, value.len + 1);
-    config_value_endpoint_render(value, &text);
-    check(buf_ok(&text));
-    const char *endpoint = arena_printf(l->arena, "%s", buf_cstr(&text));
-    buf_done(&text);
-    return endpoint;
-}
-
 static void finish_origin(struct loader *l)
 {
     const struct config *c = l->config;
@@ -567,7 +556,7 @@ static void finish_origin(struct loader *l)
         bool is_named = !l->raws[SETTING_origin_endpoint].from_file;
         config_loader_error(l, where, "%s%s", is_named ? "" : "origin.endpoint: ", why);
     } else {
-        l->config->origin_endpoint = config_endpoint(l, span_from_cstr(c->origin_endpoint));
+        l->config->origin_endpoint = config_value_endpoint(l, span_from_cstr(c->origin_endpoint));
         judge_addressing(l, l->raws[SETTING_origin_addressing].where, c->origin_addressing,
                          c->origin_endpoint);
     }

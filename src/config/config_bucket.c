@@ -83,7 +83,7 @@ static void parse_bucket_origin(struct entry *e, struct span value, struct confi
         bucket->kind = CONFIG_BUCKET_DIRECTORY;
         bucket->directory = value.ptr + 4;
         if (report(e, config_value_is_endpoint(value, why), why)) {
-            bucket->directory = config_endpoint(e->l, value) + 4;
+            bucket->directory = config_value_endpoint(e->l, value) + 4;
         }
     } else if (span_starts_with(value, SPAN("s3://")) && value.len > 5 &&
                span_find((struct span){value.ptr + 5, value.len - 5}, '/') == value.len - 5) {
@@ -99,7 +99,7 @@ static void parse_bucket_endpoint(struct entry *e, struct span value, struct con
     if (report(e, config_value_is_endpoint(value, why), why) &&
         report(e, !span_starts_with(value, SPAN("dir:")),
                "write dir:/PATH as the bucket's origin")) {
-        bucket->endpoint = config_endpoint(e->l, value);
+        bucket->endpoint = config_value_endpoint(e->l, value);
     }
 }
 

@@ -137,7 +137,7 @@ bool config_value_is_endpoint(struct span s, char *ret_why);
 // end, and a directory without repeated slashes.
 void config_value_endpoint_render(struct span s, struct buf *out);
 // Returns the same as text in the loader's arena.
-const char *config_endpoint(struct loader *l, struct span value);
+const char *config_value_endpoint(struct loader *l, struct span value);
 // Returns true if the host of an http or https endpoint is an IP address.
 bool config_value_is_address(struct span endpoint);
 bool config_value_is_glob(struct span s, char *ret_why);

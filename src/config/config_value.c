@@ -573,6 +573,17 @@ void config_value_endpoint_render(struct span s, struct buf *out)
     buf_append(out, rest.ptr + host.len, rest.len - host.len);
 }
 
+const char *config_value_endpoint(struct loader *l, struct span value)
+{
+    struct buf text;
+    buf_init(&text, value.len + 1);
+    config_value_endpoint_render(value, &text);
+    check(buf_ok(&text));
+    const char *endpoint = arena_printf(l->arena, "%s", buf_cstr(&text));
+    buf_done(&text);
+    return endpoint;
+}
+
 bool config_value_is_glob(struct span s, char *ret_why)
 {
     bool in_braces = false;

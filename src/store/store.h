@@ -45,8 +45,8 @@ struct store_holder {
     bool is_origin;
     // The store assigns it; the caller makes it part of the names of the holder's keys.
     uint64_t number;
-    // The store sets it: an origin that earlier starts named and the last one did not. What is
-    // cached of it counts, after a revalidation.
+    // The store sets it if earlier starts named this origin and the last one did not. Its cached
+    // objects count after a revalidation.
     bool is_back;
 };
 

@@ -26,7 +26,7 @@ def other(origin):
 
 
 @pytest.mark.parametrize("end", ["stop", "kill9"])
-def test_what_is_cached_of_an_origin_counts_again_when_it_comes_back(
+def test_cached_objects_of_an_origin_count_again_when_it_comes_back(
     start, origin, other, engine, end
 ):
     """One start with a wrong endpoint, even with reads and a kill, costs a revalidation, and only

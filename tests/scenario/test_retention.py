@@ -515,7 +515,8 @@ def test_a_restart_keeps_what_the_policy_learnt_when_the_size_moves(start, origi
 
 
 def test_a_much_larger_cache_learns_again_without_a_warning(start, origin):
-    """What the policy forgets after a large change of cache.size is harmless, so it is no warning."""
+    """After a large change of cache.size the policy forgets. That is harmless, so it is no
+    warning."""
     server = start(
         origin, settings={"cache.size": "256MiB"}, env={"FOREBAY_SEGMENT_SIZE": str(SEGMENT)}
     )

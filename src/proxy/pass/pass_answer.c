@@ -46,12 +46,6 @@ void pass_answer_headers(struct pass_state *p)
     }
 }
 
-bool pass_answer_is_bodiless(const struct pass_state *p)
-{
-    return span_equal(p->relay.method, SPAN("HEAD")) || p->relay.status == 204 ||
-           p->relay.status == 304 || (p->relay.has_length && p->relay.length == 0);
-}
-
 static enum http_pull pull(struct http_source *source, struct http_slice *ret_slice)
 {
     struct pass_state *p = as_pass(container_of(source, struct pass_state, source));
@@ -111,7 +105,7 @@ void pass_answer_start(struct pass_state *p)
         .no_length = p->relay.status == 204 || p->relay.status == 304,
         .close = p->upload == UPLOAD_DROPPED, // the rest of the client's body was not read
     };
-    if (!pass_answer_is_bodiless(p)) {
+    if (!pass_is_bodiless(p)) {
         p->source.pull = pull;
         reply.source = &p->source;
     }

@@ -190,7 +190,7 @@ void pass_listing_end(struct pass_state *p)
 {
     check(p->call.phase == CALL_ENDED);
     if (p->request != NULL && p->call.err == ERR_OK && p->err == ERR_OK && pass_has_head(p) &&
-        pass_listing_is_filtered(p) && !pass_answer_is_bodiless(p) &&
+        pass_listing_is_filtered(p) && !pass_is_bodiless(p) &&
         !s3_list_buckets_end(p->list_buckets)) {
         p->err = ERR_ORIGIN_PROTOCOL;
         p->err_message = UNREADABLE;

@@ -353,6 +353,12 @@ static inline bool pass_has_head(const struct pass_state *p)
 {
     return p->answer == ANSWER_HEAD || p->answer == ANSWER_SENT;
 }
+// Returns true if the response has no body.
+static inline bool pass_is_bodiless(const struct pass_state *p)
+{
+    return span_equal(p->relay.method, SPAN("HEAD")) || p->relay.status == 204 ||
+           p->relay.status == 304 || (p->relay.has_length && p->relay.length == 0);
+}
 static inline bool pass_is_answered(const struct pass_state *p)
 {
     return p->answer == ANSWER_SENT || p->answer == ANSWER_REFUSED;
@@ -399,7 +405,6 @@ void pass_origin_cancel(struct pass_state *p); // harmless when no call is in fl
 void pass_answer_headers(struct pass_state *p); // keeps those that the client may see
 void pass_answer_start(struct pass_state *p);   // sends the head to the client
 void pass_answer_take(struct pass_state *p, struct span data); // bytes from the origin
-bool pass_answer_is_bodiless(const struct pass_state *p);
 // Ends the page of a listing that was to be kept, because it is not complete. Harmless if there is
 // no such page.
 void pass_answer_list_end(struct pass_state *p, enum list_end end, enum err err);

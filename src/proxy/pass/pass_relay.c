@@ -22,7 +22,7 @@ static bool answers_early(const struct pass_state *p)
     case S3_DeleteObjects:
     case S3_RestoreObject:
     case S3_Unknown:
-        return p->relay.status == 200 && !pass_answer_is_bodiless(p);
+        return p->relay.status == 200 && !pass_is_bodiless(p);
     default:
         return false;
     }
@@ -73,7 +73,7 @@ static void head_without_client(struct pass_state *p)
 {
     check(p->request == NULL);
     check(pass_changes_any(p));
-    if (!p->is_streamed && !pass_answer_is_bodiless(p)) {
+    if (!p->is_streamed && !pass_is_bodiless(p)) {
         pass_origin_cancel(p);
     }
     pass_go(p);
@@ -111,8 +111,7 @@ static enum err on_head(struct origin_relay *relay)
         !list_cache_expect(p->list_ask, relay->length)) {
         pass_answer_list_end(p, LIST_END_ALONE, ERR_OK);
     }
-    if (relay->status >= 300 && !pass_answer_is_bodiless(p) &&
-        pass_listing_is_limited(p->request)) {
+    if (relay->status >= 300 && !pass_is_bodiless(p) && pass_listing_is_limited(p->request)) {
         // Names may be removed from this error document, so no other client may get it.
         pass_answer_list_end(p, LIST_END_ALONE, ERR_OK);
         pass_location_begin_error(p);

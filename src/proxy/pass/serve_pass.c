@@ -222,8 +222,8 @@ void serve_pass_done(struct request *r)
     pass_answer_list_end(p, LIST_END_LEFT, ERR_OK);
     pass_version_leave(p);
     bool has_answer =
-        pass_has_head(p) && (pass_answer_is_bodiless(p) ||
-                             (p->relay.has_length && p->received_bytes == p->relay.length));
+        pass_has_head(p) &&
+        (pass_is_bodiless(p) || (p->relay.has_length && p->received_bytes == p->relay.length));
     p->request = NULL;
     byte_queue_done(&p->down);
     if (pass_calls(p)) {
