@@ -33,15 +33,18 @@ struct evict {
     uint64_t unknown; // those of them that the origin does not know either
 };
 
-// Warns that nothing of a URI was cached. `why` says what is wrong with a name that the origin does
-// not know. It is empty for a name that the origin knows.
+// Warns that nothing of a URI was cached, unless --allow-empty is given. `why` says what is wrong
+// with a name that the origin does not know. It is empty for a name that the origin knows.
 static void tell_empty(struct evict *e, const char *uri, const char *why)
 {
     bool is_unknown = why[0] != '\0';
     e->empty++;
     e->unknown += is_unknown;
-    command_client_warn(&e->client, "nothing of %s %s cached%s%s", uri, e->dry_run ? "is" : "was",
-                        why, is_unknown && !e->allows_empty ? "; --allow-empty accepts that" : "");
+    if (!e->allows_empty) {
+        command_client_warn(&e->client, "nothing of %s %s cached%s%s", uri,
+                            e->dry_run ? "is" : "was", why,
+                            is_unknown ? "; --allow-empty accepts that" : "");
+    }
 }
 
 struct first_key {
@@ -74,11 +77,12 @@ static struct first_key look_at_first(struct evict *e, const char *uri, const ch
     return first;
 }
 
-// Warns that nothing of an object was cached. Says so if the name is that of a prefix.
+// Warns that nothing of an object was cached. Says so if the name is that of a prefix. Does not ask
+// the origin if --allow-empty is given, because a list may have thousands of names.
 static void tell_empty_object(struct evict *e, const char *uri)
 {
     const char *why = ": check its spelling";
-    if (look_at_first(e, uri, "*").is_wanted) {
+    if (e->allows_empty || look_at_first(e, uri, "*").is_wanted) {
         why = "";
     } else if (look_at_first(e, uri, "/").is_any) {
         why = ", but the origin lists objects below it: end the name with / to mean those";
@@ -309,7 +313,7 @@ static int evict_uri(struct evict *e, const char *text)
 static void print_total(const struct evict *e)
 {
     const char *end = e->dry_run ? "" : ": their room on disk goes to what is stored next";
-    if (e->empty > 0 && e->objects + e->buckets == 0) {
+    if (e->empty > 0 && e->objects + e->buckets == 0 && !e->allows_empty) {
         return; // a warning has said so
     }
     if (e->buckets > 0 && e->objects == 0) {
@@ -317,10 +321,9 @@ static void print_total(const struct evict *e)
                              e->buckets > 1 ? "s" : "", end);
         return;
     }
-    command_screen_print(2, "%s%llu object%s, %s%s%s\n", e->dry_run ? "would evict " : "evicted ",
+    command_screen_print(2, "%s%llu object%s, %s%s\n", e->dry_run ? "would evict " : "evicted ",
                          (unsigned long long)e->objects, e->objects == 1 ? "" : "s",
-                         command_bytes((double)e->bytes),
-                         e->buckets > 0 ? ", and whole buckets" : "", end);
+                         command_bytes((double)e->bytes), end);
 }
 
 int command_evict(int argc, char **argv)
