@@ -209,7 +209,7 @@ def test_quoted_output_is_what_the_binary_prints():
     for block in of_kind("output"):
         command, _, text = block.text.removeprefix("$ ").partition("\n")
         assert command.startswith("forebay ")
-        line = f'{shlex.quote(str(binary()))} {command.removeprefix("forebay ")}'
+        line = f"{shlex.quote(str(binary()))} {command.removeprefix('forebay ')}"
         assert made("sh", "-c", line) == text, command
 
 
