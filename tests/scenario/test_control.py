@@ -1208,7 +1208,11 @@ def test_rights_over_socket_loopback_and_token(start, origin, tmp_path):
         (tcp, "wrong-wrong-wrong-wrong", 1),
         (tcp, token.read_text().strip(), 0),
     ):
-        for words in (["explain", "s3://bkt/k"], ["evict", "s3://bkt/k"], ["loglevel", "info"]):
+        for words in (
+            ["explain", "s3://bkt/k"],
+            ["evict", "--allow-empty", "s3://bkt/k"],
+            ["loglevel", "info"],
+        ):
             got = run_forebay(
                 *PATIENT,
                 *words,

@@ -154,7 +154,7 @@ def test_the_last_warning_is_shown_in_words(run, origin):
     origin.down()
     words = run("sh", "-c", READ)
     (line,) = [line for line in words.stderr.splitlines() if "warnings" in line]
-    assert re.search(r"the last: origin unreachable: .+; .+", line) and "=" not in line, line
+    assert re.search(r"the last: origin-unreachable: .+; .+", line) and "=" not in line, line
 
 
 def test_a_run_inside_another_one_warns(run, origin):

@@ -74,7 +74,10 @@ void command_log_line_append(struct buf *out, struct span line)
 {
     struct span value;
     size_t i = 0;
-    if (find_field(line, "event", &value)) {
+    // Only the line of a condition has a severity. The name of the condition says more than the
+    // event.
+    bool is_condition = find_field(line, "severity", &value);
+    if (find_field(line, is_condition ? "name" : "event", &value)) {
         append_words(out, value);
     }
     while (i < ARRAY_LEN(texts) && !find_field(line, texts[i], &value)) {

@@ -21,6 +21,9 @@ Test(command_log_line, text_and_remedy_of_the_line_are_shown_without_its_keys)
         "origin unreachable: it is \"off\"; start it");
     expect("ts=1 level=warn event=cache_size_cut wanted_bytes=9 remedy=restart",
            "cache size cut (wanted bytes 9); restart");
+    expect("event=condition_begun name=disk-full severity=critical text=\"no room\" remedy=\"make "
+           "it\"",
+           "disk-full: no room; make it");
     expect("ts=1 level=error event=pins_damaged why=bad_line file=pins remedy=pin_again",
            "pins damaged: bad line; pin again");
 }
