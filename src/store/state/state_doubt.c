@@ -19,10 +19,10 @@
 // not make a request fail. The doubt is then lost only if the process is killed during that write.
 //
 // An origin that comes back after starts that did not name it is in doubt, too (state_holder.c).
-// Writes may have passed through Forebay to the same objects under another spelling of its
-// endpoint. Such a doubt covers all buckets of the origin. It has a slot like a bucket's, with the
-// origin's name and no bucket. It ends at once, unless writes of the former process may still be
-// applied. So each record that was confirmed before the origin came back is revalidated once.
+// Others may have changed its objects in the meantime. Such a doubt covers all buckets of the
+// origin. It has a slot like a bucket's, with the origin's name and no bucket. It ends at once,
+// unless writes of the former process may still be applied. So each record that was confirmed
+// before the origin came back is revalidated once.
 //
 // At most STATE_DOUBTS_MAX buckets and origins have a time of their own. All others share one time,
 // so a doubt about one of them is a doubt about all of them.
@@ -209,7 +209,8 @@ bool state_write_is_noted(const struct store_doubts *doubts, struct span origin,
     // The increment changes no doubt; it only orders this check and the removal of notes.
     atomic_fetch_add((atomic_uint *)(uintptr_t)&doubts->passings, 1);
     return !doubts->disk->attached ||
-           atomic_load(&doubt_find(doubts, doubt_hash(doubts, origin, bucket))->is_noted);
+           (!atomic_load(&doubts->has_former) &&
+            atomic_load(&doubt_find(doubts, doubt_hash(doubts, origin, bucket))->is_noted));
 }
 
 static void on_note(struct blocking_job *job)
@@ -221,11 +222,13 @@ static void on_note(struct blocking_job *job)
     pthread_mutex_lock(&doubts->lock);
     struct store_doubt_slot *slot = doubt_slot_locked(doubts, note->bucket);
     pthread_mutex_unlock(&doubts->lock);
-    if (!atomic_load(&slot->is_noted)) {
+    if (!atomic_load(&slot->is_noted) || atomic_load(&doubts->has_former)) {
         rows_from_slots(doubts);
         row_of(doubts, slot)->flag = true;
+        state_table_clear(&doubts->disk->dir.format.state, STATE_FORMER);
         job->err = disk_commit_state(doubts->disk);
         atomic_store(&slot->is_noted, job->err == ERR_OK);
+        atomic_store(&doubts->has_former, job->err != ERR_OK);
     }
     pthread_mutex_unlock(&doubts->disk->dir.format_lock);
 }

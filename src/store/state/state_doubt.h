@@ -19,6 +19,7 @@ struct store_doubt_slot {
 struct store_doubts {
     struct store_disk *disk;
     atomic_bool any;                // false: no bucket was ever in doubt
+    atomic_bool has_former;         // `format` has lines of former holders: see state_holder.c
     struct store_doubt_slot others; // shared by all buckets without a slot
     atomic_uint count;              // number of slots in use; it only rises
     struct store_doubt_slot slots[STATE_DOUBTS_MAX];

@@ -10,7 +10,11 @@
 // If a former holder is named again, its kind decides:
 //
 //   origin   gets its former number, so its copies count again. The origin is put in doubt before
-//            any request uses it: each copy is revalidated once (state_doubt_origin()).
+//            any request uses it: each copy is revalidated once (state_doubt_origin()). The first
+//            write that passes removes the lines of all former holders before it is sent
+//            (state_write_note()). It may change the same objects under another spelling of an
+//            endpoint, and the doubt relies on the clock. So copies count again after a start with
+//            a mistyped endpoint, but not after work with another one.
 //   realm    gets a new number. Its earlier copies are unreachable for good, and eviction frees
 //            their space.
 //
@@ -23,8 +27,9 @@
 // so of the holders that leave at one start, realms lose their lines first. A directory from a
 // version without numbers may have missed writes already, so only origins keep their copies there.
 //
-// Threads: only the main thread writes rows, so it may read them without a lock. It holds
-// store_dir.format_lock while it writes them, unless no other thread runs yet.
+// Threads: only the main thread writes rows of holders, so it may read them without a lock. It
+// holds store_dir.format_lock while it writes them, unless no other thread runs yet. Rows of former
+// holders are read and written under that lock.
 #include <stdlib.h>
 
 #include "stats/stats.h"
@@ -108,6 +113,7 @@ void state_holders_load(struct store_disk *disk, struct store_doubts *doubts,
             former_enter(state, row);
         }
     }
+    atomic_store(&doubts->has_former, state->count[STATE_FORMER] > 0);
     free(before);
 }
 
