@@ -483,11 +483,12 @@ void command_origins_use(struct command_origins *o, struct command_origins_now *
     now->buckets = NULL;
 }
 
-// Returns true if the reload opened the bucket's origin, and an older origin connects to the same
-// place. The bucket's cached objects may then miss writes of unknown outcome that are still in
-// flight through the older origin.
-static bool is_another_name(const struct command_origins *o, const struct command_origins_now *now,
-                            const struct proxy_bucket *bucket)
+// Returns true if the reload opened the bucket's origin, and writes are in flight or an older
+// origin connects to the same place. The bucket's cached objects may then miss writes of unknown
+// outcome that are still in flight through an older origin. While writes are in flight, each older
+// origin may be another name of the place.
+static bool misses_writes(const struct command_origins *o, const struct command_origins_now *now,
+                          const struct proxy_bucket *bucket)
 {
     const char *place = origin_place(bucket->origin);
     for (unsigned i = 0; i < now->known_count; i++) {
@@ -495,12 +496,12 @@ static bool is_another_name(const struct command_origins *o, const struct comman
             return false;
         }
     }
-    for (unsigned i = 0; i < now->known_count; i++) {
-        if (strcmp(origin_place(o->origins[i]), place) == 0) {
-            return true;
-        }
+    bool is_at_risk =
+        stats_sum(COUNTER_writes_inflight) > 0 || stats_sum(COUNTER_writes_in_doubt) > 0;
+    for (unsigned i = 0; i < now->known_count && !is_at_risk; i++) {
+        is_at_risk = strcmp(origin_place(o->origins[i]), place) == 0;
     }
-    return false;
+    return is_at_risk;
 }
 
 void command_origins_rest(struct command_origins *o, struct command_origins_now *now,
@@ -512,7 +513,7 @@ void command_origins_rest(struct command_origins *o, struct command_origins_now 
         }
     }
     for (unsigned i = 0; i < o->bucket_count; i++) {
-        if (is_another_name(o, now, &o->buckets[i])) {
+        if (misses_writes(o, now, &o->buckets[i])) {
             store_doubt(store, span_from_cstr(origin_place(o->buckets[i].origin)),
                         span_from_cstr(o->buckets[i].origin_bucket));
         }

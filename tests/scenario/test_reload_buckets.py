@@ -141,7 +141,10 @@ def test_requests_in_flight_keep_their_origin(start, two, engine):
     assert [reply.status for reply in seen] == [200, 200]
     assert not second.requests(key="new") and first.requests(key="new", method="PUT")
     server.settle()
-    assert asked(server, second, "k") == 0
+    # A write was in flight when the reload opened this origin. It might be another name of the
+    # place that the write changes.
+    mark = second.mark()
+    assert asked(server, second, "k") == 1 and second.bytes_sent(since=mark) == 0
     change(server, RULES)
     assert asked(server, first, "k") == 0
 
