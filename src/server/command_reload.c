@@ -371,12 +371,23 @@ static enum err keys_load(struct command_reload *reload, struct fresh *fresh, st
     return err;
 }
 
+// If a renewal of the files in use is not complete, the old certificate stays, and the other
+// changes hold all the same. Among them may be a key that was revoked.
 static enum err certificate_load(struct command_reload *reload, struct fresh *fresh,
                                  struct buf *why)
 {
-    const struct config *latest = fresh->latest;
-    return http_certificate_load(reload->http, latest->listen_tls_cert, latest->listen_tls_key,
-                                 &fresh->certificate, why);
+    const struct config *was = config_before(reload), *latest = fresh->latest;
+    enum err err = http_certificate_load(reload->http, latest->listen_tls_cert,
+                                         latest->listen_tls_key, &fresh->certificate, why);
+    if (err != ERR_OK && is_same(was->listen_tls_cert, latest->listen_tls_cert) &&
+        is_same(was->listen_tls_key, latest->listen_tls_key)) {
+        log_warn_condition("certificate_not_renewed", "text=%s remedy=%s", log_quote(buf_span(why)),
+                           log_quote(SPAN("complete the files: Forebay reads them again when they "
+                                          "change")));
+        buf_done(why);
+        err = ERR_OK;
+    }
+    return err;
 }
 
 static enum err rules_prepare(struct command_reload *reload, struct fresh *fresh, struct buf *why)

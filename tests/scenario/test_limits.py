@@ -504,6 +504,11 @@ def test_other_certificate_files(start, origin, tmp_path):
         "forebay_tls_certificate_expiry_timestamp_seconds", lambda v: v > expires + 100 * 86400
     )
     assert served() == (tmp_path / "third.pem").read_text()
+    # A renewal that is not complete holds up no other change.
+    with open(files[1]["key"], "w") as key:
+        key.write("half a key")
+    assert reload(server, {"size": "32MiB"}, listen_tls=files[1]) and capacity(server) == 32 * MIB
+    assert served() == (tmp_path / "third.pem").read_text()
 
 
 @pytest.mark.both_engines
