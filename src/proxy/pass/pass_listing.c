@@ -144,11 +144,18 @@ bool pass_listing_may_show(void *ctx, struct span name)
     return access_keys_may_see(r->principal.entry, r->s3.bucket, name);
 }
 
+// Returns true if the answer is, or may hold, a list. An origin that honours a Range sends a part
+// of a list with 206.
+static bool is_list(const struct pass_state *p)
+{
+    return p->relay.status / 100 == 2;
+}
+
 bool pass_listing_take(struct pass_state *p, struct span data)
 {
     check(p->request != NULL);
     check(pass_has_head(p));
-    if (p->relay.status != 200) {
+    if (!is_list(p)) {
         return true;
     }
     if (p->list_names != NULL &&
@@ -164,7 +171,7 @@ bool pass_listing_take(struct pass_state *p, struct span data)
 
 bool pass_listing_is_filtered(const struct pass_state *p)
 {
-    return p->list_buckets != NULL && p->relay.status == 200;
+    return p->list_buckets != NULL && is_list(p);
 }
 
 static const struct span UNREADABLE = SPAN("The origin's list of buckets cannot be read, and this "
@@ -189,9 +196,13 @@ bool pass_listing_filter(struct pass_state *p, struct span data)
 void pass_listing_end(struct pass_state *p)
 {
     check(p->call.phase == CALL_ENDED);
-    if (p->request != NULL && p->call.err == ERR_OK && p->err == ERR_OK && pass_has_head(p) &&
-        pass_listing_is_filtered(p) && !pass_is_bodiless(p) &&
-        !s3_list_buckets_end(p->list_buckets)) {
+    if (p->request == NULL || p->err != ERR_OK || !pass_has_head(p) ||
+        !pass_listing_is_filtered(p)) {
+        return;
+    }
+    if (p->call.err != ERR_OK) {
+        p->err = p->call.err; // the head waits for the list: the client gets an error instead
+    } else if (!pass_is_bodiless(p) && !s3_list_buckets_end(p->list_buckets)) {
         p->err = ERR_ORIGIN_PROTOCOL;
         p->err_message = UNREADABLE;
     }
@@ -199,7 +210,7 @@ void pass_listing_end(struct pass_state *p)
 
 bool pass_listing_is_judged(const struct pass_state *p)
 {
-    return (p->list_names != NULL && p->relay.status == 200) || pass_listing_is_filtered(p);
+    return (p->list_names != NULL && is_list(p)) || pass_listing_is_filtered(p);
 }
 
 bool pass_listing_may_start(const struct pass_state *p)
@@ -210,5 +221,5 @@ bool pass_listing_may_start(const struct pass_state *p)
 
 uint64_t pass_listing_pending(const struct pass_state *p)
 {
-    return p->list_names != NULL && p->relay.status == 200 ? p->list_names->pending_bytes : 0;
+    return p->list_names != NULL && is_list(p) ? p->list_names->pending_bytes : 0;
 }
