@@ -138,7 +138,7 @@ static bool is_mended_locked(const struct command_jobs *jobs, const struct job *
         struct proxy_warm_progress p;
         if (job->id > failed->id && job->items_hash == failed->items_hash) {
             proxy_warm_read(job->warm, &p);
-            if (p.state == PROXY_WARM_DONE && p.objects_failed + p.objects_refused == 0) {
+            if (p.state == PROXY_WARM_DONE && lacks(&p) == 0) {
                 return true;
             }
         }

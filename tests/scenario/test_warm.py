@@ -308,12 +308,12 @@ def test_a_failed_warm_job_is_a_condition_until_the_same_job_succeeds(start, ori
     assert ask(server, "warm", "s3://nowhere/k/", "--wait", code=4)
     assert server.conditions() == set()
     origin.fault("k/1", "error", (403, "AccessDenied", "No"), times=None)
-    ask(server, "warm", "s3://bkt/k/", "--wait", code=5)
+    ask(server, "warm", "s3://bkt/k/", "s3://bkt/typo", "--wait", code=5)
     server.wait_stderr("condition_begun.*warm-failed")
     ask(server, "warm", "s3://bkt/k/0", "--wait")
     assert server.conditions() == {"warm-failed"}
     origin.clear_faults()
-    ask(server, "warm", "s3://bkt/k/", "--wait")
+    ask(server, "warm", "s3://bkt/k/", "s3://bkt/typo", "--wait", code=5)
     assert server.conditions() == set()
     server.wait_stderr("condition_ended.*warm-failed")
 

@@ -167,7 +167,11 @@ static void start_relay(struct worker *w, struct call *call)
     check(target != NULL);
     enum err err = s3_request_parse(call->arena, SPAN("GET"), SPAN("127.0.0.1"),
                                     span_from_cstr(target), &call->headers, &none, &call->request);
-    if (err != ERR_OK) { // not a valid bucket name
+    if (err == ERR_OK && call->ask.kind != PROBE_BUCKETS &&
+        !span_equal_cstr(call->request.bucket, call->ask.bucket)) {
+        err = ERR_INVALID_BUCKET_NAME; // it holds a slash or a question mark
+    }
+    if (err != ERR_OK) {
         call_end(call, err);
         return;
     }
