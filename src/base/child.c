@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/child.h"
 
+#include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stddef.h>
+#include <unistd.h>
 
 #include "base/check.h"
+#include "base/clock.h"
 
 void child_attributes_init(posix_spawnattr_t *ret_attributes)
 {
@@ -24,4 +28,22 @@ void child_reset_signals(void)
     (void)sigemptyset(&none);
     (void)signal(SIGPIPE, SIG_DFL);              // cannot fail
     (void)sigprocmask(SIG_SETMASK, &none, NULL); // cannot fail
+}
+
+bool child_read_output(int fd, uint64_t limit_ms, struct buf *out)
+{
+    uint64_t until_ms = clock_monotonic_ms() + limit_ms, now_ms;
+    char piece[4096];
+    while (buf_ok(out) && (now_ms = clock_monotonic_ms()) < until_ms) {
+        struct pollfd ready = {.fd = fd, .events = POLLIN};
+        if (poll(&ready, 1, (int)(until_ms - now_ms)) <= 0) {
+            continue;
+        }
+        ssize_t len = read(fd, piece, sizeof(piece));
+        if (len == 0 || (len < 0 && errno != EINTR)) {
+            return len == 0;
+        }
+        buf_append(out, piece, len > 0 ? (size_t)len : 0);
+    }
+    return false;
 }

@@ -10,7 +10,6 @@
 // The command `forebay doctor` adds those of its own environment.
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
@@ -133,25 +132,6 @@ static int spawn(struct command_doctor_run *run, int to, pid_t *ret_pid)
     return failed;
 }
 
-// Reads the output to its end. Returns false if that takes longer than DOCTOR_WAIT_MS.
-static bool read_output(int fd, struct buf *out)
-{
-    uint64_t until_ms = clock_monotonic_ms() + DOCTOR_WAIT_MS, now_ms;
-    char piece[4096];
-    while ((now_ms = clock_monotonic_ms()) < until_ms) {
-        struct pollfd ready = {.fd = fd, .events = POLLIN};
-        if (poll(&ready, 1, (int)(until_ms - now_ms)) <= 0) {
-            continue;
-        }
-        ssize_t len = read(fd, piece, sizeof(piece));
-        if (len == 0 || (len < 0 && errno != EINTR && errno != EAGAIN)) {
-            return true;
-        }
-        buf_append(out, piece, len > 0 ? (size_t)len : 0);
-    }
-    return false;
-}
-
 static bool has_text(const json_t *row, const char *name, const char *text)
 {
     const char *value = json_string_value(json_object_get(row, name));
@@ -233,7 +213,7 @@ static void *run_main(void *ctx)
         (void)close(pipes[1]); // the child's end
     }
     if (failed == 0) {
-        if (!read_output(pipes[0], &out)) {
+        if (!child_read_output(pipes[0], DOCTOR_WAIT_MS, &out)) {
             end_child(run, false);
         }
         pthread_mutex_lock(&run->guarded.lock);

@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
-#include <poll.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdlib.h>
@@ -15,7 +14,6 @@
 #include <unistd.h>
 
 #include "base/child.h"
-#include "base/clock.h"
 #include "origin/credentials_chain.h"
 
 #define PROCESS_MS_MAX 30000u
@@ -186,33 +184,6 @@ enum err credentials_parse_json(const char *source, struct span json, bool needs
 
 // --- The program ---------------------------------------------------------------------------------
 
-// Reads until the program closes its end of the pipe. Returns false if that takes longer than
-// PROCESS_MS_MAX, or if the output is too long.
-static bool read_output(int fd, struct buf *output)
-{
-    uint64_t end_ms = clock_monotonic_ms() + PROCESS_MS_MAX;
-    while (true) {
-        uint64_t now_ms = clock_monotonic_ms();
-        struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
-        int ready = now_ms < end_ms ? poll(&poll_fd, 1, (int)(end_ms - now_ms)) : 0;
-        if (ready < 0 && errno == EINTR) {
-            continue;
-        }
-        if (ready <= 0) {
-            return false;
-        }
-        char piece[4096];
-        ssize_t got = read(fd, piece, sizeof(piece));
-        if (got <= 0) {
-            return got == 0;
-        }
-        buf_append(output, piece, (size_t)got);
-        if (!buf_ok(output)) {
-            return false;
-        }
-    }
-}
-
 static enum err run_words(char *const *words, struct buf *output, struct buf *ret_why)
 {
     int pipe_fds[2];
@@ -239,7 +210,7 @@ static enum err run_words(char *const *words, struct buf *output, struct buf *re
         buf_printf(ret_why, "credential_process: %s: %s", words[0], strerror(spawned));
         return ERR_ORIGIN_CREDENTIALS;
     }
-    bool complete = read_output(pipe_fds[0], output);
+    bool complete = child_read_output(pipe_fds[0], PROCESS_MS_MAX, output);
     (void)close(pipe_fds[0]);
     if (!complete) {
         (void)kill(pid, SIGKILL); // the pid is still our child's, because it is not reaped yet

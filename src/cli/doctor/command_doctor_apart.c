@@ -6,14 +6,13 @@
 // Call it before this process starts any thread, because a process with threads must not fork.
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/clock.h"
+#include "base/child.h"
 #include "cli/doctor/command_doctor.h"
 
 #define REPORT_MAX_BYTES (64u << 10)
@@ -33,25 +32,6 @@ static void run_check(struct doctor *d, int to, void (*check_fn)(struct doctor *
     _exit(ok ? 0 : 1);
 }
 
-// Reads the findings of the child. Returns false if they do not come in time.
-static bool read_rows(int fd, uint64_t limit_ms, struct buf *out)
-{
-    uint64_t until_ms = clock_monotonic_ms() + limit_ms, now_ms;
-    char piece[4096];
-    while ((now_ms = clock_monotonic_ms()) < until_ms) {
-        struct pollfd ready = {.fd = fd, .events = POLLIN};
-        if (poll(&ready, 1, (int)(until_ms - now_ms)) <= 0) {
-            continue;
-        }
-        ssize_t len = read(fd, piece, sizeof(piece));
-        if (len == 0 || (len < 0 && errno != EINTR && errno != EAGAIN)) {
-            return true;
-        }
-        buf_append(out, piece, len > 0 ? (size_t)len : 0);
-    }
-    return false;
-}
-
 bool command_doctor_apart(struct doctor *d, const char *check_name,
                           void (*check_fn)(struct doctor *doctor), uint64_t limit_ms)
 {
@@ -68,7 +48,7 @@ bool command_doctor_apart(struct doctor *d, const char *check_name,
     }
     (void)close(pipes[1]); // the child's end
     buf_init(&out, REPORT_MAX_BYTES);
-    bool is_back = read_rows(pipes[0], limit_ms, &out);
+    bool is_back = child_read_output(pipes[0], limit_ms, &out);
     (void)close(pipes[0]); // the pipe was only read, so a failure loses nothing
     json_t *rows = is_back ? json_loadb(out.ptr, out.len, 0, NULL) : NULL;
     if (is_back) {

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: children have no blocked signals and the default action for SIGPIPE.
+// Proves: children have no blocked signals and the default action for SIGPIPE. Their output is read
+// to its end, within a time and a size.
 #include "test.h"
 
 #include "base/child.h"
 
 #include <signal.h>
 #include <stdint.h>
+#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -60,4 +62,34 @@ Test(child, forked_child_has_default_signals)
         }
         cr_assert_eq(signal_of(pid), cases[i].number, "%s", cases[i].script);
     }
+}
+
+// Reads a pipe that holds `text`. Its other end is closed unless `stays_open`.
+static bool read_pipe(const char *text, bool stays_open, size_t max, struct buf *out)
+{
+    int fds[2];
+    cr_assert_eq(pipe(fds), 0);
+    cr_assert_eq(write(fds[1], text, strlen(text)), (ssize_t)strlen(text));
+    cr_assert(stays_open || close(fds[1]) == 0);
+    buf_init(out, max);
+    bool is_whole = child_read_output(fds[0], stays_open ? 1 : 60000, out);
+    cr_assert(close(fds[0]) == 0 && (!stays_open || close(fds[1]) == 0));
+    return is_whole;
+}
+
+Test(child, output_is_read_to_its_end)
+{
+    struct buf out;
+    cr_assert(read_pipe("some text", false, 100, &out));
+    cr_assert_str_eq(buf_cstr(&out), "some text");
+    buf_done(&out);
+}
+
+Test(child, output_without_an_end_or_too_long_is_not_whole)
+{
+    struct buf out;
+    cr_assert_not(read_pipe("some text", true, 100, &out));
+    buf_done(&out);
+    cr_assert_not(read_pipe("some text", false, 4, &out));
+    buf_done(&out);
 }
