@@ -507,7 +507,9 @@ def test_other_certificate_files(start, origin, tmp_path):
     # A renewal that is not complete holds up no other change.
     with open(files[1]["key"], "w") as key:
         key.write("half a key")
-    assert reload(server, {"size": "32MiB"}, listen_tls=files[1]) and capacity(server) == 32 * MIB
+    assert reload(server, {"size": "32MiB"}, listen_tls=files[1])
+    # The server may have read the changed key, and so have reloaded, before the new size was there.
+    wait_for(lambda: capacity(server) == 32 * MIB, server.output)
     assert served() == (tmp_path / "third.pem").read_text()
 
 
