@@ -935,15 +935,18 @@ def test_space_is_given_back_to_others(start, origin, engine, tmp_path):
         wait_for(lambda: free() >= least, lambda: f"{free()} of {least} free: {server.output()}")
         server.wait_condition("disk-short")  # as long as the file system has no room for cache.size
         assert server.disk_bytes() < before
-        with Sampler(lambda: least - free()) as missing:
-            fill(server, origin, keys)
+        seen = []
+        with Sampler(lambda: seen.append(server.conditions()) or least - free()) as missing:
+            for _ in range(3):
+                fill(server, origin, keys)
         assert missing.highest <= 64 * 1024, (
             f"{missing.highest} of {least} missing"
         )  # folders grow, too
         assert server.metric("forebay_store_events_total", event="segment-given-back") > 0
         assert not server.disk_trouble()
         assert told(server, "min_free") == 1, server.output()
-        assert "disk-short" in server.conditions()
+        seen.append(server.conditions())
+        assert all("disk-short" in names for names in seen)  # evictions do not end it
         other.unlink()
         server.wait_condition("disk-short", False)
 

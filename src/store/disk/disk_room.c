@@ -82,15 +82,20 @@ bool disk_room_refuses(const struct store_disk *disk)
     return room->refused_us != 0 && clock_monotonic_us() - room->refused_us < REFUSED_US;
 }
 
-// Records whether the file system keeps the cache below cache.size. An eviction makes room for one
-// segment. So the state ends only when there is room for two.
+// Records whether the file system keeps the cache below cache.size. `spare`: free bytes that the
+// cache may take. The state ends when others have freed room for two segments. An eviction does not
+// end it: what it frees was the cache's before, so `within` stays the same.
 static void room_tell_cramped(struct store_disk *disk, uint64_t segment_cost_bytes, uint64_t spare)
 {
-    atomic_bool *is_cramped = &disk->room.is_cramped;
-    uint64_t wanted = segment_cost_bytes + disk->room.index_step_bytes;
-    bool fits = atomic_load(&disk->used_bytes) + segment_cost_bytes <=
-                atomic_load(&disk->segment_limit_bytes);
-    atomic_store(is_cramped, fits && spare < (atomic_load(is_cramped) ? 2 * wanted : wanted));
+    struct disk_room *room = &disk->room;
+    uint64_t wanted = segment_cost_bytes + room->index_step_bytes;
+    uint64_t used = atomic_load(&disk->used_bytes);
+    uint64_t within = used + spare; // the size that the cache may have on this file system
+    uint64_t limit = atomic_load(&disk->segment_limit_bytes);
+    bool was_cramped = atomic_load(&room->is_cramped);
+    room->cramped_bytes = was_cramped ? min_u64(room->cramped_bytes, within) : within;
+    bool is_cramped = was_cramped ? within < room->cramped_bytes + 2 * wanted : spare < wanted;
+    atomic_store(&room->is_cramped, is_cramped && used + segment_cost_bytes <= limit);
 }
 
 enum disk_room_answer disk_room_look(struct store_disk *disk, uint64_t segment_cost_bytes,

@@ -23,6 +23,7 @@ enum disk_room_of {
 struct disk_room { // used by the supply thread, unless a field says otherwise
     atomic_bool is_short[DISK_ROOM_OF_COUNT_]; // any thread may read it
     atomic_bool is_cramped; // the file system has less room than cache.size; any thread
+    uint64_t cramped_bytes; // the smallest size that the file system allowed while is_cramped
     // Monotonic time when a segment was last refused; 0: not since the last success.
     uint64_t refused_us;
     unsigned refusals;      // how often in a row the file system refused space
