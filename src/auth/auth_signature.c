@@ -88,9 +88,9 @@ enum err auth_signature_verify(const struct auth_request *r, const struct access
         ret_detail->string_to_sign = mismatch.string_to_sign;
         ret_detail->canonical_request = without_secrets(r->arena, mismatch.canonical_request);
     }
-    if (err == ERR_OK && mismatch.plus_is_space) {
-        err = s3_request_plus_is_space(r->arena, r->s3);
+    if (err != ERR_OK) {
+        return err;
     }
     *ret_entry = p;
-    return err;
+    return mismatch.plus_is_space ? s3_request_plus_is_space(r->arena, r->s3) : ERR_OK;
 }

@@ -11,6 +11,7 @@ import subprocess
 import pytest
 from client import judge
 from forebay import Forebay
+from test_auth import Caller, keys_file, verify
 from waiting import wait_for
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -43,7 +44,11 @@ def test_blocks_beyond_the_first_window(start, origin, engine):
     assert (cold["result"], cold["blocks_hit"], cold["blocks_total"]) == ("miss", 0, 40)
     assert (warm["result"], warm["blocks_hit"], warm["blocks_total"]) == ("hit", 40, 40)
     part = lines_of(server, "part", 2)[-1]
-    assert (part["result"], part["blocks_hit"], part["blocks_total"]) == ("partial", 20, 40), part
+    assert (part["result"], part["blocks_hit"], part["blocks_total"]) == (
+        "partial",
+        20,
+        40,
+    ), part
 
 
 def test_an_object_is_a_hit_immediately_after_it_arrived(forebay, origin):
@@ -132,6 +137,21 @@ FIELDS = re.compile(
 )
 
 
+def test_a_denied_request_names_its_requester_if_its_signature_is_valid(start, origin, tmp_path):
+    """A request without the right is logged with `requester`. A request with a wrong signature, of
+    the same key, is logged with `claimed_key`."""
+    server = start(origin, settings=verify(keys_file(tmp_path)))
+    reader = Caller(server, "READER")
+    assert reader.ask("DELETE", "/bkt/alice/denied").status == 403
+    reader.signer.secret = "another"
+    assert reader.ask("GET", "/bkt/alice/forged").status == 403
+    reader.http.close()
+    denied = last(server, "alice/denied", "DeleteObject")
+    assert denied["requester"] == "READER" and "claimed_key" not in denied, denied
+    forged = last(server, "alice/forged")
+    assert forged["claimed_key"] == "READER" and "requester" not in forged, forged
+
+
 def test_s3_format_has_the_fields_of_s3(start, origin):
     """The S3 format has the fields of S3's server access log, in its order. The total time differs
     from the turn-around time."""
@@ -146,10 +166,18 @@ def test_s3_format_has_the_fields_of_s3(start, origin):
     rows = [FIELDS.match(line) for line in server.stdout]
     assert all(rows), server.stdout
     one, gone, listing = (row.groups() for row in rows)
-    assert one[1] == "bkt" and one[6:9] == ("REST.GET.OBJECT", "dir/k", "GET /bkt/dir/k HTTP/1.1")
+    assert one[1] == "bkt" and one[6:9] == (
+        "REST.GET.OBJECT",
+        "dir/k",
+        "GET /bkt/dir/k HTTP/1.1",
+    )
     assert one[9:13] == ("200", "-", str(1 << 20), str(1 << 20)) and int(one[13]) >= int(one[14])
     assert gone[9:11] == ("404", "NoSuchKey")
-    assert listing[6:9] == ("REST.GET.BUCKET", "-", "GET /bkt?list-type=2&prefix=dir/ HTTP/1.1")
+    assert listing[6:9] == (
+        "REST.GET.BUCKET",
+        "-",
+        "GET /bkt?list-type=2&prefix=dir/ HTTP/1.1",
+    )
 
 
 LONG = {
@@ -232,7 +260,8 @@ def test_the_log_on_a_terminal_is_readable(tmp_path, origin):
             client.get("k")
         line = os.read(main, 4096).decode()
         assert re.match(
-            r"^\d\d:\d\d:\d\d 200 miss +700 B +[\d.]+ ms +[\d.]+ ms GetObject bkt/k\r?\n$", line
+            r"^\d\d:\d\d:\d\d 200 miss +700 B +[\d.]+ ms +[\d.]+ ms GetObject bkt/k\r?\n$",
+            line,
         ), line
         assert len(line) < 100
     finally:

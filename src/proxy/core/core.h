@@ -291,8 +291,8 @@ struct request {
     uint64_t object_size_bytes;
     unsigned blocks_hit, blocks_total;
     unsigned blocks_missed; // blocks sent so far with at least some bytes from the origin
-    // if refused: the access key that the request names, which may not be the sender's
-    struct span claimed_key;
+    struct span requester;   // the access key that signed the request, verified; "": none
+    struct span claimed_key; // the access key that a request names without a valid signature
     uint64_t bytes_memory, bytes_disk, bytes_origin;
     bool collapsed;
     uint64_t origin_us;

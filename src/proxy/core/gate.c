@@ -111,6 +111,14 @@ static enum counter refusal_counter(enum err err, const struct principal *princi
     }
 }
 
+// Notes for the access log whose request it is. A key in a request that it did not sign may be
+// anyone's.
+static void note_client(struct request *r, const struct principal *principal)
+{
+    bool is_verified = principal->entry != NULL;
+    *(is_verified ? &r->requester : &r->claimed_key) = principal->claim.access_key;
+}
+
 static void count_refusal(struct request *r, enum err err, const struct principal *principal)
 {
     enum counter counter = refusal_counter(err, principal);
@@ -147,9 +155,9 @@ enum err gate_authorize(struct request *r, struct principal *ret_principal,
         err = authorize_signed(r, &principal, ret_detail);
         principal.verified = err == ERR_OK;
     }
+    note_client(r, &principal);
     if (err != ERR_OK) {
         count_refusal(r, err, &principal);
-        r->claimed_key = principal.claim.access_key;
         gate_release(&principal);
         return err;
     }

@@ -52,7 +52,7 @@ void access_log_json(struct access_log_line *line, const struct access_log_entry
     }
     put_json_header(line, r, SPAN(",\"request_id\":\""), SPAN("x-request-id"));
     put_json_text(line, "client", r->http->peer);
-    put_json_if(line, "requester", r->principal.verified ? r->principal.name : SPAN(""));
+    put_json_if(line, "requester", r->requester);
     put_json_if(line, "claimed_key", access_log_line_shortened(r->claimed_key));
     put_json_text(line, "op", span_from_cstr(s3_operation_name(r->s3.operation)));
     put_json_text(line, "bucket", access_log_line_shortened(r->s3.bucket));

@@ -119,6 +119,7 @@ void access_log_s3(struct access_log_line *line, const struct access_log_entry *
     char hash[LOG_KEY_HASH_SIZE];
     struct span none = {NULL, 0}, referer = none, agent = none;
     struct tm tm;
+    bool is_verified = r->requester.len > 0;
     time_t now = (time_t)clock_wall_s();
     (void)gmtime_r(&now, &tm);
     char *text =
@@ -131,7 +132,7 @@ void access_log_s3(struct access_log_line *line, const struct access_log_entry *
     access_log_line_literal(line, " ");
     access_log_line_bytes(line, date.ptr, date.len);
     put_s3_field(line, request_address(r));
-    put_s3_field(line, r->principal.verified ? r->principal.name : none);
+    put_s3_field(line, r->requester);
     put_s3_field(line, span_from_cstr(r->id));
     access_log_line_literal(line, " ");
     put_s3_operation(line, r);
@@ -152,11 +153,11 @@ void access_log_s3(struct access_log_line *line, const struct access_log_entry *
     put_s3_quoted(line, access_log_line_shortened(agent));
     put_s3_field(line, r->s3.has_version_id ? access_log_line_shortened(r->s3.version_id) : none);
     put_s3_field(line, span_from_cstr(r->id)); // host id
-    put_s3_field(line, r->principal.verified ? SPAN("SigV4") : none);
+    put_s3_field(line, is_verified ? SPAN("SigV4") : none);
     access_log_line_literal(line, " -"); // cipher suite
-    put_s3_field(line, !r->principal.verified ? none
-                       : r->s3.presigned      ? SPAN("QueryString")
-                                              : SPAN("AuthHeader"));
+    put_s3_field(line, !is_verified      ? none
+                       : r->s3.presigned ? SPAN("QueryString")
+                                         : SPAN("AuthHeader"));
     put_s3_field(line, access_log_line_shortened(r->http->host));
     access_log_line_literal(line, " - - -\n"); // TLS version, access point, ACL required
 }

@@ -194,7 +194,7 @@ Test(gate, open_browser)
 }
 
 // Each principal may do what its rows say and nothing else; everything unsigned or wrongly signed
-// is refused.
+// is refused. Only a valid signature names a requester, whether the request is allowed or not.
 Test(gate, verify)
 {
     static const struct {
@@ -232,6 +232,10 @@ Test(gate, verify)
         cr_expect(err == rows[i].err, "row %zu: %s", i, error_name(err));
         cr_expect(err != ERR_OK || span_equal_cstr(a.r.principal.name, rows[i].id));
         cr_expect(err != ERR_SIGNATURE_MISMATCH || a.detail.string_to_sign.len > 0);
+        const char *id = rows[i].id != NULL ? rows[i].id : "";
+        bool is_forged = err == ERR_SIGNATURE_MISMATCH || err == ERR_INVALID_ACCESS_KEY;
+        cr_expect(span_equal_cstr(a.r.requester, is_forged ? "" : id), "row %zu", i);
+        cr_expect(span_equal_cstr(a.r.claimed_key, is_forged ? id : ""), "row %zu", i);
         ask_done(&a);
     }
     access_keys_unref(pw.access_keys);

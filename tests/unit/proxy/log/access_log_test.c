@@ -285,8 +285,7 @@ Test(access_log, a_line_names_the_requester_both_ids_and_the_reason)
     struct ask a;
     ask_init(&a, "GET", "/bkt/k");
     header(&a, "x-request-id", "client-7");
-    a.r.principal.verified = true;
-    a.r.principal.name = SPAN("TRAINER");
+    a.r.requester = SPAN("TRAINER");
     (void)snprintf(a.r.origin_id, sizeof(a.r.origin_id), "ORIGIN1");
     a.r.err = ERR_ORIGIN_REFUSED;
     a.r.status = 403;
@@ -296,7 +295,7 @@ Test(access_log, a_line_names_the_requester_both_ids_and_the_reason)
     cr_assert_not_null(strstr(text, "\"origin_id\":\"ORIGIN1\""), "%s", text);
     cr_assert_not_null(strstr(text, "\"why\":\"credentials\""), "%s", text);
     free(text);
-    a.r.principal.verified = false;
+    a.r.requester = SPAN("");
     a.r.claimed_key = SPAN("NOBODY");
     a.r.result = RESULT_NONE;
     text = one_line(&a, HTTP_DONE);
