@@ -2,9 +2,11 @@
 #include "base/child.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stddef.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/check.h"
@@ -46,4 +48,33 @@ bool child_read_output(int fd, uint64_t limit_ms, struct buf *out)
         buf_append(out, piece, len > 0 ? (size_t)len : 0);
     }
     return false;
+}
+
+static int watched_fd;
+
+// The kernel sends the signal when the reader closes its end, and also whenever it has read.
+static void on_reader(int number)
+{
+    int kept = errno;
+    struct pollfd pipe_end = {.fd = watched_fd};
+    (void)number;
+    if (poll(&pipe_end, 1, 0) == 1 && (pipe_end.revents & POLLERR) != 0) {
+        _exit(1);
+    }
+    errno = kept;
+}
+
+void child_end_with_reader(int fd)
+{
+    struct sigaction action = {.sa_handler = on_reader, .sa_flags = SA_RESTART};
+    struct stat st;
+    if (fstat(fd, &st) != 0 || !S_ISFIFO(st.st_mode)) {
+        return;
+    }
+    watched_fd = fd;
+    (void)sigemptyset(&action.sa_mask); // cannot fail
+    int flags = fcntl(fd, F_GETFL);
+    check(sigaction(SIGIO, &action, NULL) == 0 && flags >= 0 &&
+          fcntl(fd, F_SETOWN, getpid()) == 0 && fcntl(fd, F_SETFL, flags | O_ASYNC) == 0);
+    on_reader(SIGIO); // the reader may have gone before
 }

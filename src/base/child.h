@@ -19,5 +19,9 @@ void child_reset_signals(void);
 // takes longer than limit_ms, if the output is longer than `out` may be, or if a read fails.
 // Blocks.
 bool child_read_output(int fd, uint64_t limit_ms, struct buf *out) MUST_USE;
+// Lets this process end as soon as nobody can read from the pipe `fd` any more, even if it has
+// nothing to write: a parent that is killed leaves no child behind. Does nothing if `fd` is no
+// pipe. Handles SIGIO.
+void child_end_with_reader(int fd);
 
 #endif

@@ -4,7 +4,10 @@
 // that server is asked first.
 #include "cli/doctor/command_doctor.h"
 
+#include <unistd.h>
+
 #include "auth/auth.h"
+#include "base/child.h"
 #include "base/log.h"
 #include "s3/s3.h"
 #include "server/server.h"
@@ -135,6 +138,7 @@ int command_doctor(int argc, char **argv)
     struct doctor doctor = {.buckets = (const char *const *)argv,
                             .bucket_count = commands_common()->operand_count};
     struct buf why;
+    child_end_with_reader(STDOUT_FILENO); // a server that asked for the report may be killed
     bool is_local = commands_argument_take(&argc, argv, "--local");
     int setting_count = argc - (int)doctor.bucket_count;
     doctor.timeout_ms =

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Proves: children have no blocked signals and the default action for SIGPIPE. Their output is read
-// to its end, within a time and a size.
+// to its end, within a time and a size. A
+// child ends when its reader does.
 #include "test.h"
 
 #include "base/child.h"
@@ -92,4 +93,39 @@ Test(child, output_without_an_end_or_too_long_is_not_whole)
     buf_done(&out);
     cr_assert_not(read_pipe("some text", false, 4, &out));
     buf_done(&out);
+}
+
+// Returns the status of a child that has called child_end_with_reader() and then waits for ever.
+// Its reader goes away before that call, or after the child has said that it waits.
+static int status_of_unread_child(bool is_unread_before)
+{
+    int out[2], said[2], status = 0;
+    char byte = 'x';
+    cr_assert(pipe(out) == 0 && pipe(said) == 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        bool ok = close(out[0]) == 0 && (!is_unread_before || read(said[0], &byte, 1) == 1);
+        child_end_with_reader(out[1]);
+        ok = ok && write(out[1], &byte, 1) == 1 && write(said[1], &byte, 1) == 1;
+        for (; ok;) {
+            pause();
+        }
+        _exit(2);
+    }
+    cr_assert_eq(close(out[1]), 0);
+    if (!is_unread_before) {
+        cr_assert(read(out[0], &byte, 1) == 1 && read(said[0], &byte, 1) == 1);
+        cr_assert_eq(waitpid(pid, &status, WNOHANG), 0); // a reader that reads does not end it
+    }
+    cr_assert_eq(close(out[0]), 0);
+    cr_assert(!is_unread_before || write(said[1], &byte, 1) == 1);
+    cr_assert_eq(waitpid(pid, &status, 0), pid);
+    cr_assert(close(said[0]) == 0 && close(said[1]) == 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+Test(child, child_without_a_reader_ends)
+{
+    cr_assert_eq(status_of_unread_child(false), 1);
+    cr_assert_eq(status_of_unread_child(true), 1);
 }
