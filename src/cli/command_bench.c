@@ -19,6 +19,7 @@
 #include "base/log.h"
 #include "base/version.h"
 #include "cli/client/command_client.h"
+#include "cli/client/command_endpoint.h"
 #include "cli/client/command_probe.h"
 #include "cli/client/command_server.h"
 #include "commands/commands.h"
@@ -565,6 +566,9 @@ static void render_head(struct bench *b)
 static void render(struct bench *b)
 {
     char name[64];
+    if (b->disk <= 0 && b->many <= 0) {
+        return; // nothing was measured
+    }
     render_head(b);
     if (b->disk > 0) {
         row(b, "disk read ceiling, 1 MiB", b->disk, 0, "");
@@ -649,6 +653,18 @@ static void block_signals(struct bench *b)
     check(pthread_sigmask(SIG_BLOCK, &b->signals, NULL) == 0);
 }
 
+// Names a variable that a user may expect to set the origin, as for `forebay run`.
+static void tell_of_variable(const struct config *config)
+{
+    const char *name = command_endpoint_unused(config);
+    if (name != NULL) {
+        command_screen_tell(2,
+                            "forebay bench: %s is set, and bench does not use it: to measure that "
+                            "store, give --origin.endpoint \"$%s\"\n",
+                            name, name);
+    }
+}
+
 // Call it before this process starts any thread, because a process with threads must not fork.
 static int measure_origin(struct bench *b, int argc, char **argv)
 {
@@ -669,8 +685,8 @@ static int measure_origin(struct bench *b, int argc, char **argv)
         append_server(b, &why);
         command_screen_tell(2,
                             "forebay bench: there is nothing to read (%s): name an object with "
-                            "--origin s3://BUCKET/KEY or another origin, and see `forebay "
-                            "doctor`\n",
+                            "--origin s3://BUCKET/KEY, or another origin with "
+                            "--origin.endpoint URL, and see `forebay doctor`\n",
                             commands_visible(buf_cstr(&why), why.len));
     } else if (make_url(b)) {
         b->direct = (unsigned)min_u64(DIRECT_MAX, b->config->origin_connections);
@@ -688,6 +704,7 @@ static int measure(struct bench *b, bool only_disk, int argc, char **argv)
 {
     int code = EXIT_CODE_OK;
     if (!only_disk) {
+        tell_of_variable(b->config);
         block_signals(b);
         code = measure_origin(b, argc, argv);
         drop_server(b, STOP_TIMEOUT_MS);

@@ -41,7 +41,6 @@
 #define EXIT_SIGNAL 128
 #define START_TIMEOUT_MS 60000u
 #define STOP_TIMEOUT_MS 20000u
-#define LOOK_TIMEOUT_MS 2000u // for an endpoint on this host
 #define DIRECTORIES_MAX 16u
 #define RESTARTS_MAX 3u
 #define TEXT_MAX_BYTES (1u << 20)
@@ -149,7 +148,7 @@ static const char *environment_endpoint(const struct config *config)
 static void warn_of_nesting(const struct config *config)
 {
     const char *endpoint = environment_endpoint(config);
-    if (endpoint != NULL && command_endpoint_is_forebay(endpoint, LOOK_TIMEOUT_MS)) {
+    if (endpoint != NULL && command_endpoint_is_forebay(endpoint)) {
         command_screen_tell(2,
                             "forebay run: warning: the endpoint of this environment, %s, is a "
                             "Forebay already, so each byte is cached twice; start the command "

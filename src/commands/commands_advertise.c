@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Endpoints of clients on this machine: how they reach a listener, and what the environment says.
+// Endpoints of clients on this machine: how they reach a listener, what the environment says, and
+// whether the two are the same.
 #include "commands/commands.h"
 
 #include <stdio.h>
@@ -37,4 +38,42 @@ const char *commands_client_endpoint(const char **ret_name)
         }
     }
     return NULL;
+}
+
+const char *commands_listen_address(const void *ctx, unsigned i)
+{
+    const struct config *config = ctx;
+    return i < config->listen.count ? config->listen.items[i].text : NULL;
+}
+
+// Returns true if clients reach one of these addresses by the URL.
+static bool leads_to(const char *url, commands_address_fn address_fn, const void *ctx)
+{
+    char own[512], other[512], address[512];
+    bool is_tls = strncmp(url, "https://", 8) == 0;
+    const char *host = strstr(url, "://");
+    int len = snprintf(address, sizeof(address), "%s%s", is_tls ? "tls:" : "",
+                       host != NULL ? host + 3 : url);
+    while (len > 0 && (size_t)len < sizeof(address) && address[len - 1] == '/') {
+        address[--len] = '\0';
+    }
+    if (!commands_advertise(address, other, sizeof(other))) {
+        return false;
+    }
+    for (unsigned i = 0; address_fn(ctx, i) != NULL; i++) {
+        if (commands_advertise(address_fn(ctx, i), own, sizeof(own)) && strcmp(own, other) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+const char *commands_unused_endpoint(const struct config *config, commands_address_fn address,
+                                     const void *ctx)
+{
+    const char *name, *url = commands_client_endpoint(&name);
+    const char *source = config_source_text(config, commands_setting("origin.endpoint"));
+    bool is_unused =
+        url != NULL && strncmp(source, "default", 7) == 0 && !leads_to(url, address, ctx);
+    return is_unused ? name : NULL;
 }

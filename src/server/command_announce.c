@@ -135,36 +135,15 @@ static void announce_admin(const struct command_announcement *s)
     }
 }
 
-// Returns true if the URL is that of one of this server's listeners.
-static bool is_own(const struct command_announcement *s, const char *url)
+static const char *address_of(const void *ctx, unsigned i)
 {
-    char own[512], other[512], address[512];
-    bool is_tls = strncmp(url, "https://", 8) == 0;
-    const char *host = strstr(url, "://");
-    int len = snprintf(address, sizeof(address), "%s%s", is_tls ? "tls:" : "",
-                       host != NULL ? host + 3 : url);
-    while (len > 0 && (size_t)len < sizeof(address) && address[len - 1] == '/') {
-        address[--len] = '\0';
-    }
-    if (!commands_advertise(address, other, sizeof(other))) {
-        return false;
-    }
-    for (unsigned i = 0; http_server_address(s->http, i) != NULL; i++) {
-        if (commands_advertise(http_server_address(s->http, i), own, sizeof(own)) &&
-            strcmp(own, other) == 0) {
-            return true;
-        }
-    }
-    return false;
+    return http_server_address(ctx, i);
 }
 
-// Names a variable that gives S3 clients another endpoint, because a user may expect it to set the
-// origin, as `forebay run` does. Its value may contain a password.
 static void announce_variable(const struct command_announcement *s)
 {
-    const char *name, *url = commands_client_endpoint(&name);
-    const char *source = config_source_text(s->config, commands_setting("origin.endpoint"));
-    if (url != NULL && strncmp(source, "default", 7) == 0 && !is_own(s, url)) {
+    const char *name = commands_unused_endpoint(s->config, address_of, s->http);
+    if (name != NULL) {
         command_screen_tell(
             TEXT_COLUMN,
             "             %s is set, and serve does not use it: to read from there, "

@@ -384,6 +384,27 @@ def test_bench_names_the_origin_that_it_cannot_list(start, origin, tmp_path):
     assert f"the running server uses {origin.endpoint}" in told.stderr, told.stderr
 
 
+def test_bench_names_an_endpoint_of_clients_that_is_not_its_origin(start, origin, tmp_path):
+    """`bench` says that it ignores the variable that `run` takes as its origin, unless the variable
+    leads to a Forebay. It names the flag, and prints no table of nothing."""
+    server = start(origin)
+    env = {"XDG_RUNTIME_DIR": str(tmp_path), "AWS_EC2_METADATA_DISABLED": "true"}
+    flags = ["--quick", "--workers=1", f"--cache.dir={tmp_path}/cache"]
+    elsewhere = {**env, "AWS_ENDPOINT_URL_S3": "http://user:secret@192.0.2.1:1"}
+    told = run_forebay("bench", *flags, env=elsewhere)
+    assert told.returncode == 4 and told.stdout == ""
+    note = "AWS_ENDPOINT_URL_S3 is set, and bench does not use it: "
+    assert note in told.stderr and '--origin.endpoint "$AWS_ENDPOINT_URL_S3"' in told.stderr
+    assert "secret" not in told.stderr
+    own = {**env, "AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{server.port}"}
+    assert note not in run_forebay("bench", *flags, env=own).stderr
+    dead = [*flags, "--origin.endpoint=http://127.0.0.1:1", "--origin.retries=0"]
+    keys = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
+    told = run_forebay("bench", *dead, env={**elsewhere, **keys})
+    assert told.returncode == 4 and told.stdout == "" and note not in told.stderr
+    assert "another origin with --origin.endpoint URL" in told.stderr
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_bench_leaves_nothing_behind_when_it_is_interrupted(tmp_path, number):
     """`bench` leaves nothing behind when it is interrupted."""

@@ -279,6 +279,23 @@ def test_clients_of_this_environment(doctor, env, state, words):
     assert found and words in found
 
 
+def test_an_endpoint_of_clients_that_is_not_the_origin(origin, tmp_path):
+    """`doctor` says that nothing but `run` takes the origin from the variable of S3 clients, unless
+    it leads to the server of these settings, or an origin is set."""
+    flags = [f"--cache.dir={tmp_path}/cache", "--listen=127.0.0.1:9", "--admin.listen=off"]
+    aws = "--origin.endpoint=https://127.0.0.1:1"
+
+    def found(url, *more):
+        env = {**ENV, "AWS_ENDPOINT_URL_S3": url}
+        words = (*PATIENT, "--json", *flags, "--origin.proxy=http://127.0.0.1:1", *more)
+        return Report(run_forebay("doctor", *words, env=env), 0).find("origin", "yellow")
+
+    told = found(origin.endpoint)
+    assert "AWS_ENDPOINT_URL_S3 is set, and only `forebay run`" in told
+    assert '--origin.endpoint "$AWS_ENDPOINT_URL_S3"' in told
+    assert not found("http://127.0.0.1:9/") and not found(origin.endpoint, aws)
+
+
 # --- a running server -----------------------------------------------------------------------------
 
 

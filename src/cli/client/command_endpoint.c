@@ -2,12 +2,15 @@
 #include "cli/client/command_endpoint.h"
 
 #include <curl/curl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "commands/commands.h"
 
+#define LOOK_TIMEOUT_MS 2000u
 #define MARK "cache-status: forebay" // each reply of a Forebay has this header
 
 static bool is_loopback(const char *url)
@@ -34,7 +37,7 @@ static size_t on_body(char *bytes, size_t size, size_t count, void *ctx)
     return size * count;
 }
 
-bool command_endpoint_is_forebay(const char *url, unsigned timeout_ms)
+bool command_endpoint_is_forebay(const char *url)
 {
     bool is_forebay = false;
     CURL *curl = is_loopback(url) ? curl_easy_init() : NULL;
@@ -45,11 +48,17 @@ bool command_endpoint_is_forebay(const char *url, unsigned timeout_ms)
     check(curl_easy_setopt(curl, CURLOPT_CUSTOMREQUEST, "TRACE") == CURLE_OK);
     check(curl_easy_setopt(curl, CURLOPT_PROXY, "") == CURLE_OK);
     check(curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L) == CURLE_OK);
-    check(curl_easy_setopt(curl, CURLOPT_TIMEOUT_MS, (long)timeout_ms) == CURLE_OK);
+    check(curl_easy_setopt(curl, CURLOPT_TIMEOUT_MS, (long)LOOK_TIMEOUT_MS) == CURLE_OK);
     check(curl_easy_setopt(curl, CURLOPT_HEADERFUNCTION, on_header) == CURLE_OK);
     check(curl_easy_setopt(curl, CURLOPT_HEADERDATA, &is_forebay) == CURLE_OK);
     check(curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, on_body) == CURLE_OK);
     (void)curl_easy_perform(curl); // no answer, or half of one, is not that of a Forebay
     curl_easy_cleanup(curl);
     return is_forebay;
+}
+
+const char *command_endpoint_unused(const struct config *config)
+{
+    const char *name = commands_unused_endpoint(config, commands_listen_address, config);
+    return name != NULL && !command_endpoint_is_forebay(getenv(name)) ? name : NULL;
 }

@@ -5,9 +5,14 @@
 
 #include <stdbool.h>
 
+struct config;
+
 // Returns true if a Forebay answers at this URL, and its host is a loopback address. Otherwise, and
-// if nothing answers within the timeout, returns false. Sends one request, which a Forebay refuses
+// if nothing answers within two seconds, returns false. Sends one request, which a Forebay refuses
 // without asking its origin.
-bool command_endpoint_is_forebay(const char *url, unsigned timeout_ms);
+bool command_endpoint_is_forebay(const char *url);
+// As commands_unused_endpoint(), for a server with these settings. Returns NULL also if the
+// endpoint is a Forebay on this host, which the user's S3 clients are meant to use.
+const char *command_endpoint_unused(const struct config *config);
 
 #endif

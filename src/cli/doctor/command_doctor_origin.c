@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/date.h"
+#include "cli/client/command_endpoint.h"
 #include "cli/client/command_probe.h"
 #include "cli/doctor/command_doctor.h"
 #include "commands/commands.h"
@@ -363,6 +364,19 @@ static void check_with_credentials(struct doctor *d)
     buf_done(&why);
 }
 
+static void check_variable(struct doctor *d)
+{
+    const char *name = command_endpoint_unused(d->config);
+    if (name != NULL) {
+        char remedy[128];
+        (void)snprintf(remedy, sizeof(remedy),
+                       "to read from there, give --origin.endpoint \"$%s\", or set origin.endpoint",
+                       name);
+        command_doctor_find(d, DOCTOR_YELLOW, "origin", remedy,
+                            "%s is set, and only `forebay run` takes the origin from it", name);
+    }
+}
+
 void command_doctor_origin(struct doctor *d)
 {
     const struct config *c = d->config;
@@ -374,6 +388,7 @@ void command_doctor_origin(struct doctor *d)
                                      "origin.proxy");
     }
     buf_done(&why);
+    check_variable(d);
     bool all = check_endpoint(d, c->origin_endpoint);
     for (unsigned i = 0; i < c->bucket_count && i < BUCKETS_MAX; i++) {
         if (c->buckets[i].endpoint != NULL) {
