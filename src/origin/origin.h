@@ -137,14 +137,23 @@ const struct origin_capabilities *origin_capabilities(const struct origin *origi
 // origin is not probed. `told` must live until then. The probe asks again as long as something is
 // wrong.
 void origin_probe_start(struct origin *origin, sem_t *told);
+enum origin_trouble_kind {
+    ORIGIN_KIND_SILENT,  // It cannot be reached, or does not answer as an S3 server.
+    ORIGIN_KIND_FAILS,   // It answers with server errors.
+    ORIGIN_KIND_REFUSES, // It answers, but does not accept our requests.
+};
+struct origin_failures {
+    uint64_t failed, requests; // How many of the last requests ended with 5xx.
+};
 struct origin_trouble_text {
     const char *why;    // The kind: "dns", "connect", "tls", "credentials" ... "": none.
     const char *text;   // Describes the trouble in a log line.
     const char *remedy; // Advises people what to change.
-    bool is_refusal;    // It answers, but does not accept our requests.
+    enum origin_trouble_kind kind;
+    struct origin_failures failures; // Only for ORIGIN_KIND_FAILS.
 };
-// Returns true while the origin is in trouble: its last calls got no answer, or it refused our
-// credentials. Any thread.
+// Returns true while the origin is in trouble: its last calls got no answer, many of them ended
+// with a server error, or it refused our credentials. Any thread.
 bool origin_in_trouble(const struct origin *origin, struct origin_trouble_text *ret_text);
 // Returns true if the origin refused a request with SlowDown within the last `window_s` seconds,
 // and retries did not help. Any thread.

@@ -175,6 +175,9 @@ struct origin {
     atomic_uint trouble;          // The current enum origin_trouble.
     atomic_uint trouble_told;     // The logged trouble whose end is not logged yet, or NONE.
     atomic_ulong trouble_since_us;
+    // Requests, and in the upper half those that ended with 5xx; see origin_failures.c.
+    _Atomic uint64_t window, former_window;
+    atomic_ulong window_began_us;
     atomic_ulong bucket_dns_at_us;     // When a host name with a bucket last failed.
     atomic_llong credentials_expire_s; // Wall clock. 0: the credentials do not expire.
     atomic_llong date_skew_s;          // The origin's clock minus ours, from Date headers.
@@ -290,14 +293,27 @@ enum origin_trouble origin_trouble_of_code(struct span code);
 // Records that a call whose request began at `asked_us` met the trouble. Call it on a worker.
 void origin_trouble_met(struct origin *origin, enum origin_trouble trouble, uint64_t asked_us,
                         const char *detail);
-// Records that the origin has answered with a status below 500. takes_keys: the request was signed
-// with the origin's own credentials, and they were accepted. by_bucket_name: the request was sent
-// to a host name that begins with the bucket.
+// Records that the origin has answered a request with a status below 500. takes_keys: the request
+// was signed with the origin's own credentials, and they were accepted. by_bucket_name: the request
+// was sent to a host name that begins with the bucket.
 void origin_trouble_answered(struct origin *origin, bool takes_keys, bool by_bucket_name);
 // Records that the origin refused a request with SlowDown for good. It can be reached, so a trouble
 // on the way to it ends.
 void origin_trouble_throttled(struct origin *origin, bool by_bucket_name);
+// Records that a request ended with a server error (5xx), after all retries. Many of them are a
+// trouble. Call it on a worker.
+void origin_trouble_failed(struct origin *origin);
 void origin_trouble_forget(struct origin *origin); // Ends any trouble without a log line.
+
+// --- origin_failures.c ---------------------------------------------------------------------------
+
+// Counts a request by its last answer.
+void origin_failures_note(struct origin *origin, bool failed);
+void origin_failures_forget(struct origin *origin);
+struct origin_failures origin_failures_of(const struct origin *origin);
+// Returns true if so many of the last requests failed that it is a trouble. It takes fewer to go on
+// than to begin, so that the trouble does not come and go.
+bool origin_failures_are_many(const struct origin *origin, bool were_many);
 
 // --- origin_probe.c ------------------------------------------------------------------------------
 

@@ -332,10 +332,10 @@ static void note_answer(struct origin_s3_call *c)
 {
     unsigned status = c->response_head.status;
     bool is_refusal = status == 400 || status == 401 || status == 403;
+    bool takes_keys = !is_refusal && c->set != NULL && origin_s3_call_is_signed(c);
     if (status < 500 && status != 408 && status != 429) {
-        origin_trouble_answered(c->call.ow->origin,
-                                !is_refusal && c->set != NULL && origin_s3_call_is_signed(c),
-                                origin_s3_call_is_virtual(c));
+        origin_failures_note(c->call.ow->origin, false);
+        origin_trouble_answered(c->call.ow->origin, takes_keys, origin_s3_call_is_virtual(c));
     }
 }
 

@@ -408,6 +408,8 @@ struct origin_s3_verdict origin_s3_call_answered(struct origin_s3_call *c)
         }
         if (err == ERR_ORIGIN_SLOWDOWN) {
             origin_trouble_throttled(c->call.ow->origin, origin_s3_call_is_virtual(c));
+        } else if (err != ERR_ORIGIN_TIMEOUT) {
+            origin_trouble_failed(c->call.ow->origin);
         }
         if (c->call.r == NULL || !origin_s3_status_is_hidden(status)) {
             return answer_is_final(c, err);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tracks whether an origin as a whole is in trouble: it cannot be reached, or it refuses our
-// credentials. One atomic has the present trouble. The calls of all workers update it. The probe
-// (origin_probe.c) updates it too, because there may be no calls. Any thread.
+// Tracks whether an origin as a whole is in trouble: it cannot be reached, it fails, or it refuses
+// our credentials. One atomic has the present trouble. The calls of all workers update it. The
+// probe (origin_probe.c) updates it too, because there may be no calls. Any thread.
 //
 // A failure is ignored if any call was answered after the failed call was sent. While there is no
 // trouble, an answer costs one atomic load.
@@ -9,6 +9,7 @@
 // The log reports a trouble once, or at most once a minute if it starts and ends repeatedly. But
 // the last line in the log is always right in the end: a trouble that was not logged at first is
 // logged when a later call meets it, and the end of a logged trouble is always logged.
+#include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -17,15 +18,13 @@
 
 #define BUCKET_DNS_US 60000000u
 
-enum component { COMPONENT_ORIGIN, COMPONENT_CREDENTIALS };
-
 static const struct trouble_row {
     const char *why, *text, *remedy;
-    enum component component;
+    enum origin_trouble_kind kind;
 } rows[ORIGIN_TROUBLE_COUNT_] = {
-    [ORIGIN_TROUBLE_NONE] = {"", "", "", COMPONENT_ORIGIN},
-#define TROUBLE(name, why, component, text, remedy)                                                \
-    [ORIGIN_TROUBLE_##name] = {why, text, remedy, COMPONENT_##component},
+    [ORIGIN_TROUBLE_NONE] = {"", "", "", ORIGIN_KIND_SILENT},
+#define TROUBLE(name, why, kind, text, remedy)                                                     \
+    [ORIGIN_TROUBLE_##name] = {why, text, remedy, ORIGIN_KIND_##kind},
 #include "origin/troubles.def"
 #undef TROUBLE
 };
@@ -134,7 +133,7 @@ void origin_trouble_met(struct origin *origin, enum origin_trouble trouble, uint
         // Keep a result that a look-up of the endpoint's own name has given.
         trouble = was == ORIGIN_TROUBLE_DNS || was == ORIGIN_TROUBLE_BUCKET_DNS ? was : trouble;
     }
-    bool is_of_way = rows[trouble].component == COMPONENT_ORIGIN;
+    bool is_of_way = rows[trouble].kind != ORIGIN_KIND_REFUSES;
     if (trouble == ORIGIN_TROUBLE_NONE || atomic_load(&origin->rests) ||
         (is_of_way && atomic_load(&origin->heard_at_us) > asked_us)) {
         return;
@@ -166,7 +165,7 @@ void origin_trouble_met(struct origin *origin, enum origin_trouble trouble, uint
 static void over(struct origin *origin, bool takes_keys)
 {
     enum origin_trouble was = atomic_load(&origin->trouble);
-    bool is_over = rows[was].component == COMPONENT_ORIGIN || takes_keys;
+    bool is_over = rows[was].kind != ORIGIN_KIND_REFUSES || takes_keys;
     if (was != ORIGIN_TROUBLE_NONE && is_over && change(origin, was, ORIGIN_TROUBLE_NONE)) {
         tell_end(origin);
     }
@@ -189,12 +188,32 @@ static bool is_of_bucket_names(struct origin *origin)
     return true;
 }
 
+// Returns true if the trouble is that requests fail, and many of the last ones did. One answer does
+// not end this trouble, because a store may fail for some objects only.
+static bool is_of_failures(struct origin *origin)
+{
+    return rows[atomic_load(&origin->trouble)].kind == ORIGIN_KIND_FAILS &&
+           origin_failures_are_many(origin, true);
+}
+
 void origin_trouble_answered(struct origin *origin, bool takes_keys, bool by_bucket_name)
 {
     atomic_store_explicit(&origin->heard_at_us, clock_monotonic_us(), memory_order_relaxed);
     if (atomic_load_explicit(&origin->trouble, memory_order_relaxed) != ORIGIN_TROUBLE_NONE &&
-        (by_bucket_name || !is_of_bucket_names(origin))) {
+        (by_bucket_name || !is_of_bucket_names(origin)) && !is_of_failures(origin)) {
         over(origin, takes_keys);
+    }
+}
+
+void origin_trouble_failed(struct origin *origin)
+{
+    char detail[96];
+    origin_failures_note(origin, true);
+    if (origin_failures_are_many(origin, false)) {
+        struct origin_failures count = origin_failures_of(origin);
+        (void)snprintf(detail, sizeof(detail), "%llu of the last %llu requests",
+                       (unsigned long long)count.failed, (unsigned long long)count.requests);
+        origin_trouble_met(origin, ORIGIN_TROUBLE_FAILING, UINT64_MAX, detail);
     }
 }
 
@@ -202,14 +221,17 @@ void origin_trouble_forget(struct origin *origin)
 {
     (void)change(origin, atomic_load(&origin->trouble), ORIGIN_TROUBLE_NONE);
     atomic_store(&origin->trouble_told, ORIGIN_TROUBLE_NONE);
+    origin_failures_forget(origin);
 }
 
 bool origin_in_trouble(const struct origin *origin, struct origin_trouble_text *ret_text)
 {
     enum origin_trouble trouble = atomic_load(&origin->trouble);
     const struct trouble_row *row = &rows[trouble];
-    *ret_text = (struct origin_trouble_text){row->why, row->text, row->remedy,
-                                             row->component == COMPONENT_CREDENTIALS};
+    *ret_text = (struct origin_trouble_text){row->why, row->text, row->remedy, row->kind, {0}};
+    if (row->kind == ORIGIN_KIND_FAILS) {
+        ret_text->failures = origin_failures_of(origin);
+    }
     return trouble != ORIGIN_TROUBLE_NONE;
 }
 

@@ -129,17 +129,24 @@ static void tell_origin(struct conditions *conditions, enum condition which,
 
 // Records the first trouble of the kind that `which` is about, and how many origins have one.
 static void tell_trouble(const struct command_origins *origins, struct conditions *conditions,
-                         enum condition which, bool is_refusal)
+                         enum condition which, enum origin_trouble_kind kind)
 {
     struct origin_trouble_text trouble, first = {0};
     const struct origin *origin = NULL;
+    char text[CONDITION_TEXT_MAX];
     unsigned count = 0;
     for (unsigned i = 0; i < origins->origin_count; i++) {
-        if (origin_in_trouble(origins->origins[i], &trouble) && trouble.is_refusal == is_refusal &&
+        if (origin_in_trouble(origins->origins[i], &trouble) && trouble.kind == kind &&
             count++ == 0) {
             origin = origins->origins[i];
             first = trouble;
         }
+    }
+    if (first.failures.failed > 0) {
+        (void)snprintf(text, sizeof(text), "%s: %llu of the last %llu requests", first.text,
+                       (unsigned long long)first.failures.failed,
+                       (unsigned long long)first.failures.requests);
+        first.text = text;
     }
     tell_origin(conditions, which, origin, count, first.text, first.remedy);
 }
@@ -160,8 +167,9 @@ static void look_at_throttling(const struct command_origins *origins, struct con
 static void look_at_origins(const struct command_origins *origins, struct conditions *conditions)
 {
     bool expires = false, is_skewed = false;
-    tell_trouble(origins, conditions, CONDITION_origin_unreachable, false);
-    tell_trouble(origins, conditions, CONDITION_credentials_refused, true);
+    tell_trouble(origins, conditions, CONDITION_origin_unreachable, ORIGIN_KIND_SILENT);
+    tell_trouble(origins, conditions, CONDITION_origin_failing, ORIGIN_KIND_FAILS);
+    tell_trouble(origins, conditions, CONDITION_credentials_refused, ORIGIN_KIND_REFUSES);
     look_at_throttling(origins, conditions);
     for (unsigned i = 0; i < origins->origin_count; i++) {
         struct origin_times times;

@@ -148,7 +148,10 @@ def test_the_fault_is_reported_everywhere(start, certificate, case):
         ), server.output()
         (event,) = events(server, "origin_unreachable")
         assert event["why"] == why and text in event["text"] and remedy in event["remedy"], event
-        conditions = {"origin": "origin-unreachable", "credentials": "credentials-refused"}
+        conditions = {
+            "origin": "origin-unreachable",
+            "credentials": "credentials-refused",
+        }
         assert server.conditions() == {conditions[component]}
         ready = server.admin("/readyz")
         assert ready.status == 200 and text.encode() in ready.body, ready
@@ -270,3 +273,67 @@ def test_a_throttling_origin_is_named_everywhere(start, origin):
     assert client.get("cold").status == 200
     server.advance(61)
     server.wait_condition("origin-throttled", holds=False)
+
+
+def test_an_origin_that_begins_to_fail_is_named_everywhere(start, origin):
+    """Server errors that clients get make a condition: in status, /readyz, metrics and doctor. A
+    few of them make none, and neither do 403 and 404. An idle time does not end it, but good
+    answers do."""
+    origin.put("k", 1000)
+    server = start(origin, settings=PROBE, ahead_s=0)
+    origin.fault("denied", "error", (403, "AccessDenied", "No"), times=None)
+    client = server.client()
+    for _ in range(6):
+        assert client.get("gone").status == 404
+        assert client.get("denied").status == 403
+    origin.fault(None, "error", (500, "InternalError", "Oops"), times=None)
+    for _ in range(4):
+        assert client.get("k").status == 500
+    assert server.condition_rows() == {}
+    assert client.get("k").status == 500
+    server.wait_condition("origin-failing")
+    row = server.condition_rows()["origin-failing"]
+    assert row["severity"] == "critical", row
+    said = f"origin {origin.endpoint}: it answers with server errors (5xx): "
+    assert row["text"].startswith(said) and "of the last" in row["text"], row
+    ready = server.admin("/readyz")
+    assert ready.status == 200 and said.encode() in ready.body, ready
+    shown = run_forebay("status", env={"FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"})
+    assert shown.returncode == 1, shown
+    assert "critical origin-failing for" in shown.stdout, shown
+    assert "see the log and the health of the store" in shown.stdout, shown
+    assert ("red", f"origin-failing: {row['text']}", row["remedy"]) in doctor(server)["server"]
+    server.advance(3600)
+    assert "origin-failing" in server.conditions()
+    origin.clear_faults()
+    server.advance(31)
+    for _ in range(30):
+        judge(client.get("k"), origin, "k")
+        client.get("gone")
+    server.advance(31)
+    assert client.get("gone").status == 404
+    server.wait_condition("origin-failing", holds=False)
+    server.wait_stderr("condition_ended.*origin-failing")
+
+
+def test_an_origin_that_fails_from_the_start_is_not_called_unreachable(start, origin):
+    """The probe gets 5xx: the origin answers, so its condition is the one for server errors."""
+    origin.fault(None, "error", (502, "", ""), times=None)
+    server = start(origin, settings=PROBE)
+    server.wait_condition("origin-failing")
+    assert "origin-unreachable" not in server.conditions()
+    origin.clear_faults()
+    server.wait_condition("origin-failing", holds=False)
+
+
+@pytest.mark.parametrize("status", [500, 503])
+def test_server_errors_that_a_retry_mends_make_no_condition(start, origin, status):
+    """A store has single errors in normal life. Forebay retries, and clients see none."""
+    server = start(origin)
+    for i in range(10):
+        origin.put(f"k{i}", 100)
+        origin.fault(f"k{i}", "error", (status, "ServiceUnavailable", "Oops"), times=1)
+    with server.client() as client:
+        for i in range(10):
+            judge(client.get(f"k{i}"), origin, f"k{i}")
+    assert server.conditions() == set()

@@ -19,7 +19,7 @@ static const char *why_of(const struct rig *rig)
 static bool is_refusal(const struct rig *rig)
 {
     struct origin_trouble_text text;
-    return origin_in_trouble(rig->h.origin, &text) && text.is_refusal;
+    return origin_in_trouble(rig->h.origin, &text) && text.kind == ORIGIN_KIND_REFUSES;
 }
 
 static enum err fetch(struct rig *rig, unsigned worker)
@@ -151,6 +151,73 @@ Test(origin_trouble, an_answer_counts_more_than_an_older_question)
     cr_assert_eq(fetch(&rig, 0), ERR_OK);
     origin_trouble_met(rig.h.origin, ORIGIN_TROUBLE_TIMEOUT, 1, "");
     cr_assert_str_eq(why_of(&rig), "");
+    rig_end(&rig);
+}
+
+#define FAIL_ANSWER "HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n"
+
+// Single server errors, and those that a retry mends, are normal. Five of a tenth of the requests
+// are not.
+Test(origin_trouble, only_many_server_errors_are_a_trouble)
+{
+    struct server_row rows[] = {{.answer = FAIL_ANSWER},
+                                {.answer = OK_ANSWER},
+                                {.answer = FAIL_ANSWER},
+                                {.answer = OK_ANSWER},
+                                {.answer = FAIL_ANSWER}};
+    struct rig rig;
+    rig_options(&rig, rows, ARRAY_LEN(rows));
+    rig.options.retries = 1;
+    rig_begin(&rig);
+    cr_assert_eq(fetch(&rig, 0), ERR_OK);
+    cr_assert_eq(fetch(&rig, 0), ERR_OK);
+    cr_assert_eq(origin_failures_of(rig.h.origin).failed, 0);
+    cr_assert_eq(origin_failures_of(rig.h.origin).requests, 2);
+    for (unsigned i = 0; i < 4; i++) {
+        cr_assert_eq(fetch(&rig, i % 2), ERR_ORIGIN_5XX);
+        cr_assert_str_eq(why_of(&rig), "");
+    }
+    cr_assert_eq(fetch(&rig, 0), ERR_ORIGIN_5XX);
+    cr_assert_str_eq(why_of(&rig), "5xx");
+    cr_assert(!is_refusal(&rig));
+    rig_end(&rig);
+}
+
+static void answer(struct origin *origin, unsigned good, unsigned bad)
+{
+    for (unsigned i = 0; i < good; i++) {
+        origin_failures_note(origin, false);
+        origin_trouble_answered(origin, true, false);
+    }
+    for (unsigned i = 0; i < bad; i++) {
+        origin_trouble_failed(origin);
+    }
+}
+
+// Some objects of a store may fail while others are answered.
+Test(origin_trouble, one_good_answer_does_not_end_many_server_errors)
+{
+    struct server_row rows[] = {{.answer = OK_ANSWER}};
+    struct rig rig;
+    rig_start(&rig, rows, 1);
+    struct origin *origin = rig.h.origin;
+    answer(origin, 100, 9);
+    cr_assert_str_eq(why_of(&rig), "", "9 of 109");
+    answer(origin, 0, 3);
+    cr_assert_str_eq(why_of(&rig), "5xx", "12 of 112");
+    answer(origin, 100, 0);
+    cr_assert_str_eq(why_of(&rig), "5xx", "12 of 212");
+    clock_test_advance_us(3600000000u); // an idle time shows nothing
+    cr_assert_str_eq(why_of(&rig), "5xx");
+    answer(origin, 10, 0);
+    cr_assert_str_eq(why_of(&rig), "5xx", "they end the first window only");
+    clock_test_advance_us(31000000);
+    answer(origin, 1, 0);
+    cr_assert_str_eq(why_of(&rig), "");
+    answer(origin, 0, 5);
+    cr_assert_str_eq(why_of(&rig), "5xx", "5 of 16");
+    answer(origin, 90, 0);
+    cr_assert_str_eq(why_of(&rig), "", "5 of 106");
     rig_end(&rig);
 }
 

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// Counts which share of the requests to an origin end with a server error (5xx), so that
+// origin_trouble.c can tell an origin that fails from the single errors that every store has. A
+// request counts once, by its last answer: an error that a retry has mended does not count. An
+// answer below 500 counts as good, whether or not the object exists or may be read. SlowDown counts
+// as neither. Any thread.
+//
+// The counts cover the present window and the one before it. A window lasts until it is old enough
+// and has enough requests. So at a high rate the counts cover the last minute at most, and at a low
+// rate the last few requests, however long ago they were.
+#include "base/clock.h"
+#include "origin/origin_private.h"
+
+#define WINDOW_US 30000000u
+#define WINDOW_REQUESTS 10u
+#define FAILURES_MIN 5u // fewer are never many
+#define BEGIN_SHARE 10u // many from one in ten on ...
+#define END_SHARE 20u   // ... until fewer than one in twenty
+#define FAILURE ((uint64_t)1 << 32)
+
+static uint64_t requests_of(uint64_t window)
+{
+    return window & (FAILURE - 1);
+}
+
+void origin_failures_note(struct origin *origin, bool failed)
+{
+    unsigned long now_us = clock_monotonic_us();
+    unsigned long began_us = atomic_load_explicit(&origin->window_began_us, memory_order_relaxed);
+    // The thread that moves the beginning starts the next window. A request that another thread
+    // counts at this moment may get lost, which does not matter.
+    if (now_us - began_us >= WINDOW_US &&
+        requests_of(atomic_load_explicit(&origin->window, memory_order_relaxed)) >=
+            WINDOW_REQUESTS &&
+        atomic_compare_exchange_strong(&origin->window_began_us, &began_us, now_us)) {
+        atomic_store(&origin->former_window, atomic_exchange(&origin->window, 0));
+    }
+    atomic_fetch_add_explicit(&origin->window, failed ? FAILURE + 1 : 1, memory_order_relaxed);
+}
+
+void origin_failures_forget(struct origin *origin)
+{
+    atomic_store(&origin->window, 0);
+    atomic_store(&origin->former_window, 0);
+}
+
+struct origin_failures origin_failures_of(const struct origin *origin)
+{
+    uint64_t sum = atomic_load_explicit(&origin->window, memory_order_relaxed) +
+                   atomic_load_explicit(&origin->former_window, memory_order_relaxed);
+    return (struct origin_failures){.failed = sum / FAILURE, .requests = requests_of(sum)};
+}
+
+bool origin_failures_are_many(const struct origin *origin, bool were_many)
+{
+    struct origin_failures count = origin_failures_of(origin);
+    return count.failed >= FAILURES_MIN &&
+           count.failed * (were_many ? END_SHARE : BEGIN_SHARE) >= count.requests;
+}
