@@ -31,10 +31,7 @@ def everything():
         yield f"chart, {name}", charts.render(charts.values(name))
     yield from ((str(path.relative_to(ROOT)), objects) for path, objects in charts.manifests())
     for name in ("example", "own-job"):
-        yield (
-            f"kustomize, {name}",
-            charts.kustomize(charts.KUSTOMIZE / "overlays" / name),
-        )
+        yield f"kustomize, {name}", charts.kustomize(charts.KUSTOMIZE / "overlays" / name)
 
 
 def all_pods():
@@ -68,11 +65,7 @@ def test_plain_manifests_are_renders_of_the_chart(artefacts):
 def test_chart_has_no_links():
     """Helm names each link at each install. The links are in the folders beside the chart."""
     assert [path for path in charts.CHART.rglob("*") if path.is_symlink()] == []
-    for folder, name in (
-        ("prometheus", "*.rules.yaml"),
-        ("haproxy", "*.cfg"),
-        ("grafana", "*.json"),
-    ):
+    for folder, name in ("prometheus", "*.rules.yaml"), ("haproxy", "*.cfg"), ("grafana", "*.json"):
         for path in (ROOT / "deploy" / folder).glob(name):
             assert path.resolve().is_relative_to(charts.CHART.resolve()), path
 
@@ -94,12 +87,7 @@ def test_parent_charts_have_the_sidecar_by_name(artefacts, tmp_path):
     (tmp_path / "Chart.yaml").write_text("{apiVersion: v2, name: parent, version: 1.0.0}")
     (tmp_path / "values.yaml").write_text(
         json.dumps(
-            {
-                "forebay": {
-                    "cache": {"size": "9Gi"},
-                    "sidecar": {"warm": {"uris": ["s3://a/"]}},
-                }
-            }
+            {"forebay": {"cache": {"size": "9Gi"}, "sidecar": {"warm": {"uris": ["s3://a/"]}}}}
         )
     )
     (tmp_path / "templates/pod.yaml").write_text("""
@@ -135,9 +123,7 @@ spec:
 def test_chart_is_of_this_version():
     chart = yaml.safe_load((charts.CHART / "Chart.yaml").read_text())
     version = re.search(
-        r"^project\(forebay VERSION ([0-9.]+)",
-        (ROOT / "CMakeLists.txt").read_text(),
-        re.M,
+        r"^project\(forebay VERSION ([0-9.]+)", (ROOT / "CMakeLists.txt").read_text(), re.M
     ).group(1)
     assert chart["appVersion"] == version == chart["version"]
 
@@ -224,10 +210,7 @@ def test_kustomize_gives_a_job_the_sidecar_of_the_chart(artefacts):
         "template"
     ]["spec"]
     assert like(node["containers"][0]) == like(given["containers"][0])
-    assert node["volumes"][0]["hostPath"] == {
-        "path": "/mnt/nvme/forebay",
-        "type": "Directory",
-    }
+    assert node["volumes"][0]["hostPath"] == {"path": "/mnt/nvme/forebay", "type": "Directory"}
 
 
 def test_kustomize_prepares_folders_where_that_is_wanted(artefacts, tmp_path):
@@ -306,21 +289,12 @@ def like(container):
 @pytest.mark.parametrize(
     "settings,says",
     [
-        (
-            "mode=proxy",
-            "'/mode': value must be one of 'sidecar', 'gateway', 'daemonset'",
-        ),
+        ("mode=proxy", "'/mode': value must be one of 'sidecar', 'gateway', 'daemonset'"),
         ("cache.size=100GB", "'/cache/size'"),
         ("cache.siez=1Gi", "'/cache': additional properties 'siez' not allowed"),
-        (
-            "config.cache.sise=1GiB",
-            "'/config/cache': additional properties 'sise' not allowed",
-        ),
+        ("config.cache.sise=1GiB", "'/config/cache': additional properties 'sise' not allowed"),
         ("config.cache.policy=best", "'/config/cache/policy': value must be one of"),
-        (
-            "config.cache.size=1GiB",
-            "config.cache.size: the chart sets this itself, by cache.size",
-        ),
+        ("config.cache.size=1GiB", "config.cache.size: the chart sets this itself, by cache.size"),
         ("config.listen=127.0.0.1:1", "config.listen: the chart sets this itself"),
         ("image.tag=a:b", "'/image/tag'"),
         ("image.digest=sha256:12", "'/image/digest'"),
@@ -331,14 +305,8 @@ def like(container):
             "extraEnv[0].name=AWS_SECRET_ACCESS_KEY,extraEnv[0].value=x",
             "'/extraEnv/0': missing property 'valueFrom'",
         ),
-        (
-            "mode=gateway",
-            "auth.existingSecret: mode gateway verifies its clients' signatures",
-        ),
-        (
-            "mode=daemonset,auth.mode=open",
-            "auth.mode: open lets whoever reaches the Service read",
-        ),
+        ("mode=gateway", "auth.existingSecret: mode gateway verifies its clients' signatures"),
+        ("mode=daemonset,auth.mode=open", "auth.mode: open lets whoever reaches the Service read"),
         ("cache.volume=hostPath", "cache.volume: hostPath is not for mode sidecar"),
         ("seccompProfile.type=Localhost", "seccompProfile.localhostProfile"),
         (
@@ -398,10 +366,7 @@ def like(container):
             f"mode=gateway,auth.existingSecret=k,{SET}",
             "nodeFeatures.dataSets: it labels the nodes of a daemonset, the mode is gateway",
         ),
-        (
-            "nodeFeatures.dataSets[0].name=a",
-            "'/nodeFeatures/dataSets/0': missing property 'uris'",
-        ),
+        ("nodeFeatures.dataSets[0].name=a", "'/nodeFeatures/dataSets/0': missing property 'uris'"),
         (
             "nodeFeatures.dataSets[0].name=a/b,nodeFeatures.dataSets[0].uris={s3://a/}",
             "'/nodeFeatures/dataSets/0/name'",
@@ -506,8 +471,7 @@ def test_locality_of_the_daemonset(artefacts):
 
     def service(*settings, **more):
         return charts.one(
-            charts.render(charts.values("daemonset"), settings=settings, **more),
-            "Service",
+            charts.render(charts.values("daemonset"), settings=settings, **more), "Service"
         )["spec"]
 
     assert (
@@ -557,11 +521,7 @@ def test_size_is_one_number(artefacts):
     def of(objects, kind):
         spec = charts.one(objects, kind)["spec"]["template"]["spec"]
         server = next(c for c in charts.containers_of(spec) if c["name"] == "forebay")
-        return (
-            spec,
-            server,
-            next(e for e in server["env"] if e["name"] == "FOREBAY_CACHE_SIZE"),
-        )
+        return spec, server, next(e for e in server["env"] if e["name"] == "FOREBAY_CACHE_SIZE")
 
     spec, server, size = of(
         charts.render(charts.values("sidecar"), settings=["cache.size=7Gi"]), "Job"
@@ -575,8 +535,7 @@ def test_size_is_one_number(artefacts):
     assert "ephemeral-storage" not in server["resources"]["limits"]
     spec, server, size = of(
         charts.render(
-            charts.values("sidecar"),
-            settings=["cache.size=7Gi", "cache.volume=ephemeral"],
+            charts.values("sidecar"), settings=["cache.size=7Gi", "cache.volume=ephemeral"]
         ),
         "Job",
     )
@@ -692,11 +651,7 @@ def test_two_releases_share_a_namespace(artefacts, mode):
     selector matches pods of another."""
     rendered = [
         charts.render(charts.values(mode), release=release, namespace=namespace)
-        for release, namespace in (
-            ("forebay", "a"),
-            ("forebay-2", "a"),
-            ("forebay", "b"),
-        )
+        for release, namespace in (("forebay", "a"), ("forebay-2", "a"), ("forebay", "b"))
     ]
     names = [
         {(o["kind"], o["metadata"].get("namespace"), o["metadata"]["name"]) for o in objects}
@@ -821,10 +776,7 @@ def test_places_of_the_balancer_are_its_own(artefacts):
         )
         selector = selector.get("matchLabels", selector)
         if selector:
-            ours = "balancer" in o["metadata"]["name"] or (
-                o["kind"],
-                o["metadata"]["name"],
-            ) == (
+            ours = "balancer" in o["metadata"]["name"] or (o["kind"], o["metadata"]["name"]) == (
                 "Service",
                 "forebay",
             )
@@ -880,10 +832,7 @@ PREPARE = {
             f"nodeFeatures.runAsUser=0,{SET}",
             HOST_PATH
             | FEATURES
-            | {
-                "container node-features: runAsNonRoot",
-                "container node-features: runAsUser: 0",
-            },
+            | {"container node-features: runAsNonRoot", "container node-features: runAsUser: 0"},
         ),
         ("cache.volume=emptyDir", set()),
         ("cache.wipeOlder=true", HOST_PATH),
@@ -926,9 +875,7 @@ def test_labels_of_nodes_come_beside_all_else(artefacts, settings):
     def of(*more):
         return charts.one(
             charts.render(
-                charts.values("daemonset"),
-                settings=[*settings, *more],
-                namespace="team",
+                charts.values("daemonset"), settings=[*settings, *more], namespace="team"
             ),
             "DaemonSet",
         )["spec"]["template"]["spec"]
@@ -1088,8 +1035,7 @@ def test_unknown_words_are_seen(artefacts):
 @pytest.mark.parametrize("mode", bases())
 def test_client_env_is_what_forebay_env_prints(artefacts, mode):
     objects = charts.render(
-        charts.values(mode),
-        settings=["clientEnv.anyKeys=true", "clientEnv.global=true"],
+        charts.values(mode), settings=["clientEnv.anyKeys=true", "clientEnv.global=true"]
     )
     ours = charts.one(objects, "ConfigMap", "forebay-client-env")["data"]
     said = made(
@@ -1127,12 +1073,8 @@ def test_no_secret_in_configmaps_or_command_lines():
                             "valueFrom" in entry
                             or entry["value"] == "any"
                             or not re.search(
-                                r"(SECRET(_ACCESS)?(_KEY)?|TOKEN|PASSWORD)$",
-                                entry["name"],
+                                r"(SECRET(_ACCESS)?(_KEY)?|TOKEN|PASSWORD)$", entry["name"]
                             )
                         ), (where, entry)
                     words = " ".join(container.get("command", []) + container.get("args", []))
-                    assert not re.search(r"(?i)secret|token|password", words), (
-                        where,
-                        words,
-                    )
+                    assert not re.search(r"(?i)secret|token|password", words), (where, words)
