@@ -320,7 +320,11 @@ class Pod:
             assert {"emptyDir", "ephemeral", "persistentVolumeClaim"} & set(volume), volume
             if self.group:
                 os.chown(folder, 0, self.group)
-            folder.chmod(0o2777)
+                folder.chmod(0o2775)
+            elif "emptyDir" in volume:
+                folder.chmod(0o777)
+            else:
+                folder.chmod(0o755)  # as mkfs makes the root of a file system
         return folder
 
     def _files(self, volume):

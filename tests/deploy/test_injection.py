@@ -283,6 +283,22 @@ def test_injected_pod_runs(admission, pod, origin, network):  # noqa: F811
     assert network.processes() == []
 
 
+def test_claims_need_a_pod_with_a_group(admission, pod, origin, network):  # noqa: F811
+    """The folder of a claim belongs to root, and to the group of a pod that has one. Without a
+    group the sidecar would fail again and again, so the policy fails instead, with the reason."""
+    settings = [f"origin.endpoint={origin.endpoint}", "cache.volume=ephemeral"]
+    injection = charts.one(rendered(settings=settings), "MutatingAdmissionPolicy")
+    other = with_(BARE, securityContext={"runAsUser": 1000})
+    for refused in admission([BARE, other], injection):
+        assert "needs a pod with securityContext.fsGroup" in refused["error"]
+    (made,) = admission([with_(BARE, securityContext={"fsGroup": 2000})], injection)
+    assert made["spec"]["securityContext"] == {"fsGroup": 2000}
+    here = pod({**made["spec"], "containers": []}, []).start()
+    here.container("forebay").wait_probe("readinessProbe")
+    assert here.stop() == {"forebay": 0}
+    assert network.processes() == []
+
+
 def test_dataloads_of_fluid_get_the_token(admission):
     """In deploy/examples/fluid-cache-runtime.yaml: once, in addition to all other variables of the
     container."""

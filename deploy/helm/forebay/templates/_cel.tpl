@@ -36,13 +36,21 @@ downwardAPI:
 {{/* The changes of a pod by injection, as one list of JSON patches. The API server and Kyverno get
      the same list. The sidecar comes first, so that it serves all other containers. Then come warm,
      if the pod asks for it, the configuration, the volumes, and the clients' variables. A container
-     keeps variables that it already has. */}}
+     keeps variables that it already has.
+
+     A claim belongs to root unless the pod has an fsGroup. The patch sets none, because an fsGroup
+     also changes the files of the pod's other volumes. Without one the expression fails, and
+     failurePolicy decides. CEL has no function for that, so a missing key carries the reason. */}}
 {{- define "forebay.patches" -}}
 {{- $server := index (include "forebay.server" . | fromYamlArray) 0 -}}
 {{- $volumes := include "forebay.volumes" . | fromYamlArray -}}
 {{- $warm := index (include "forebay.warm" . | fromYamlArray) 0 -}}
 {{- $args := list "warm" "--wait" "--min" .Values.sidecar.warm.min -}}
 {{- with .Values.sidecar.warm.rate }}{{ $args = concat $args (list "--rate" .) }}{{ end -}}
+{{- if eq (include "forebay.volumeKind" .) "ephemeral" }}
+{"add": []}[has(object.spec.securityContext) && has(object.spec.securityContext.fsGroup) ? "add" :
+  "cache.volume ephemeral needs a pod with securityContext.fsGroup: without it the sidecar cannot write to the claim"]
++ {{ end -}}
 (has(object.spec.initContainers) ? [] : [JSONPatch{op: "add", path: "/spec/initContainers", value: []}])
 + (has(object.metadata.annotations) && "forebay.io/warm" in object.metadata.annotations ? [
   JSONPatch{op: "add", path: "/spec/initContainers/0", value:
