@@ -299,7 +299,9 @@ int command_check(int argc, char **argv)
     bool values = commands_argument_take(&argc, argv, "-T");
     bool live = commands_argument_take(&argc, argv, "--live");
     const char *object = commands_argument_take_value(&argc, argv, "--explain");
-    struct config *config = commands_load_config(argc, argv);
+    bool is_guess;
+    struct config *config =
+        live ? commands_load_admin(argc, argv, &is_guess) : commands_load_config(argc, argv);
     if (config == NULL) {
         return commands_result(EXIT_CODE_CONFIGURATION, NULL);
     }

@@ -341,7 +341,8 @@ static bool has_client_keys(void)
 // Asks the running server for its address. On failure reports the error and returns its exit code.
 static int find_endpoint(int argc, char **argv, struct answer *ret_answer)
 {
-    struct config *config = commands_load_config(argc, argv);
+    bool is_guess;
+    struct config *config = commands_load_admin(argc, argv, &is_guess);
     if (config == NULL) {
         return EXIT_CODE_CONFIGURATION;
     }

@@ -237,7 +237,7 @@ static void man_options(struct buf *out, const struct command *command)
     }
 }
 
-// Describes each common option once, with the commands that take it.
+// Describes the common options, with the commands that take them.
 static void man_common(struct buf *out)
 {
     static const struct {

@@ -184,9 +184,10 @@ static bool tell_takers(struct judge *judge, struct span flag, bool is_common)
         bool is_it =
             (options[i].command == NULL) == is_common && span_equal_cstr(flag, options[i].flag);
         for (size_t k = 0; is_it && is_common && k < ARRAY_LEN(takers); k++) {
-            if (takers[k].takes == options[i].takes) {
+            if ((takers[k].takes & options[i].takes) != 0) {
                 buf_printf(judge->why, "%s: %s does not take it, but %s", options[i].flag,
                            judge->command->name, takers[k].who);
+                break;
             }
         }
         if (is_it && !is_common && is_taken) {

@@ -105,12 +105,11 @@ void commands_tell_errors(struct span errors)
     }
 }
 
-struct config *commands_load_config(int argc, char **argv)
+// Calls config_load(), and prints its errors and warnings. `errors` also gets them.
+static struct config *load(int argc, char **argv, struct buf *errors)
 {
-    struct buf errors;
     struct config *config = NULL;
-    buf_init(&errors, ERRORS_MAX_BYTES);
-    if (config_load(argc, argv, &config, &errors) != ERR_OK) {
+    if (config_load(argc, argv, &config, errors) != ERR_OK) {
         config = NULL; // the errors contain the reason
     } else {
         command_screen_inform_more(2, "forebay: configuration: %s\n",
@@ -118,7 +117,41 @@ struct config *commands_load_config(int argc, char **argv)
                                        ? commands_visible(config->file, strlen(config->file))
                                        : "no file");
     }
-    commands_tell_errors(buf_span(&errors));
+    commands_tell_errors(buf_span(errors));
+    return config;
+}
+
+struct config *commands_load_config(int argc, char **argv)
+{
+    struct buf errors;
+    buf_init(&errors, ERRORS_MAX_BYTES);
+    struct config *config = load(argc, argv, &errors);
+    buf_done(&errors);
+    return config;
+}
+
+static bool names_flag(struct span errors)
+{
+    struct span line;
+    bool is_flag = false;
+    while (errors.len > 0 && !is_flag && span_split(&errors, '\n', &line)) {
+        is_flag = span_starts_with(line, SPAN("-"));
+    }
+    return is_flag;
+}
+
+struct config *commands_load_admin(int argc, char **argv, bool *ret_is_guess)
+{
+    struct buf errors;
+    buf_init(&errors, ERRORS_MAX_BYTES);
+    struct config *config = load(argc, argv, &errors);
+    *ret_is_guess = false;
+    if (config == NULL && !names_flag(buf_span(&errors))) {
+        config = config_load_admin(argc, argv, ret_is_guess);
+        command_screen_tell(2, "forebay %s: warning: %s\n", commands_common()->command->name,
+                            *ret_is_guess ? "looking for the server without that file"
+                                          : "only the admin address of this configuration is used");
+    }
     buf_done(&errors);
     return config;
 }

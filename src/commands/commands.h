@@ -47,6 +47,7 @@ bool commands_argument_take_number(int *argc, char **argv, const char *flag, uin
 // Options that several commands share. They are removed from argv before the command runs.
 struct commands_common {
     const char *admin; // NULL: not given
+    const char *file;  // of -c, for a command that takes no settings; NULL: not given
     unsigned timeout_ms;
     const struct command *command;
     unsigned operand_count;             // operands at the front of argv
@@ -88,6 +89,10 @@ void commands_usage_error_json(const char *what);
 void commands_tell_errors(struct span errors);
 // Calls config_load() and prints its errors and warnings to stderr. Returns NULL on failure.
 struct config *commands_load_config(int argc, char **argv);
+// As commands_load_config(), for a command that only has to know where a running server answers.
+// Warns of a configuration that is not valid, and returns it with nothing but that. Returns NULL if
+// a flag is wrong. *ret_is_guess: the file cannot be read, so the user may mean another server.
+struct config *commands_load_admin(int argc, char **argv, bool *ret_is_guess);
 // Prints to stdout. Returns EXIT_CODE_FAILED if that fails (a full disk, a closed pipe).
 int commands_print_result(const struct buf *text);
 

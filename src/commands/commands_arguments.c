@@ -75,6 +75,9 @@ void commands_common_take(const struct command *command, unsigned operand_count,
     if ((command->takes & TAKES_SERVER) != 0) {
         const char *text = commands_argument_take_value(argc, argv, "--timeout");
         common.admin = commands_argument_take_value(argc, argv, "--admin");
+        if ((command->takes & TAKES_SETTINGS) == 0) {
+            common.file = commands_argument_take_value(argc, argv, "-c");
+        }
         if (text != NULL && span_to_u64(span_from_cstr(text), &seconds)) {
             common.timeout_ms = (unsigned)(1000 * min_u64(seconds, ASK_TIMEOUT_MAX_S));
         }

@@ -200,7 +200,7 @@ static void gather_file(struct loader *l, const char *from_flag)
     }
     if (path != NULL) {
         l->config->file = path;
-        config_file_read(l, path);
+        l->is_file_unread = !config_file_read(l, path);
     }
 }
 
@@ -593,7 +593,7 @@ static void finish_origin(struct loader *l)
 
 // --- The door ------------------------------------------------------------------------------------
 
-enum err config_load(int argc, char **argv, struct config **ret_config, struct buf *ret_errors)
+static struct loader loader_new(struct buf *errors)
 {
     struct arena *arena = arena_new(ARENA_MAX_BYTES);
     struct config *config = arena_alloc(arena, sizeof(*config));
@@ -601,8 +601,14 @@ enum err config_load(int argc, char **argv, struct config **ret_config, struct b
     config->private_ = arena_alloc(arena, sizeof(*config->private_));
     check(config->private_ != NULL);
     config->private_->arena = arena;
-    struct loader l = {.arena = arena, .config = config, .errors = ret_errors};
+    struct loader l = {.arena = arena, .config = config, .errors = errors};
     buf_init(&l.warnings, WARNINGS_MAX_BYTES);
+    return l;
+}
+
+enum err config_load(int argc, char **argv, struct config **ret_config, struct buf *ret_errors)
+{
+    struct loader l = loader_new(ret_errors);
     gather(&l, argc, argv);
     for (unsigned id = 0; id < SETTING_COUNT_; id++) {
         parse_setting(&l, id);
@@ -626,11 +632,37 @@ enum err config_load(int argc, char **argv, struct config **ret_config, struct b
     buf_append_span(ret_errors, buf_span(&l.warnings)); // errors come before warnings
     buf_done(&l.warnings);
     if (l.error_count > 0) {
-        config_free(config);
+        config_free(l.config);
         return ERR_INVALID;
     }
-    *ret_config = config;
+    *ret_config = l.config;
     return ERR_OK;
+}
+
+struct config *config_load_admin(int argc, char **argv, bool *ret_is_file_unread)
+{
+    struct buf ignored; // config_load() has reported these errors
+    buf_init(&ignored, WARNINGS_MAX_BYTES);
+    struct loader l = loader_new(&ignored);
+    gather(&l, argc, argv);
+    for (unsigned id = 0; id < SETTING_COUNT_; id++) {
+        bool is_used = id == SETTING_admin_listen || id == SETTING_admin_socket ||
+                       id == SETTING_cache_dir; // admin.socket may be in cache.dir
+        unsigned before = l.error_count;
+        if (is_used) {
+            parse_setting(&l, id);
+        }
+        if (!is_used || l.error_count > before) {
+            l.raws[id] = (struct raw){.where = NULL};
+            parse_setting(&l, id);
+        }
+    }
+    finish_cache_dir(&l);
+    finish_admin_socket(&l);
+    buf_done(&l.warnings);
+    buf_done(&ignored);
+    *ret_is_file_unread = l.is_file_unread;
+    return l.config;
 }
 
 void config_free(struct config *config)

@@ -202,6 +202,11 @@ struct config {
 // warnings. On ERR_INVALID, `ret_errors` has the errors and *ret_config is unchanged.
 enum err config_load(int argc, char **argv, struct config **ret_config,
                      struct buf *ret_errors) MUST_USE;
+// Loads a configuration that config_load() refuses, as far as it says where the admin port is:
+// admin.listen, admin.socket and cache.dir. A faulty value of these, and every other setting, is
+// the default. *ret_is_file_unread: there is a file, and it cannot be read as YAML. The caller
+// releases the result with config_free().
+struct config *config_load_admin(int argc, char **argv, bool *ret_is_file_unread);
 void config_free(struct config *config); // accepts NULL
 
 // --- The table of settings, and the sources of values

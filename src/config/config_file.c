@@ -482,15 +482,16 @@ static void take_root(struct yaml_reader *r, const yaml_node_t *root)
     }
 }
 
-void config_file_read(struct loader *l, const char *path)
+bool config_file_read(struct loader *l, const char *path)
 {
     struct yaml_reader r = {.l = l, .path = path};
     if (!read_all(&r) || !scan_events(&r) || !load_document(&r)) {
-        return;
+        return false;
     }
     const yaml_node_t *root = yaml_document_get_root_node(&r.document);
     if (root != NULL) {
         take_root(&r, root);
     }
     yaml_document_delete(&r.document);
+    return true;
 }

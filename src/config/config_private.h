@@ -81,6 +81,7 @@ struct loader {
     struct buf *errors;
     struct buf warnings; // appended after the errors
     unsigned error_count;
+    bool is_file_unread; // there is a file, and config_file_read() has failed
     struct raw raws[SETTING_COUNT_];
     struct config_rule *rules; // config->rules, but writable
 };
@@ -96,8 +97,9 @@ void config_loader_warning(struct loader *l, const char *where, const char *form
 void *config_loader_alloc(struct loader *l, size_t size);
 char *config_loader_cstr(struct loader *l, struct span s);
 
-// config_file.c: reads the file at `path` into raw texts, buckets and rules.
-void config_file_read(struct loader *l, const char *path);
+// config_file.c: reads the file at `path` into raw texts, buckets and rules. Returns false if it
+// cannot be read as YAML.
+bool config_file_read(struct loader *l, const char *path);
 
 // config_bucket.c: the lists buckets[] and rules[], which only the file has. Both functions parse
 // one entry, given as a list of its fields.

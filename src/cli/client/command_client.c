@@ -31,7 +31,9 @@ int command_client_open(struct command_client *client, const char *name)
     if (client->address[0] != '\0') {
         return EXIT_CODE_OK;
     }
-    client->config = commands_load_config(0, NULL);
+    const char *file = commands_common()->file;
+    char *words[] = {(char *)(uintptr_t) "-c", (char *)(uintptr_t)file, NULL}; // only read
+    client->config = commands_load_admin(file != NULL ? 2 : 0, words, &client->is_guess);
     return client->config != NULL ? EXIT_CODE_OK : commands_result(EXIT_CODE_CONFIGURATION, NULL);
 }
 
@@ -137,6 +139,12 @@ static int ask(struct command_client *client, const char *method, const char *pa
     char *text = body != NULL ? json_dumps(body, JSON_COMPACT) : NULL;
     check(body == NULL || text != NULL);
     json_decref(body);
+    if (client->is_guess && strcmp(method, "GET") != 0) {
+        free(text);
+        command_client_error(client, "the configuration does not say which server to change: "
+                                     "correct it, or name the server with --admin");
+        return EXIT_CODE_CONFIGURATION;
+    }
     struct admin_client_request request = {.method = method,
                                            .path = path,
                                            .body = span_from_cstr(text),

@@ -14,7 +14,8 @@
 struct command_client {
     const char *name; // the command's name
     bool is_json;
-    struct config *config;              // NULL: the address was found without a configuration
+    struct config *config; // NULL: the address was found without a configuration
+    bool is_guess; // the file cannot be read, so the server may be another than the user means
     char address[COMMANDS_ADDRESS_MAX]; // the address that answered last; "": none yet
     const char *token;
     bool waits;      // repeats a request while the server is too busy to accept it

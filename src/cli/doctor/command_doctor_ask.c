@@ -117,13 +117,11 @@ static bool ask_server(struct doctor *d, const struct config *config,
 bool command_doctor_ask(struct doctor *d, struct buf *ret_why)
 {
     struct config *config = NULL;
-    struct buf errors;
+    bool is_guess;
     char address[COMMANDS_ADDRESS_MAX];
-    buf_init(&errors, REPORT_MAX_BYTES);
-    // Without a server, the doctor reports the errors of the configuration.
-    bool is_known = commands_address(address) &&
-                    (address[0] != '\0' || config_load(0, NULL, &config, &errors) == ERR_OK);
-    buf_done(&errors);
+    bool is_known =
+        commands_address(address) &&
+        (address[0] != '\0' || (config = commands_load_admin(0, NULL, &is_guess)) != NULL);
     bool has_findings = is_known && ask_server(d, config, address, ret_why);
     config_free(config);
     return has_findings;

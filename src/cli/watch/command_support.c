@@ -207,7 +207,8 @@ int command_support(int argc, char **argv)
     if (!commands_argument_take_number(&argc, argv, "--interval", 0, INTERVAL_MAX_S, &interval_s)) {
         return commands_usage_error("support", "--interval is 0 to 3600 seconds");
     }
-    struct config *config = commands_load_config(argc, argv);
+    bool is_guess;
+    struct config *config = commands_load_admin(argc, argv, &is_guess);
     if (config == NULL) {
         return EXIT_CODE_CONFIGURATION;
     }

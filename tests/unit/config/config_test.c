@@ -173,6 +173,36 @@ Test(config, file_comes_from_the_environment_too)
     end();
 }
 
+static struct config *load_admin(const char *text, bool *ret_is_unread)
+{
+    char *argv[] = {(char *)(uintptr_t) "-c", file_path, NULL};
+    write_at(file_path, text, 0644);
+    return config_load_admin(2, argv, ret_is_unread);
+}
+
+Test(config, admin_address_is_found_in_a_file_with_errors)
+{
+    bool is_unread = true;
+    begin();
+    struct config *c = load_admin("listen: [x]\ncache: {sise: 1, dir: /c}\nrules: 7\n"
+                                  "admin: {listen: '127.0.0.1:7001'}\n",
+                                  &is_unread);
+    cr_assert_str_eq(c->admin_listen.text, "127.0.0.1:7001");
+    cr_assert_str_eq(c->admin_socket, "/c/admin.sock");
+    cr_assert_not(is_unread);
+    config_free(c);
+    c = load_admin("admin: {listen: nowhere, socket: /s}\n", &is_unread);
+    cr_assert_str_eq(c->admin_listen.text, "127.0.0.1:9001");
+    cr_assert_str_eq(c->admin_socket, "/s");
+    cr_assert_not(is_unread);
+    config_free(c);
+    c = load_admin("admin: [\n", &is_unread);
+    cr_assert_str_eq(c->admin_listen.text, "127.0.0.1:9001");
+    cr_assert(is_unread);
+    config_free(c);
+    end();
+}
+
 Test(config, errors_name_place_and_remedy)
 {
     begin();
