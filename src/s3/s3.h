@@ -91,6 +91,8 @@ struct s3_domains {
 enum s3_host_kind s3_host_parse(struct span host, const struct s3_domains *domains,
                                 struct span *ret_bucket);
 
+// Makes it a request of which nothing is known.
+void s3_request_clear(struct s3_request *r);
 // Routes a request. `target` is the raw request target in origin form. The headers for copy source,
 // SSE-C, expected owner and payer are read too. A request with an unknown method or query parameter
 // becomes S3_Unknown, which is passed through to the origin. Its flag is S3_OP_READ for GET and

@@ -731,18 +731,23 @@ static enum err read_params(struct s3_request *r)
     return ERR_OK;
 }
 
+void s3_request_clear(struct s3_request *r)
+{
+    // Not the large array, in which only the first param_count items are used.
+    size_t behind_params = offsetof(struct s3_request, param_count);
+    memset(r, 0, offsetof(struct s3_request, params));
+    memset((char *)r + behind_params, 0, sizeof(*r) - behind_params);
+}
+
 enum err s3_request_parse(struct arena *arena, struct span method, struct span host,
                           struct span target, const struct headers *headers,
                           const struct s3_domains *domains, struct s3_request *ret_request)
 {
+    struct s3_request *r = ret_request;
+    s3_request_clear(r);
     if (target.len == 0 || target.ptr[0] != '/') {
         return ERR_INVALID_URI;
     }
-    struct s3_request *r = ret_request;
-    // Clear everything except the large array, in which only the first param_count items are used.
-    size_t behind_params = offsetof(struct s3_request, param_count);
-    memset(r, 0, offsetof(struct s3_request, params));
-    memset((char *)r + behind_params, 0, sizeof(*r) - behind_params);
     r->method = method;
 
     size_t question = span_find(target, '?');

@@ -58,9 +58,7 @@ struct request *request_new(struct proxy_worker *pw)
     // zeroed.
     memset(r, 0, offsetof(struct request, s3));
     memset(&r->principal, 0, sizeof(*r) - offsetof(struct request, principal));
-    r->s3.operation = S3_Unknown;
-    r->s3.flags = 0;
-    r->s3.raw_path = r->s3.bucket = r->s3.key = (struct span){0};
+    s3_request_clear(&r->s3);
     r->effects.count = 0;
     r->effects.copy = r->effects.rename = (struct s3_source){.is_there = false};
     r->magic = REQUEST_MAGIC;

@@ -283,6 +283,14 @@ Test(s3_request, keys_are_decoded_once_and_never_normalised)
     cr_assert(span_equal(r.key, SPAN("a\0b")));
 }
 
+Test(s3_request, a_refused_target_leaves_nothing_of_the_request_before)
+{
+    cr_assert_eq(parse("GET", "/b/k?versionId=v&partNumber=2"), ERR_OK);
+    cr_assert(r.has_version_id && r.param_count == 2);
+    cr_assert_eq(parse("OPTIONS", "*"), ERR_INVALID_URI);
+    cr_assert(!r.has_version_id && r.param_count == 0 && r.key.len == 0);
+}
+
 Test(s3_request, broken_targets_have_errors_of_their_own)
 {
     char longest[3 + 1 + S3_KEY_MAX + 2] = "/b/";
