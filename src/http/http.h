@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "base/headers.h"
 #include "loop/loop.h"
+#include "stats/stats.h"
 
 // --- limits (request_head.c) ---------------------------------------------------------------------
 #define HTTP_LISTENERS_MAX 32
@@ -39,15 +40,25 @@
 
 struct http_exchange;
 
+// A request, or a connection, that http refuses. The handler never sees a request of it.
+struct http_refusal {
+    enum err err;
+    enum counter why;      // the counter of the reason; http has added to it
+    struct worker *worker; // on which the handler is called
+    struct arena *arena;
+    // If no head was accepted, it has only the client and the time, and whether the method is HEAD.
+    const struct http_request *request;
+};
+
 struct http_handler {
     void *ctx;
     // Called with a request whose head was accepted. Runs on the connection's worker, never nested.
     // The handler calls http_reply_start() now or later.
     void (*on_request)(void *ctx, struct http_exchange *x);
-    // Called if the head was refused, or if a limit was reached before a request existed; also for
-    // overload (ERR_OVERLOAD). Appends the body of the error reply (S3 XML) to `out`, and adds its
-    // Content-Type and any other headers to `headers`.
-    void (*on_refused)(void *ctx, enum err err, struct arena *arena, struct headers *headers,
+    // Called once for each refusal. Appends the body of the error reply (S3 XML) to `out`, and adds
+    // its Content-Type and any other headers to `headers`. Both are NULL if the connection ends
+    // without a reply.
+    void (*on_refused)(void *ctx, const struct http_refusal *refusal, struct headers *headers,
                        struct buf *out);
     // Returns true if paused readers keep files that have to be freed. Then no reader gets
     // min_rate_patience_ms. NULL: never.
@@ -178,7 +189,7 @@ struct http_request {
     bool loopback; // the client is on loopback or a unix socket
     bool tls;
     struct span peer;    // address of the client, such as "127.0.0.1:5000"
-    uint64_t started_us; // worker_now_us() when the head was complete
+    uint64_t started_us; // worker_now_us() when the head was complete; if it was refused: began
 };
 static inline bool http_request_has_body(const struct http_request *r)
 {

@@ -43,17 +43,28 @@ void http_exchange_set_user(struct http_exchange *x, struct http_user *user)
     x->user = user;
 }
 
-// Sends an error reply to a request that the handler never sees. `close`: the connection ends after
-// it.
-static void refuse(struct http_connection *c, enum err err, bool close)
+static struct http_refusal refusal_of(const struct http_exchange *x, enum err err, enum counter why)
+{
+    return (struct http_refusal){.err = err,
+                                 .why = why,
+                                 .worker = http_exchange_worker(x),
+                                 .arena = x->arena,
+                                 .request = &x->request};
+}
+
+// Counts a request that the handler never sees, and sends an error reply. `close`: the connection
+// ends after it.
+static void refuse(struct http_connection *c, enum err err, enum counter why, bool close)
 {
     struct http_exchange *x = &c->x;
     struct headers headers = {0};
     struct buf body;
     const struct error_row *row = error_row(err);
+    const struct http_refusal refusal = refusal_of(x, err, why);
+    stats_add(why, 1);
     buf_init(&body, REFUSAL_MAX);
     const struct http_handler *handler = &connection_options(c)->handler;
-    handler->on_refused(handler->ctx, err, x->arena, &headers, &body);
+    handler->on_refused(handler->ctx, &refusal, &headers, &body);
     struct span copy = arena_copy(x->arena, buf_span(&body));
     buf_done(&body);
     struct http_reply reply = {
@@ -68,45 +79,62 @@ static void refuse(struct http_connection *c, enum err err, bool close)
     http_reply_start(x, &reply);
 }
 
+static void note_client(struct http_connection *c, uint64_t started_us)
+{
+    struct http_request *r = &c->x.request;
+    r->loopback = c->loopback;
+    r->tls = c->ssl != NULL;
+    r->peer = span_from_cstr(c->peer);
+    r->started_us = started_us;
+}
+
 static void exchange_begin(struct http_connection *c)
 {
     check(c->x.arena == NULL);
     c->x = (struct http_exchange){.arena = spare_take(c->hw)};
+    note_client(c, c->since_us);
     http_connection_enter(c, CONNECTION_EXCHANGE);
     http_connection_reset_rate(c);
     stats_sub(COUNTER_http_connections_idle, 1);
     stats_add(COUNTER_http_connections_active, 1);
 }
 
-static void count_refused(enum err err)
-{
-    stats_add(COUNTER_http_refused, 1);
-    if (err == ERR_HEADERS_TOO_LARGE || err == ERR_URI_TOO_LONG) {
-        stats_add(COUNTER_http_too_large, 1);
-    }
-}
-
-void http_exchange_refuse_head(struct http_connection *c, enum err err)
+// Refuses a head of which nothing is known but its client.
+static void refuse_head(struct http_connection *c, enum err err, enum counter why)
 {
     struct span bytes = http_connection_input(c);
-    exchange_begin(c);
     c->x.request.version_minor = 1;
     c->x.request.is_head = span_starts_with(bytes, SPAN("HEAD "));
     http_connection_consume(c, bytes.len);
-    if (c->fresh.len > 0) {
-        c->fresh = (struct span){NULL, 0};
+    if (err == ERR_HEADERS_TOO_LARGE || err == ERR_URI_TOO_LONG) {
+        stats_add(COUNTER_http_too_large, 1);
     }
-    count_refused(err);
-    refuse(c, err, true);
+    refuse(c, err, why, true);
 }
 
-static void fill_request(struct http_connection *c)
+void http_exchange_refuse_head(struct http_connection *c, enum err err, enum counter why)
+{
+    exchange_begin(c);
+    refuse_head(c, err, why);
+}
+
+void http_exchange_refuse_silently(struct http_connection *c, enum err err, enum counter why)
+{
+    check(c->x.arena == NULL);
+    c->x.arena = spare_take(c->hw);
+    note_client(c, c->since_us);
+    const struct http_refusal refusal = refusal_of(&c->x, err, why);
+    const struct http_handler *handler = &connection_options(c)->handler;
+    stats_add(why, 1);
+    handler->on_refused(handler->ctx, &refusal, NULL, NULL);
+    spare_give(c->hw, c->x.arena);
+    c->x = (struct http_exchange){.arena = NULL};
+}
+
+static void note_request(struct http_connection *c)
 {
     struct http_request *r = &c->x.request;
-    r->loopback = c->loopback;
-    r->tls = c->ssl != NULL;
-    r->peer = span_from_cstr(c->peer);
-    r->started_us = connection_now_us(c);
+    note_client(c, connection_now_us(c));
     c->x.body = http_request_has_body(r) ? BODY_HELD : BODY_NONE;
     c->x.body_left = r->content_length;
     http_chunked_init(&c->x.chunked);
@@ -129,25 +157,19 @@ void http_exchange_accept_head(struct http_connection *c)
     enum err err = request_head_accept(&c->request_head, head, x->arena, &x->request);
     request_head_init(&c->request_head);
     if (err != ERR_OK) {
-        x->request.version_minor = 1;
-        x->request.is_head = span_starts_with(bytes, SPAN("HEAD "));
-        http_connection_consume(c, http_connection_input(c).len);
-        count_refused(err);
-        refuse(c, err, true);
+        refuse_head(c, err, COUNTER_http_refused);
         return;
     }
     http_connection_consume(c, bytes.len);
-    fill_request(c);
+    note_request(c);
     x->head_bytes = (uint32_t)head.len + headers_bytes(x->request.headers.count);
     if (x->head_bytes > HTTP_HELD_FREE && !http_connection_hold(c, false)) {
-        stats_add(COUNTER_http_shed_memory, 1);
-        refuse(c, ERR_OVERLOAD, false);
+        refuse(c, ERR_OVERLOAD, COUNTER_http_shed_memory, false);
         return;
     }
     enum counter why;
     if (!http_quota_request_enter(c->hw->quota, &why)) {
-        stats_add(why, 1);
-        refuse(c, ERR_OVERLOAD, false);
+        refuse(c, ERR_OVERLOAD, why, false);
         return;
     }
     x->counted = true;

@@ -453,8 +453,10 @@ void http_taking_free(struct http_taking *taking); // after loop_stop(); accepts
 // with a head for which request_head_scan() has returned REQUEST_HEAD_COMPLETE.
 void http_exchange_accept_head(struct http_connection *c);
 // Begins an exchange that answers the connection's input with an error. The input is not read as a
-// request, and the connection closes after the reply.
-void http_exchange_refuse_head(struct http_connection *c, enum err err);
+// request, and the connection closes after the reply. `why` counts it.
+void http_exchange_refuse_head(struct http_connection *c, enum err err, enum counter why);
+// Counts and reports a refusal between exchanges. The caller closes the connection without a reply.
+void http_exchange_refuse_silently(struct http_connection *c, enum err err, enum counter why);
 void http_exchange_charge(struct http_exchange *x); // counts the memory of an exchange that waits
 // Ends an exchange whose whole reply was sent. Then the connection waits for the next head,
 // discards the rest of the request body, or ends.

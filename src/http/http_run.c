@@ -186,12 +186,12 @@ static bool head_waits(struct http_connection *c)
     if (http_connection_hold(c, false)) {
         return false;
     }
-    stats_add(COUNTER_http_shed_memory, 1);
     if (c->phase != CONNECTION_HEAD) {
+        http_exchange_refuse_silently(c, ERR_OVERLOAD, COUNTER_http_shed_memory);
         http_connection_close(c, false);
         return false;
     }
-    http_exchange_refuse_head(c, ERR_OVERLOAD);
+    http_exchange_refuse_head(c, ERR_OVERLOAD, COUNTER_http_shed_memory);
     return true;
 }
 
@@ -213,7 +213,7 @@ static bool head_step(struct http_connection *c)
     case REQUEST_HEAD_MORE:
         return head_waits(c);
     case REQUEST_HEAD_REFUSED:
-        http_exchange_refuse_head(c, c->request_head.err);
+        http_exchange_refuse_head(c, c->request_head.err, COUNTER_http_refused);
         return true;
     default:
         http_exchange_accept_head(c);
@@ -509,14 +509,14 @@ static void on_task(struct task *task)
 
 static void head_timed_out(struct http_connection *c)
 {
-    stats_add(c->phase == CONNECTION_IDLE ? COUNTER_http_timeout_idle : COUNTER_http_timeout_header,
-              1);
-    if (c->phase != CONNECTION_HEAD || c->hw->draining) {
-        http_connection_close(c, false);
+    if (c->phase == CONNECTION_HEAD && !c->hw->draining) {
+        http_exchange_refuse_head(c, ERR_REQUEST_TIMEOUT, COUNTER_http_timeout_header);
+        connection_run(c);
         return;
     }
-    http_exchange_refuse_head(c, ERR_REQUEST_TIMEOUT);
-    connection_run(c);
+    stats_add(c->phase == CONNECTION_IDLE ? COUNTER_http_timeout_idle : COUNTER_http_timeout_header,
+              1);
+    http_connection_close(c, false);
 }
 
 static void on_deadline(struct timer *timer)

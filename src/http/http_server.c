@@ -28,6 +28,7 @@
 #define QUEUE_MAX 65535u // connections that may wait in an accept queue when the server stops
 #define SHED_WITHOUT_DESCRIPTORS_MAX 16
 #define ACCEPT_PAUSE_MS 100
+#define PEER_MAX 128
 
 struct http_server {
     struct loop *loop;
@@ -79,7 +80,7 @@ struct handover {
     SSL *ssl;
     bool loopback;
     struct http_admission admission;
-    char peer[128];
+    char peer[PEER_MAX];
 };
 
 static void on_handover(struct worker *to, struct message *message)
@@ -120,14 +121,13 @@ static bool address_is_loopback(const struct sockaddr_storage *addr)
     return addr->ss_family == AF_UNIX;
 }
 
-static void append_refusal(struct http_server *server, struct buf *out)
+static void append_refusal(struct http_server *server, const struct http_refusal *refusal,
+                           struct buf *out)
 {
-    struct arena *arena = arena_new(65536);
     struct headers headers = {0};
     struct buf body;
     buf_init(&body, 16384);
-    server->options.handler.on_refused(server->options.handler.ctx, ERR_OVERLOAD, arena, &headers,
-                                       &body);
+    server->options.handler.on_refused(server->options.handler.ctx, refusal, &headers, &body);
     buf_append_cstr(out, "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\n");
     for (unsigned i = 0; i < headers.count; i++) {
         buf_append_span(out, headers.items[i].name);
@@ -138,23 +138,50 @@ static void append_refusal(struct http_server *server, struct buf *out)
     buf_printf(out, "Content-Length: %zu\r\n\r\n", body.len);
     buf_append_span(out, buf_span(&body));
     buf_done(&body);
-    arena_free(arena);
 }
 
-// Refuses a connection beyond the limits: sends 503 and closes, and never waits for the client.
-static void shed(struct listener *l, int fd, enum counter why)
+static void format_peer(const struct listener *l, const struct sockaddr_storage *addr,
+                        socklen_t addr_len, char *ret_text, size_t size)
 {
+    if (l->is_unix) {
+        snprintf(ret_text, size, "unix:");
+    } else {
+        http_address_format(addr, addr_len, ret_text, size);
+    }
+}
+
+// Refuses a connection beyond the limits: sends 503 and closes, and never waits for the client. A
+// client that expects TLS cannot read a reply, so none is sent.
+static void shed(struct listener *l, int fd, const struct sockaddr_storage *addr,
+                 socklen_t addr_len, enum counter why)
+{
+    struct http_server *server = l->server;
+    struct worker *worker = server->workers[0].worker;
+    char peer[PEER_MAX];
+    format_peer(l, addr, addr_len, peer, sizeof(peer));
+    const struct http_request request = {.version_minor = 1,
+                                         .tls = l->is_tls,
+                                         .peer = span_from_cstr(peer),
+                                         .started_us = worker_now_us(worker)};
+    const struct http_refusal refusal = {.err = ERR_OVERLOAD,
+                                         .why = why,
+                                         .worker = worker,
+                                         .arena = arena_new(65536),
+                                         .request = &request};
     stats_add(why, 1);
-    if (!l->is_tls) {
+    if (l->is_tls) {
+        server->options.handler.on_refused(server->options.handler.ctx, &refusal, NULL, NULL);
+    } else {
         struct buf out;
         buf_init(&out, 32768);
-        append_refusal(l->server, &out);
+        append_refusal(server, &refusal, &out);
         // Best effort. Reads the bytes that have arrived, because otherwise the close is a reset.
         (void)send(fd, out.ptr, out.len, MSG_NOSIGNAL | MSG_DONTWAIT);
         (void)shutdown(fd, SHUT_WR);
-        (void)recv(fd, l->server->workers[0].receive, HTTP_RECEIVE_SIZE, MSG_DONTWAIT);
+        (void)recv(fd, server->workers[0].receive, HTTP_RECEIVE_SIZE, MSG_DONTWAIT);
         buf_done(&out);
     }
+    arena_free(refusal.arena);
     close(fd);
 }
 
@@ -178,7 +205,7 @@ static void hand_over(struct listener *l, int fd, const struct sockaddr_storage 
     uint64_t held = l->is_tls ? HTTP_TLS_BUSY_BYTES : 0;
     enum counter why;
     if (!http_quota_connection_enter(&server->quota, addr, fd, held, &admission, &why)) {
-        shed(l, fd, why);
+        shed(l, fd, addr, addr_len, why);
         return;
     }
     SSL *ssl = NULL;
@@ -186,7 +213,7 @@ static void hand_over(struct listener *l, int fd, const struct sockaddr_storage 
         ssl = http_tls_accept(server->tls, fd);
         if (ssl == NULL) {
             http_quota_connection_leave(&server->quota, &admission, held);
-            shed(l, fd, COUNTER_http_shed_connections);
+            shed(l, fd, addr, addr_len, COUNTER_http_shed_connections);
             return;
         }
     }
@@ -205,11 +232,7 @@ static void hand_over(struct listener *l, int fd, const struct sockaddr_storage 
     h->ssl = ssl;
     h->admission = admission;
     h->loopback = l->is_unix || address_is_loopback(addr);
-    if (l->is_unix) {
-        snprintf(h->peer, sizeof(h->peer), "unix:");
-    } else {
-        http_address_format(addr, addr_len, h->peer, sizeof(h->peer));
-    }
+    format_peer(l, addr, addr_len, h->peer, sizeof(h->peer));
     atomic_fetch_add_explicit(&h->hw->connection_count, 1, memory_order_relaxed);
     mailbox_send(h->hw->worker, &h->message);
 }
@@ -239,11 +262,13 @@ static void accept_without_descriptors(struct listener *l)
     for (unsigned i = 0; i < SHED_WITHOUT_DESCRIPTORS_MAX && server->spare_fd >= 0; i++) {
         close(server->spare_fd);
         server->spare_fd = -1;
-        int fd = accept4(l->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        struct sockaddr_storage addr = {0};
+        socklen_t len = sizeof(addr);
+        int fd = accept4(l->fd, (struct sockaddr *)&addr, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd < 0) {
             break;
         }
-        shed(l, fd, COUNTER_http_shed_connections);
+        shed(l, fd, &addr, len, COUNTER_http_shed_connections);
         server->spare_fd = open_spare();
     }
     if (server->spare_fd < 0) {

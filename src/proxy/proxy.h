@@ -214,7 +214,7 @@ struct proxy_recent {
     uint64_t ended_us; // when the request ended, on the monotonic clock
     uint64_t first_byte_us, total_us, bytes;
     const char *op, *result, *reason, *source; // "": none
-    const char *why;                           // why an origin failed; "": none
+    const char *why; // why an origin failed, or why Forebay refused the request; "": neither
     unsigned status;
     char error[64];                                // S3's code of an error reply; "": none
     char id[17], client[56], bucket[64], key[200]; // `key` is shown as log.keys says

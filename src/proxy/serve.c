@@ -122,9 +122,10 @@ static void count(struct request *r)
     bool miss = r->status < 500 && (r->result == RESULT_MISS || r->result == RESULT_PARTIAL ||
                                     r->result == RESULT_COALESCED);
     stats_count_request(op, r->status);
-    // Preflights have a limit of their own; all others that get this error lack memory.
-    if (r->err == ERR_OVERLOAD && !gate_is_preflight(r)) {
+    // Preflights have a limit of their own; all others that get these errors lack memory.
+    if ((r->err == ERR_OVERLOAD || r->err == ERR_NO_MEMORY) && r->refused_why == NULL) {
         stats_add(COUNTER_http_shed_memory, 1);
+        r->refused_why = stats_label(COUNTER_http_shed_memory);
     }
     if (r->err == ERR_ORIGIN_SLOWDOWN ||
         (r->origin_error != NULL && strcmp(r->origin_error, "SlowDown") == 0)) {
@@ -151,6 +152,31 @@ static void count(struct request *r)
     stats_add(COUNTER_response_bytes_origin, r->bytes_origin);
 }
 
+static void note(const struct log_entry *entry)
+{
+    const struct request *r = entry->r;
+    bucket_counts_note(r->pw->bucket_counts, r);
+    recent_note(r->pw->recent, entry);
+    if (r->live->settings.logs_access) {
+        access_log_write(r->pw->proxy->access_log, entry);
+    }
+    access_log_live_write(r->pw->proxy->log_live, entry);
+}
+
+static struct log_entry entry_of(const struct request *r, enum http_outcome outcome)
+{
+    uint64_t now_us = clock_monotonic_us(), started_us = r->http->started_us;
+    uint64_t first_us = http_reply_first_byte_us(r->x);
+    check(r->magic == REQUEST_MAGIC);
+    return (struct log_entry){
+        .r = r,
+        .outcome = outcome,
+        .body_bytes = http_reply_body_bytes(r->x),
+        .first_byte_us = first_us > started_us ? first_us - started_us : 0,
+        .total_us = now_us > started_us ? now_us - started_us : 0,
+    };
+}
+
 static void on_done(struct http_user *user, enum http_outcome outcome)
 {
     struct request *r = container_of(user, struct request, user);
@@ -159,12 +185,8 @@ static void on_done(struct http_user *user, enum http_outcome outcome)
     check(!r->going); // http never ends an exchange inside a call of the request
     serve_get_sum_up(r);
     count(r);
-    bucket_counts_note(r->pw->bucket_counts, r);
-    recent_note(r->pw->recent, r);
-    if (r->live->settings.logs_access) {
-        access_log_write(r->pw->proxy->access_log, r, outcome);
-    }
-    access_log_live_write(r->pw->proxy->log_live, r, outcome);
+    const struct log_entry entry = entry_of(r, outcome);
+    note(&entry);
     r->ended = true;
     gate_release(&r->principal);
     serve_pass_done(r);
@@ -173,14 +195,13 @@ static void on_done(struct http_user *user, enum http_outcome outcome)
     }
 }
 
-static struct request *begin(struct proxy_worker *pw, struct http_exchange *x)
+static struct request *begin(struct proxy_worker *pw, const struct http_request *http,
+                             struct arena *arena)
 {
     struct request *r = request_new(pw);
     r->steps = STEPS;
-    r->x = x;
-    r->http = http_exchange_request(x);
-    r->arena = http_exchange_arena(x);
-    r->user.on_done = on_done;
+    r->http = http;
+    r->arena = arena;
     uint64_t number = (pw->next_request_id++ << 6) | pw->index;
     uint32_t low = (uint32_t)(number ^ (number >> 32));
     memcpy(r->id, pw->proxy->id_prefix, 8);
@@ -195,29 +216,58 @@ static void on_request(void *ctx, struct http_exchange *x)
 {
     (void)ctx;
     struct proxy_worker *pw = proxy_worker_of(http_exchange_worker(x));
-    struct request *r = begin(pw, x);
+    struct request *r = begin(pw, http_exchange_request(x), http_exchange_arena(x));
+    r->x = x;
+    r->user.on_done = on_done;
     http_exchange_set_user(x, &r->user);
     request_go(r);
 }
 
-static void on_refused(void *ctx, enum err err, struct arena *arena, struct headers *headers,
+// Parses the request only for the logs, so an error does not matter.
+static void parse_refused(struct request *r)
+{
+    if (r->http->method.len > 0) {
+        (void)!s3_request_parse(r->arena, r->http->method, r->http->host, r->http->target,
+                                &r->http->headers, &r->live->domains, &r->s3);
+    }
+}
+
+static void render_refusal(struct request *r, struct headers *headers, struct buf *out)
+{
+    struct span id = arena_copy(r->arena, (struct span){r->id, 16});
+    struct s3_error_detail detail = {.request_id = id, .host_id = id};
+    s3_error_render(r->err, &detail, out);
+    struct span server = span_from_cstr(origin_server_header(r->pw->proxy->options.default_origin));
+    request_header(r, headers, "Content-Type", SPAN("application/xml"));
+    request_header(r, headers, "x-amz-request-id", id);
+    request_header(r, headers, "x-amz-id-2", id);
+    request_header(r, headers, "Server", server);
+    request_header(r, headers, "Cache-Status", SPAN("forebay"));
+    request_sandbox_headers(headers, r->arena);
+    r->status = error_row(r->err)->status;
+}
+
+// Counts and logs the request at once. Only its reply remains, which http sends alone.
+static void on_refused(void *ctx, const struct http_refusal *refusal, struct headers *headers,
                        struct buf *out)
 {
-    struct proxy *proxy = ctx;
-    char id[33];
-    uint64_t random = random_u64();
-    hex_encode(&random, sizeof(random), id);
-    struct span request_id = arena_copy(arena, (struct span){id, 16});
-    struct s3_error_detail detail = {.request_id = request_id, .host_id = request_id};
-    s3_error_render(err, &detail, out);
-    (void)!headers_add(headers, arena, SPAN("Content-Type"), SPAN("application/xml"));
-    (void)!headers_add(headers, arena, SPAN("x-amz-request-id"), request_id);
-    (void)!headers_add(headers, arena, SPAN("x-amz-id-2"), request_id);
-    struct span server = span_from_cstr(origin_server_header(proxy->options.default_origin));
-    (void)!headers_add(headers, arena, SPAN("Server"), server);
-    (void)!headers_add(headers, arena, SPAN("Cache-Status"), SPAN("forebay"));
-    request_sandbox_headers(headers, arena);
-    stats_count_request("Other", error_row(err)->status);
+    (void)ctx;
+    struct request *r = begin(proxy_worker_of(refusal->worker), refusal->request, refusal->arena);
+    r->err = refusal->err;
+    r->refused_why = stats_label(refusal->why);
+    parse_refused(r);
+    if (out != NULL) {
+        render_refusal(r, headers, out);
+        stats_count_request("Other", r->status);
+    }
+    uint64_t now_us = worker_now_us(refusal->worker), started_us = r->http->started_us;
+    const struct log_entry entry = {.r = r,
+                                    .outcome = HTTP_DONE,
+                                    .body_bytes = out != NULL && !r->http->is_head ? out->len : 0,
+                                    .total_us = now_us > started_us ? now_us - started_us : 0};
+    note(&entry);
+    r->ended = true;
+    request_recycle(r);
 }
 
 static bool files_are_short(void *ctx)

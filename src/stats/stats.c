@@ -264,6 +264,10 @@ const char *stats_metric(enum counter c)
 {
     return metric_of(row_of_counter(c))->name;
 }
+const char *stats_label(enum counter c)
+{
+    return row_of_counter(c)->label;
+}
 
 uint64_t stats_value(enum counter c)
 {

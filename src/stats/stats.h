@@ -127,6 +127,7 @@ void stats_savings(struct stats_savings *ret_savings); // any thread
 // Returns the name of a row of counters.def. The API and the commands use it.
 const char *stats_name(enum counter c);
 const char *stats_metric(enum counter c); // "forebay_disk_errors_total"
+const char *stats_label(enum counter c);  // the value of the row's label; "": it has none
 uint64_t stats_value(enum counter c);     // the sum over all threads; never below 0 for a gauge
 const char *stats_histogram_name(enum histogram h);
 struct stats_histogram_sum {

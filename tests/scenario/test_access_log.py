@@ -2,6 +2,7 @@
 """The access log reports what happened: blocks, results, times, the client, and the request ids of
 both sides."""
 
+import contextlib
 import json
 import os
 import pty
@@ -44,11 +45,7 @@ def test_blocks_beyond_the_first_window(start, origin, engine):
     assert (cold["result"], cold["blocks_hit"], cold["blocks_total"]) == ("miss", 0, 40)
     assert (warm["result"], warm["blocks_hit"], warm["blocks_total"]) == ("hit", 40, 40)
     part = lines_of(server, "part", 2)[-1]
-    assert (part["result"], part["blocks_hit"], part["blocks_total"]) == (
-        "partial",
-        20,
-        40,
-    ), part
+    assert (part["result"], part["blocks_hit"], part["blocks_total"]) == ("partial", 20, 40), part
 
 
 def test_an_object_is_a_hit_immediately_after_it_arrived(forebay, origin):
@@ -131,12 +128,6 @@ def test_request_ids_are_forwarded_and_logged(start, origin):
     server.access_log(wait_for=lambda e: e["id"] == ids[0])
 
 
-FIELDS = re.compile(
-    r'^(\S+) (\S+) \[([^]]+)\] (\S+) (\S+) (\S+) (\S+) (\S+) "([^"]*)" (\d+) (\S+) (\S+) (\S+) '
-    r'(\S+) (\S+) "([^"]*)" "([^"]*)" (\S+) (\S+) (\S+) (\S+) (\S+) (\S+) (\S+) (\S+) (\S+)$'
-)
-
-
 def test_a_denied_request_names_its_requester_if_its_signature_is_valid(start, origin, tmp_path):
     """A request without the right is logged with `requester`. A request with a wrong signature, of
     the same key, is logged with `claimed_key`."""
@@ -150,6 +141,67 @@ def test_a_denied_request_names_its_requester_if_its_signature_is_valid(start, o
     assert denied["requester"] == "READER" and "claimed_key" not in denied, denied
     forged = last(server, "alice/forged")
     assert forged["claimed_key"] == "READER" and "requester" not in forged, forged
+
+
+FIELDS = re.compile(
+    r'^(\S+) (\S+) \[([^]]+)\] (\S+) (\S+) (\S+) (\S+) (\S+) "([^"]*)" (\d+) (\S+) (\S+) (\S+) '
+    r'(\S+) (\S+) "([^"]*)" "([^"]*)" (\S+) (\S+) (\S+) (\S+) (\S+) (\S+) (\S+) (\S+) (\S+)$'
+)
+
+
+def refusals(server, origin):
+    """Has requests and connections refused before they are requests. Returns the id of each reply,
+    by what refused it."""
+    ids = {}
+    with contextlib.ExitStack() as held:
+        held.enter_context(origin.hold("held"))
+        first = held.enter_context(server.connection())
+        first.send(b"GET /bkt/held HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        origin.wait_for(1, key="held")
+        second = held.enter_context(server.connection())
+        second.send(b"GET /bkt/dir/k HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        ids["inflight"] = second.read_reply().header("x-amz-request-id")
+        third = held.enter_context(server.connection())
+        ids["source"] = third.read_reply().header("x-amz-request-id")
+        second.send(b"GET /bkt/dir/k HTTP/1.1\nHost: 127.0.0.1\n\n")
+        ids["head"] = second.read_reply().header("x-amz-request-id")
+    return ids
+
+
+CROWDED = {"limits.max_inflight": 1, "limits.max_connections_per_source": 2}
+
+
+def test_requests_that_a_limit_or_a_bad_head_refuses_are_logged(start, origin):
+    """A request beyond limits.max_inflight, a connection beyond a limit and a head that is not HTTP
+    have a line each: the client, the error and the reason. `forebay trace` finds them."""
+    origin.put("held", 10)
+    server = start(origin, settings=CROWDED)
+    ids = refusals(server, origin)
+    lines = {why: server.access_log(lambda e: e["id"] == ids[why])[0] for why in ids}
+    for why, line in lines.items():
+        assert line["why"] == why and line["client"].startswith("127.0.0.1:"), line
+        assert line["bytes"] > 0 and server.admin(f"/api/v1/trace/{ids[why]}").status == 200
+    known = ("op", "bucket", "key", "status", "error")
+    assert [lines["inflight"][f] for f in known] == ["GetObject", "bkt", "dir/k", 503, "SlowDown"]
+    assert [lines["source"][f] for f in known] == ["Unknown", "", "", 503, "SlowDown"]
+    assert [lines["head"][f] for f in known] == ["Unknown", "", "", 400, "InvalidRequest"]
+
+
+def test_refused_requests_keep_the_s3_format(start, origin):
+    """In the S3 format a request whose head was not accepted has no operation and no request
+    line."""
+    origin.put("held", 10)
+    server = start(origin, settings={**CROWDED, "access_log.format": "s3"})
+    ids = refusals(server, origin)
+    with server.changed:
+        assert server.changed.wait_for(lambda: len(server.stdout) >= 4, 30), server.stdout
+    rows = {m[6]: m.groups() for m in map(FIELDS.match, server.stdout)}
+    shown = {why: (*rows[ids[why]][6:9], *rows[ids[why]][9:11]) for why in ids}
+    assert shown == {
+        "inflight": ("REST.GET.OBJECT", "dir/k", "GET /bkt/dir/k HTTP/1.1", "503", "SlowDown"),
+        "source": ("-", "-", "-", "503", "SlowDown"),
+        "head": ("-", "-", "-", "400", "InvalidRequest"),
+    }
 
 
 def test_s3_format_has_the_fields_of_s3(start, origin):
@@ -166,18 +218,10 @@ def test_s3_format_has_the_fields_of_s3(start, origin):
     rows = [FIELDS.match(line) for line in server.stdout]
     assert all(rows), server.stdout
     one, gone, listing = (row.groups() for row in rows)
-    assert one[1] == "bkt" and one[6:9] == (
-        "REST.GET.OBJECT",
-        "dir/k",
-        "GET /bkt/dir/k HTTP/1.1",
-    )
+    assert one[1] == "bkt" and one[6:9] == ("REST.GET.OBJECT", "dir/k", "GET /bkt/dir/k HTTP/1.1")
     assert one[9:13] == ("200", "-", str(1 << 20), str(1 << 20)) and int(one[13]) >= int(one[14])
     assert gone[9:11] == ("404", "NoSuchKey")
-    assert listing[6:9] == (
-        "REST.GET.BUCKET",
-        "-",
-        "GET /bkt?list-type=2&prefix=dir/ HTTP/1.1",
-    )
+    assert listing[6:9] == ("REST.GET.BUCKET", "-", "GET /bkt?list-type=2&prefix=dir/ HTTP/1.1")
 
 
 LONG = {
@@ -260,8 +304,7 @@ def test_the_log_on_a_terminal_is_readable(tmp_path, origin):
             client.get("k")
         line = os.read(main, 4096).decode()
         assert re.match(
-            r"^\d\d:\d\d:\d\d 200 miss +700 B +[\d.]+ ms +[\d.]+ ms GetObject bkt/k\r?\n$",
-            line,
+            r"^\d\d:\d\d:\d\d 200 miss +700 B +[\d.]+ ms +[\d.]+ ms GetObject bkt/k\r?\n$", line
         ), line
         assert len(line) < 100
     finally:

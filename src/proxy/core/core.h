@@ -286,11 +286,14 @@ struct request {
     // "sent", "none" or "unknown", for a 200 whose client asked for checksums; else NULL
     const char *checksums;
     enum err err;
+    // why Forebay refused the request, if it was not the request's fault or no head was accepted:
+    // the label of the counter that counts it; NULL: another reason
+    const char *refused_why;
     const char *origin_error; // code of the origin's error, if the client gets that error; or NULL
     unsigned status;
     uint64_t object_size_bytes;
     unsigned blocks_hit, blocks_total;
-    unsigned blocks_missed; // blocks sent so far with at least some bytes from the origin
+    unsigned blocks_missed;  // blocks sent so far with at least some bytes from the origin
     struct span requester;   // the access key that signed the request, verified; "": none
     struct span claimed_key; // the access key that a request names without a valid signature
     uint64_t bytes_memory, bytes_disk, bytes_origin;

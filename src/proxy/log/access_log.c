@@ -338,40 +338,24 @@ static bool is_sampled(double sample, struct ring *ring)
     return (double)(x >> 11) * 0x1p-53 < sample;
 }
 
-struct access_log_entry access_log_entry_of(const struct request *r, enum http_outcome outcome,
-                                            struct access_log_date *date)
+void access_log_write(struct access_log *log, const struct log_entry *entry)
 {
-    uint64_t now_us = clock_monotonic_us(), started_us = r->http->started_us;
-    uint64_t first_us = http_reply_first_byte_us(r->x);
-    check(r->magic == REQUEST_MAGIC);
-    return (struct access_log_entry){
-        .r = r,
-        .outcome = outcome,
-        .date = date,
-        .first_byte_us = first_us > started_us ? first_us - started_us : 0,
-        .total_us = now_us > started_us ? now_us - started_us : 0,
-    };
-}
-
-void access_log_write(struct access_log *log, const struct request *r, enum http_outcome outcome)
-{
+    const struct request *r = entry->r;
     const struct proxy_settings *settings = &r->live->settings;
     check(r->pw->index < log->ring_count);
     struct ring *ring = &log->rings[r->pw->index];
-    bool is_error = r->status >= 400 || r->err != ERR_OK || outcome != HTTP_DONE;
+    bool is_error = r->status >= 400 || r->err != ERR_OK || entry->outcome != HTTP_DONE;
     if (!is_error && !is_sampled(settings->access_log_sample, ring)) {
         return;
     }
-    struct access_log_entry entry = access_log_entry_of(r, outcome, &ring->date);
     struct access_log_line line;
-    line.len = 0;
-    line.is_full = false;
-    static void (*const forms[])(struct access_log_line *, const struct access_log_entry *) = {
+    access_log_line_init(&line, &ring->date);
+    static void (*const forms[])(struct access_log_line *, const struct log_entry *) = {
         [PROXY_ACCESS_LOG_JSON] = access_log_json,
         [PROXY_ACCESS_LOG_S3] = access_log_s3,
         [PROXY_ACCESS_LOG_TEXT] = access_log_text};
     check((size_t)settings->access_log_format < ARRAY_LEN(forms));
-    forms[settings->access_log_format](&line, &entry);
+    forms[settings->access_log_format](&line, entry);
     check(line.is_full || line.bytes[line.len - 1] == '\n');
     if (line.is_full || !access_log_ring_put(&ring->lines, line.bytes, line.len)) {
         stats_add(COUNTER_access_log_dropped, 1);

@@ -37,13 +37,13 @@ static void put_json_header(struct access_log_line *line, const struct request *
     }
 }
 
-void access_log_json(struct access_log_line *line, const struct access_log_entry *entry)
+void access_log_json(struct access_log_line *line, const struct log_entry *entry)
 {
     const struct request *r = entry->r;
     char hash[LOG_KEY_HASH_SIZE];
     struct span value;
     access_log_line_literal(line, "{\"ts\":\"");
-    access_log_line_date(line, entry->date, clock_wall_us());
+    access_log_line_date(line, clock_wall_us());
     access_log_line_literal(line, "\"");
     put_json_text(line, "id", span_from_cstr(r->id));
     if (headers_get(&r->http->headers, SPAN("traceparent"), &value) && value.len >= 35) {
@@ -59,8 +59,8 @@ void access_log_json(struct access_log_line *line, const struct access_log_entry
     put_json_text(line, "key", log_key_shown(r->s3.key, hash));
     put_json_header(line, r, SPAN(",\"range\":\""), SPAN("range"));
     put_json_u64(line, "status", r->status);
-    put_json_if(line, "error", span_from_cstr(access_log_line_error(entry)));
-    put_json_if(line, "why", span_from_cstr(origin_why(r->err)));
+    put_json_if(line, "error", span_from_cstr(log_entry_error(entry)));
+    put_json_if(line, "why", span_from_cstr(log_entry_why(entry)));
     put_json_if(line, "result", span_from_cstr(request_result_name(r->result)));
     put_json_if(line, "reason", span_from_cstr(r->reason));
     put_json_if(line, "checksums", span_from_cstr(r->checksums));
@@ -69,7 +69,7 @@ void access_log_json(struct access_log_line *line, const struct access_log_entry
         put_json_u64(line, "blocks_hit", r->blocks_hit);
         put_json_u64(line, "blocks_total", r->blocks_total);
     }
-    put_json_u64(line, "bytes", http_reply_body_bytes(r->x));
+    put_json_u64(line, "bytes", entry->body_bytes);
     if (r->object_size_bytes > 0) {
         put_json_u64(line, "object_size", r->object_size_bytes);
     }

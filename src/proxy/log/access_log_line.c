@@ -8,6 +8,13 @@
 
 #define HEADER_SHOWN_MAX 512u
 
+void access_log_line_init(struct access_log_line *line, struct access_log_date *date)
+{
+    line->date = date;
+    line->len = 0;
+    line->is_full = false;
+}
+
 void access_log_line_bytes(struct access_log_line *line, const char *bytes, size_t len)
 {
     check(line->len <= sizeof(line->bytes));
@@ -139,9 +146,9 @@ void access_log_line_coded_up_to(struct access_log_line *line, struct span s, bo
     }
 }
 
-void access_log_line_date(struct access_log_line *line, struct access_log_date *date,
-                          uint64_t wall_us)
+void access_log_line_date(struct access_log_line *line, uint64_t wall_us)
 {
+    struct access_log_date *date = line->date;
     int64_t s = (int64_t)(wall_us / 1000000);
     if (s != date->s) {
         date->s = s;
@@ -153,23 +160,6 @@ void access_log_line_date(struct access_log_line *line, struct access_log_date *
                     'Z'};
     access_log_line_bytes(line, date->text, DATE_ISO_LEN - sizeof(rest));
     access_log_line_bytes(line, rest, sizeof(rest));
-}
-
-const char *access_log_line_error(const struct access_log_entry *entry)
-{
-    if (entry->outcome == HTTP_CLIENT_GONE) {
-        return "ClientGone";
-    }
-    if (entry->outcome == HTTP_CLIENT_SLOW) {
-        return "ClientSlow";
-    }
-    if (entry->outcome == HTTP_CUT) {
-        return "Cut";
-    }
-    enum err err = entry->r->err;
-    check(entry->outcome == HTTP_DONE);
-    const char *relayed = entry->r->origin_error != NULL ? entry->r->origin_error : "";
-    return err != ERR_OK ? error_row(err)->s3_code : relayed;
 }
 
 struct span access_log_line_shortened(struct span value)

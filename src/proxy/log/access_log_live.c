@@ -63,19 +63,17 @@ void access_log_live_free(struct access_log_live *live)
     free(live);
 }
 
-void access_log_live_write(struct access_log_live *live, const struct request *r,
-                           enum http_outcome outcome)
+void access_log_live_write(struct access_log_live *live, const struct log_entry *entry)
 {
-    check(r->pw->index < live->worker_count);
+    unsigned index = entry->r->pw->index;
+    check(index < live->worker_count);
     if (!atomic_load_explicit(&live->is_on, memory_order_relaxed)) {
         return;
     }
-    struct live_worker *worker = &live->workers[r->pw->index];
-    struct access_log_entry entry = access_log_entry_of(r, outcome, &worker->date);
+    struct live_worker *worker = &live->workers[index];
     struct access_log_line line;
-    line.len = 0;
-    line.is_full = false;
-    access_log_json(&line, &entry);
+    access_log_line_init(&line, &worker->date);
+    access_log_json(&line, entry);
     check(line.len <= sizeof(line.bytes));
     if (line.is_full || !access_log_ring_put(&worker->lines, line.bytes, line.len)) {
         atomic_fetch_add_explicit(&worker->lost, 1, memory_order_relaxed);

@@ -9,29 +9,21 @@
 
 #define ACCESS_LOG_LINE_MAX 32768u
 
-// A line while it is written. Each append checks once that there is room. A line that does not fit
-// is not logged at all. So each format shortens the values that the client chose, until its longest
-// line fits even if every byte of them is encoded. Otherwise a client could keep its request out of
-// the log.
-struct access_log_line {
-    size_t len;
-    bool is_full;
-    char bytes[ACCESS_LOG_LINE_MAX];
-};
-
 // The date text that this worker wrote last, so that each second is formatted only once.
 struct access_log_date {
     int64_t s;
     char text[DATE_ISO_LEN + 1];
 };
 
-// A request that has ended.
-struct access_log_entry {
-    const struct request *r;
-    enum http_outcome outcome;
+// A line while it is written. Each append checks once that there is room. A line that does not fit
+// is not logged at all. So each format shortens the values that the client chose, until its longest
+// line fits even if every byte of them is encoded. Otherwise a client could keep its request out of
+// the log.
+struct access_log_line {
     struct access_log_date *date;
-    // Times since the request's head arrived. first_byte_us is 0 if no byte was sent.
-    uint64_t first_byte_us, total_us;
+    size_t len;
+    bool is_full;
+    char bytes[ACCESS_LOG_LINE_MAX];
 };
 
 // --- access_log_ring.c: passes lines from one thread to another, without a lock ------------------
@@ -58,13 +50,9 @@ size_t access_log_ring_take(struct access_log_ring *ring, char *ret_bytes, size_
                             unsigned long filled);
 void access_log_ring_clear(struct access_log_ring *ring); // reader: drops all lines
 
-// --- access_log.c --------------------------------------------------------------------------------
-
-struct access_log_entry access_log_entry_of(const struct request *r, enum http_outcome outcome,
-                                            struct access_log_date *date);
-
 // --- access_log_line.c ---------------------------------------------------------------------------
 
+void access_log_line_init(struct access_log_line *line, struct access_log_date *date);
 void access_log_line_bytes(struct access_log_line *line, const char *bytes, size_t len);
 #define access_log_line_literal(line, literal)                                                     \
     access_log_line_bytes(line, "" literal, sizeof(literal) - 1)
@@ -73,8 +61,7 @@ void access_log_line_u64(struct access_log_line *line, uint64_t value);
 // Appends microseconds as milliseconds with three digits after the point.
 void access_log_line_ms(struct access_log_line *line, uint64_t us);
 // Appends a time in the form "2026-01-31T12:00:00.000Z".
-void access_log_line_date(struct access_log_line *line, struct access_log_date *date,
-                          uint64_t wall_us);
+void access_log_line_date(struct access_log_line *line, uint64_t wall_us);
 // Appends text for the inside of a JSON string. Each byte that is not UTF-8 becomes \u00XX.
 void access_log_line_escaped(struct access_log_line *line, struct span s);
 // Percent-encodes each byte that could end a field or a line: spaces (unless keep_blanks), quotes,
@@ -83,13 +70,12 @@ void access_log_line_coded(struct access_log_line *line, struct span s, bool kee
 // The same, but appends only as much as keeps the line at most `end` bytes long.
 void access_log_line_coded_up_to(struct access_log_line *line, struct span s, bool keep_blanks,
                                  size_t end);
-const char *access_log_line_error(const struct access_log_entry *entry); // S3's code; "": none
 struct span access_log_line_shortened(struct span header); // returns the part that the log shows
 
 // --- the formats ---------------------------------------------------------------------------------
 
-void access_log_json(struct access_log_line *line, const struct access_log_entry *entry);
-void access_log_s3(struct access_log_line *line, const struct access_log_entry *entry);
-void access_log_text(struct access_log_line *line, const struct access_log_entry *entry);
+void access_log_json(struct access_log_line *line, const struct log_entry *entry);
+void access_log_s3(struct access_log_line *line, const struct log_entry *entry);
+void access_log_text(struct access_log_line *line, const struct log_entry *entry);
 
 #endif

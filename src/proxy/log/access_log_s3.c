@@ -41,6 +41,10 @@ static void put_s3_operation(struct access_log_line *line, const struct request 
             return;
         }
     }
+    if (r->http->method.len == 0) {
+        access_log_line_literal(line, "-");
+        return;
+    }
     access_log_line_literal(line, "REST.");
     access_log_line_coded(line, r->http->method, false);
     access_log_line_text(line, r->s3.key.len > 0      ? ".OBJECT"
@@ -81,10 +85,14 @@ static void put_s3_number(struct access_log_line *line, uint64_t value, bool is_
 
 // Appends the request line without signatures. If the log shortens keys, also without anything else
 // that might contain the key.
-static void put_s3_request_line(struct access_log_line *line, const struct access_log_entry *entry)
+static void put_s3_request_line(struct access_log_line *line, const struct log_entry *entry)
 {
     const struct request *r = entry->r;
     char hash[LOG_KEY_HASH_SIZE];
+    if (r->http->method.len == 0) {
+        access_log_line_literal(line, " \"-\""); // its head was not accepted
+        return;
+    }
     access_log_line_literal(line, " \"");
     access_log_line_coded(line, r->http->method, false);
     access_log_line_literal(line, " ");
@@ -111,7 +119,7 @@ static void put_s3_request_line(struct access_log_line *line, const struct acces
     access_log_line_text(line, r->http->version_minor == 0 ? " HTTP/1.0\"" : " HTTP/1.1\"");
 }
 
-void access_log_s3(struct access_log_line *line, const struct access_log_entry *entry)
+void access_log_s3(struct access_log_line *line, const struct log_entry *entry)
 {
     const struct request *r = entry->r;
     static const char MONTHS[][4] = {"Jan", "Feb", "Mar", "Apr", "May", "Jun",
@@ -139,9 +147,8 @@ void access_log_s3(struct access_log_line *line, const struct access_log_entry *
     put_s3_field(line, log_key_shown(r->s3.key, hash));
     put_s3_request_line(line, entry);
     put_s3_number(line, r->status, true);
-    put_s3_field(line, span_from_cstr(access_log_line_error(entry)));
-    uint64_t bytes = http_reply_body_bytes(r->x);
-    put_s3_number(line, bytes, bytes > 0);
+    put_s3_field(line, span_from_cstr(log_entry_error(entry)));
+    put_s3_number(line, entry->body_bytes, entry->body_bytes > 0);
     put_s3_number(line, r->object_size_bytes, r->object_size_bytes > 0);
     put_s3_number(line, entry->total_us / 1000, true);
     put_s3_number(line, entry->first_byte_us / 1000, entry->first_byte_us > 0);

@@ -40,18 +40,19 @@ static void put_word(struct access_log_line *line, const char *before, struct sp
     }
 }
 
-void access_log_text(struct access_log_line *line, const struct access_log_entry *entry)
+void access_log_text(struct access_log_line *line, const struct log_entry *entry)
 {
     const struct request *r = entry->r;
     char hash[LOG_KEY_HASH_SIZE], head[64];
-    struct access_log_line date = {.len = 0};
+    struct access_log_line date;
     struct span range = {NULL, 0}, trace = {NULL, 0};
     const char *result = request_result_name(r->result);
-    access_log_line_date(&date, entry->date, clock_wall_us());
+    access_log_line_init(&date, line->date);
+    access_log_line_date(&date, clock_wall_us());
     (void)snprintf(head, sizeof(head), "%.8s %3u %-11s", date.bytes + sizeof("2026-01-31"),
                    r->status, result[0] != '\0' ? result : "-");
     access_log_line_text(line, head);
-    put_size(line, http_reply_body_bytes(r->x));
+    put_size(line, entry->body_bytes);
     put_time(line, entry->first_byte_us);
     put_time(line, entry->total_us);
     put_word(line, " ", span_from_cstr(s3_operation_name(r->s3.operation)));
@@ -59,8 +60,8 @@ void access_log_text(struct access_log_line *line, const struct access_log_entry
     put_word(line, "/", log_key_shown(r->s3.key, hash));
     (void)headers_get(&r->http->headers, SPAN("range"), &range);
     put_word(line, " ", access_log_line_shortened(range));
-    put_word(line, " ", span_from_cstr(access_log_line_error(entry)));
-    put_word(line, " why=", span_from_cstr(origin_why(r->err)));
+    put_word(line, " ", span_from_cstr(log_entry_error(entry)));
+    put_word(line, " why=", span_from_cstr(log_entry_why(entry)));
     put_word(line, " reason=", span_from_cstr(r->reason));
     put_word(line, " unstored=", r->has_run ? span_from_cstr(r->unstored_why) : trace);
     access_log_line_literal(line, "\n");

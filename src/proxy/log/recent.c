@@ -34,25 +34,26 @@ static void copy_text(char *to, size_t size, struct span from)
     to[len] = '\0';
 }
 
-void recent_note(struct recent *recent, const struct request *r)
+void recent_note(struct recent *recent, const struct log_entry *entry)
 {
+    const struct request *r = entry->r;
     struct proxy_recent *item = &recent->items[recent->count++ % PROXY_RECENT_MAX];
-    uint64_t started_us = r->http->started_us, first_us = http_reply_first_byte_us(r->x);
+    uint64_t started_us = r->http->started_us;
     char hash[LOG_KEY_HASH_SIZE];
     check(r->magic == REQUEST_MAGIC);
     check(started_us > 0);
-    item->ended_us = max_u64(worker_now_us(r->pw->worker), max_u64(first_us, started_us));
+    item->ended_us = max_u64(worker_now_us(r->pw->worker), started_us + entry->first_byte_us);
     item->total_us = item->ended_us - started_us;
-    item->first_byte_us = first_us > started_us ? first_us - started_us : 0;
+    item->first_byte_us = entry->first_byte_us;
     item->op = s3_operation_name(r->s3.operation);
     item->result = request_result_name(r->result);
     item->reason = r->reason != NULL ? r->reason : "";
     item->source = request_source_name(r);
     const char *error = r->err != ERR_OK ? error_row(r->err)->s3_code : r->origin_error;
     copy_text(item->error, sizeof(item->error), span_from_cstr(error != NULL ? error : ""));
-    item->why = origin_why(r->err) != NULL ? origin_why(r->err) : "";
+    item->why = log_entry_why(entry);
     item->status = r->status;
-    item->bytes = http_reply_body_bytes(r->x);
+    item->bytes = entry->body_bytes;
     memcpy(item->id, r->id, sizeof(item->id));
     copy_text(item->client, sizeof(item->client), r->http->peer);
     copy_text(item->bucket, sizeof(item->bucket), r->s3.bucket);

@@ -20,6 +20,7 @@ enum err pass_preflight_plan(struct pass_state *p)
     check(!pass_changes_any(p));
     if (p->pw->preflights == PREFLIGHTS_MAX) {
         stats_add(COUNTER_preflights_refused, 1);
+        p->request->refused_why = stats_label(COUNTER_preflights_refused);
         return ERR_OVERLOAD;
     }
     p->pw->preflights++;

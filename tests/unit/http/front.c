@@ -345,13 +345,20 @@ static void on_request(void *ctx, struct http_exchange *x)
     leave();
 }
 
-static void on_refused(void *ctx, enum err err, struct arena *arena, struct headers *headers,
+static void on_refused(void *ctx, const struct http_refusal *refusal, struct headers *headers,
                        struct buf *out)
 {
     struct front *f = ctx;
+    cr_assert(worker_is_mine(refusal->worker));
+    cr_assert(refusal->request->peer.len > 0 && refusal->request->started_us > 0);
+    cr_assert((headers == NULL) == (out == NULL));
+    atomic_store(&f->refused_for, (unsigned)refusal->why);
     atomic_fetch_add(&f->refusals, 1);
-    cr_assert(headers_add(headers, arena, SPAN("Content-Type"), SPAN("application/xml")));
-    buf_printf(out, "<Error><Code>%s</Code></Error>", error_name(err));
+    if (out != NULL) {
+        cr_assert(
+            headers_add(headers, refusal->arena, SPAN("Content-Type"), SPAN("application/xml")));
+        buf_printf(out, "<Error><Code>%s</Code></Error>", error_name(refusal->err));
+    }
 }
 
 // --- server --------------------------------------------------------------------------------------

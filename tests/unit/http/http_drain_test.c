@@ -162,10 +162,10 @@ static void say_hello(void *ctx, struct http_exchange *x)
     http_reply_start(x, &reply);
 }
 
-static void say_nothing(void *ctx, enum err err, struct arena *arena, struct headers *headers,
+static void say_nothing(void *ctx, const struct http_refusal *refusal, struct headers *headers,
                         struct buf *body)
 {
-    (void)ctx, (void)err, (void)arena, (void)headers, (void)body;
+    (void)ctx, (void)refusal, (void)headers, (void)body;
 }
 
 // The server is to stop before its worker has learnt that it may accept.

@@ -41,6 +41,13 @@ static void assert_small(int fd)
     client_reply_done(&reply);
 }
 
+// The one refusal was counted for this reason, and the handler learnt of it.
+static void assert_reported(struct front *f, enum counter why)
+{
+    cr_assert(front_counted(f, why) == 1);
+    cr_assert(f->refusals == 1 && f->refused_for == (unsigned)why);
+}
+
 static void assert_listen_fails(const char *address, enum err want)
 {
     struct loop_options loop_options = {.worker_count = 1, .engine = DISK_ENGINE_THREADS};
@@ -56,7 +63,7 @@ static void assert_listen_fails(const char *address, enum err want)
     }
     options.handler.on_request = (void (*)(void *, struct http_exchange *))(uintptr_t)1;
     options.handler.on_refused =
-        (void (*)(void *, enum err, struct arena *, struct headers *, struct buf *))(uintptr_t)1;
+        (void (*)(void *, const struct http_refusal *, struct headers *, struct buf *))(uintptr_t)1;
     enum err err = http_server_new(loop, &options, &server, &why);
     cr_assert(err == want, "%s: %s", address, error_name(err));
     cr_assert(buf_ok(&why) && why.len > 0 && memchr(why.ptr, '\n', why.len) == NULL);
@@ -142,7 +149,7 @@ Test(http_server, connection_limit)
     client_reply_done(&reply);
     cr_assert(client_at_end(fd));
     close(fd);
-    cr_assert(front_counted(f, COUNTER_http_shed_connections) == 1);
+    assert_reported(f, COUNTER_http_shed_connections);
     assert_small(fds[0]);
     close(fds[1]);
     wait_for(http_server_connections(f->server) <= 3);
@@ -193,7 +200,7 @@ Test(http_server, many_headers_are_counted_and_refused_above_the_limit)
     client_send(second, b.ptr, b.len);
     cr_assert(client_read(second, false, &reply) && reply.status == 503);
     client_reply_done(&reply);
-    cr_assert(front_counted(f, COUNTER_http_shed_memory) == 1);
+    assert_reported(f, COUNTER_http_shed_memory);
     assert_small(second);
     client_reset(first);
     wait_held(f, 0, 0);
@@ -215,7 +222,7 @@ Test(http_server, memory_limit)
     client_reply_done(&reply);
     cr_assert(client_at_end(third));
     close(third);
-    cr_assert(front_counted(f, COUNTER_http_shed_memory) == 1);
+    assert_reported(f, COUNTER_http_shed_memory);
     third = client_connect(f->address);
     assert_small(third);
     client_reset(first);
@@ -245,7 +252,8 @@ static void refuses_the_third_request(const struct http_limits *limits, enum cou
     client_send_text(fd, NEXT);
     cr_assert(client_read(fd, false, &reply) && reply.status == 503 && !reply.close);
     client_reply_done(&reply);
-    cr_assert(front_counted(f, why) == 1 && f->requests == 2);
+    assert_reported(f, why);
+    cr_assert(f->requests == 2);
     client_reset(held[0]);
     wait_for(f->gone >= 1);
     assert_small(fd);

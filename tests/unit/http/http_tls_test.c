@@ -182,6 +182,7 @@ Test(http_tls, handshakes_within_the_memory)
     cr_assert(client_at_end(one_more));
     close(one_more);
     cr_assert_eq(front_counted(f, COUNTER_http_shed_memory), 1ul);
+    cr_assert(f->refusals == 1 && f->refused_for == COUNTER_http_shed_memory);
     client_reset(silent[0]);
     wait_for(http_server_connections(f->server) <= 1);
     for (unsigned i = 0; i < 10; i++) { // each gives back what it held

@@ -363,13 +363,12 @@ static void on_request(void *ctx, struct http_exchange *x)
     leave();
 }
 
-static void on_refused(void *ctx, enum err err, struct arena *arena, struct headers *headers,
+static void on_refused(void *ctx, const struct http_refusal *refusal, struct headers *headers,
                        struct buf *out)
 {
     (void)ctx;
-    (void)arena;
     (void)headers;
-    buf_append_cstr(out, error_name(err));
+    buf_append_cstr(out, error_name(refusal->err));
 }
 
 static bool reply_is_due(const struct turn *t)

@@ -94,10 +94,16 @@ static void header(struct ask *a, const char *name, const char *value)
     cr_assert(headers_add(&a->http.headers, a->arena, span_from_cstr(name), span_from_cstr(value)));
 }
 
+static void write_line(struct access_log *log, const struct request *r, enum http_outcome outcome)
+{
+    const struct log_entry entry = {.r = r, .outcome = outcome, .body_bytes = 123};
+    access_log_write(log, &entry);
+}
+
 static char *one_line(struct ask *a, enum http_outcome outcome)
 {
     struct access_log *log = log_new();
-    access_log_write(log, &a->r, outcome);
+    write_line(log, &a->r, outcome);
     return log_end(log);
 }
 
@@ -142,7 +148,7 @@ Test(access_log, any_byte_anywhere)
     for (unsigned i = 0; i < PLACES * 255; i++) {
         memset(agent, 'a', sizeof(agent));
         agent[i / 255] = (char)(1 + i % 255);
-        access_log_write(log, &a.r, HTTP_DONE);
+        write_line(log, &a.r, HTTP_DONE);
     }
     char *text = log_end(log), *rest = text;
     for (unsigned i = 0; i < PLACES * 255; i++) {
@@ -314,13 +320,13 @@ Test(access_log, sampling)
     live.settings.access_log_sample = 0;
     struct access_log *log = log_new();
     for (unsigned i = 0; i < 100; i++) {
-        access_log_write(log, &a.r, HTTP_DONE);
+        write_line(log, &a.r, HTTP_DONE);
     }
-    access_log_write(log, &a.r, HTTP_CLIENT_GONE);
-    access_log_write(log, &a.r, HTTP_CLIENT_SLOW);
+    write_line(log, &a.r, HTTP_CLIENT_GONE);
+    write_line(log, &a.r, HTTP_CLIENT_SLOW);
     a.r.status = 404;
     a.r.err = ERR_NO_SUCH_KEY;
-    access_log_write(log, &a.r, HTTP_DONE);
+    write_line(log, &a.r, HTTP_DONE);
     char *text = log_end(log);
     cr_assert_not_null(strstr(text, "\"error\":\"ClientGone\""));
     cr_assert_not_null(strstr(text, "\"error\":\"ClientSlow\""));
@@ -345,7 +351,7 @@ Test(access_log, full_ring)
     enum { LINES = 20000 };
     for (unsigned i = 0; i < LINES; i++) {
         a.r.object_size_bytes = i + 1;
-        access_log_write(log, &a.r, HTTP_DONE);
+        write_line(log, &a.r, HTTP_DONE);
     }
     char *text = log_end(log);
     unsigned long lines = 0;
@@ -367,12 +373,12 @@ Test(access_log, reopening)
     struct ask a;
     ask_init(&a, "GET", "/bkt/k");
     struct access_log *log = log_new();
-    access_log_write(log, &a.r, HTTP_DONE);
+    write_line(log, &a.r, HTTP_DONE);
     char old[600];
     (void)snprintf(old, sizeof(old), "%s.1", path);
     cr_assert_eq(rename(path, old), 0);
     access_log_reopen(log);
-    access_log_write(log, &a.r, HTTP_DONE);
+    write_line(log, &a.r, HTTP_DONE);
     access_log_free(log);
     struct stat st_new, st_old;
     cr_assert_eq(stat(path, &st_new), 0);
@@ -399,7 +405,7 @@ Test(access_log, switching)
     char first[sizeof(path)];
     memcpy(first, path, sizeof(path));
     a.r.object_size_bytes = 111;
-    access_log_write(log, &a.r, HTTP_DONE);
+    write_line(log, &a.r, HTTP_DONE);
     path_init();
     access_log_switch(log, file_open(path));
     access_log_switch(log, file_open(NULL)); // nobody has taken the one before yet, or somebody has
@@ -407,7 +413,7 @@ Test(access_log, switching)
     struct stat st;
     do {
         a.r.object_size_bytes = 222;
-        access_log_write(log, &a.r, HTTP_DONE);
+        write_line(log, &a.r, HTTP_DONE);
         cr_assert_eq(stat(path, &st), 0);
     } while (st.st_size == 0);
     char *text = log_end(log);
