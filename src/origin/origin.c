@@ -31,7 +31,7 @@ static const char *copy_text(const char *text)
 static void options_copy(const struct origin_options *from, struct origin_options *to)
 {
     *to = *from;
-    to->name = copy_text(from->name);
+    to->bucket = copy_text(from->bucket);
     to->endpoint = copy_text(from->endpoint);
     to->region = copy_text(from->region);
     to->access_key_file = copy_text(from->access_key_file);
@@ -49,7 +49,7 @@ static void text_free(const char *text)
 
 static void options_done(struct origin_options *options)
 {
-    text_free(options->name);
+    text_free(options->bucket);
     text_free(options->endpoint);
     text_free(options->region);
     text_free(options->access_key_file);
@@ -104,14 +104,12 @@ static void live_set(struct origin *origin, const struct origin_options *options
 enum err origin_new(const struct origin_options *options, struct loop *loop,
                     struct origin **ret_origin, struct buf *ret_why)
 {
-    check(options->name != NULL && options->endpoint != NULL);
+    check(options->endpoint != NULL);
     struct origin *origin = calloc(1, sizeof(*origin));
     check(origin != NULL);
     origin->magic = ORIGIN_MAGIC;
     origin->loop = loop;
     options_copy(options, &origin->options);
-    origin->shown = strdup(options->name);
-    check(origin->shown != NULL);
     origin->live.has_key_files = options->access_key_file != NULL;
     check(pthread_mutex_init(&origin->live.lock, NULL) == 0);
     live_set(origin, options);
@@ -279,6 +277,7 @@ void origin_free(struct origin *origin)
     options_done(&origin->options);
     free(origin->workers);
     free(origin->description);
+    free(origin->name);
     free(origin->shown);
     free(origin->place);
     origin->magic = 0;
@@ -287,7 +286,25 @@ void origin_free(struct origin *origin)
 
 const char *origin_name(const struct origin *origin)
 {
-    return origin->options.name;
+    return origin->name;
+}
+
+bool origin_name_was_shared(const struct origin *origin)
+{
+    return origin->name_was_shared;
+}
+
+char *origin_name_at(const struct origin *origin, const char *endpoint)
+{
+    const char *bucket = origin->options.bucket;
+    struct buf text;
+    buf_init(&text, 16384);
+    buf_append_cstr(&text, endpoint);
+    buf_printf(&text, "%s%s", bucket != NULL ? "#" : "", bucket != NULL ? bucket : "");
+    char *name = strdup(buf_cstr(&text));
+    check(name != NULL);
+    buf_done(&text);
+    return name;
 }
 
 const char *origin_shown(const struct origin *origin)

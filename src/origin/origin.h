@@ -42,7 +42,7 @@ enum origin_credentials_source {
 };
 
 struct origin_options {
-    const char *name; // A unique name, used in cache keys and logs.
+    const char *bucket; // Clients' name of the only bucket. NULL: the default origin.
     // The address: "https://host[:port]", "http://..." or "dir:/path". The region replaces
     // "{region}".
     const char *endpoint;
@@ -101,7 +101,12 @@ bool origin_rests(const struct origin *origin); // Any thread.
 // Frees the origin after loop_stop(). Calls that have not ended are dropped, and none of their
 // callbacks runs any more.
 void origin_free(struct origin *origin);
+// Returns the name, which is part of cache keys. Each store has another name. Without the bucket at
+// its end, the name is the endpoint as configured, or as rendered where its regions are several
+// stores.
 const char *origin_name(const struct origin *origin);
+// Returns true if earlier versions of Forebay may have given the name to another store, too.
+bool origin_name_was_shared(const struct origin *origin);
 // Returns the name for messages to people. It contains the region in place of "{region}".
 const char *origin_shown(const struct origin *origin);
 const char *origin_endpoint(const struct origin *origin); // Returns the endpoint as configured.

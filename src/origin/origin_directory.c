@@ -604,6 +604,8 @@ enum err origin_directory_open(struct origin *origin, struct buf *ret_why)
     origin->description = strdup(buf_cstr(&text));
     // No write passes through Forebay, so different spellings of the path do no harm.
     origin->place = strdup(origin->options.endpoint);
+    origin->name = origin_name_at(origin, origin->options.endpoint);
+    origin->shown = origin_name_at(origin, origin->options.endpoint);
     check(origin->place != NULL);
     check(origin->description != NULL);
     buf_done(&text);

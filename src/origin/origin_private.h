@@ -140,7 +140,9 @@ struct origin {
     void *driver_state;
     struct loop *loop;
     char *description;
-    char *shown; // The origin's name for people. The driver may replace it.
+    char *name; // origin_name(), which the driver sets.
+    bool name_was_shared;
+    char *shown; // The origin's name for people, which the driver sets.
     char *place; // The canonical endpoint, which the driver sets.
     uint64_t number;
     struct origin_worker *workers; // The parts of the origin, one per worker.
@@ -220,6 +222,8 @@ bool origin_answers_others(const struct origin *origin, uint64_t since_us);
 // exponentially, and half of it is random.
 uint64_t origin_backoff_ms(unsigned attempt);
 void origin_retry_init(struct origin *origin);
+// Returns the endpoint followed by the bucket of the options, if any. The caller frees it.
+char *origin_name_at(const struct origin *origin, const char *endpoint);
 
 // --- origin_why.c --------------------------------------------------------------------------------
 

@@ -85,19 +85,20 @@ static void find_place(struct origin *origin, const struct origin_s3_state *stat
     origin->place = text_take(&text);
 }
 
-// Sets the name for messages to people: the region replaces "{region}". The rest of the name stays,
-// because it distinguishes origins.
-static void show(struct origin *origin, const struct origin_s3_state *state)
+// Sets the names for cache keys and for messages to people. Both end in the bucket, because it
+// distinguishes origins.
+static void find_names(struct origin *origin, const struct origin_s3_state *state)
 {
-    static const char mark[] = "{region}";
-    const char *name = origin->options.name, *at = strstr(name, mark);
-    if (at != NULL) {
-        struct buf text;
-        buf_init(&text, 16384);
-        buf_printf(&text, "%.*s%s%s", (int)(at - name), name, state->region, at + sizeof(mark) - 1);
-        free(origin->shown);
-        origin->shown = text_take(&text);
-    }
+    struct buf shown;
+    buf_init(&shown, 8192);
+    origin_s3_endpoint_show(&state->endpoint, span_from_cstr(state->region), &shown);
+    bool is_one_store = origin_s3_endpoint_is_one_store(&state->endpoint, state->region);
+    origin->name =
+        origin_name_at(origin, is_one_store ? origin->options.endpoint : buf_cstr(&shown));
+    origin->shown = origin_name_at(origin, buf_cstr(&shown));
+    origin->name_was_shared =
+        state->endpoint.is_aws && origin_s3_endpoint_has_region(&state->endpoint);
+    buf_done(&shown);
 }
 
 static void describe(struct origin *origin, const struct origin_s3_state *state, const char *source)
@@ -172,7 +173,7 @@ enum err origin_s3_open(struct origin *origin, struct buf *ret_why)
     credentials.region = state->region;
     find_place(origin, state);
     describe(origin, state, set->source);
-    show(origin, state);
+    find_names(origin, state);
     state->renewer = credentials_renewer_new(origin->loop, &credentials, &set);
     for (unsigned i = 0; i < origin->worker_count; i++) {
         origin->workers[i].driver_state = calloc(1, sizeof(struct origin_s3_part));

@@ -249,6 +249,38 @@ bool origin_s3_endpoint_has_region(const struct origin_s3_endpoint *endpoint)
     return strstr(endpoint->host, REGION_TEMPLATE) != NULL;
 }
 
+// Returns true for regions of Amazon's largest partition, such as "us-east-1" but not
+// "us-gov-east-1".
+static bool region_is_common(struct span region)
+{
+    unsigned dashes = 0;
+    for (size_t i = 0; i < region.len; i++) {
+        dashes += region.ptr[i] == '-';
+    }
+    return label_is_region(region) && dashes == 2 && !span_starts_with(region, SPAN("cn-"));
+}
+
+// Amazon's buckets have unique names within a partition, which is a group of regions. The domain of
+// China is that of one partition. Other regional hosts may be anybody's, such as load balancers.
+bool origin_s3_endpoint_is_one_store(const struct origin_s3_endpoint *endpoint, const char *region)
+{
+    static const char *const forms[] = {"s3." REGION_TEMPLATE, "s3-" REGION_TEMPLATE,
+                                        "s3.dualstack." REGION_TEMPLATE, "s3-fips." REGION_TEMPLATE,
+                                        "s3-fips.dualstack." REGION_TEMPLATE};
+    struct span host = span_from_cstr(endpoint->host);
+    bool is_one_store = !origin_s3_endpoint_has_region(endpoint);
+    for (size_t i = 0; i < ARRAY_LEN(forms) && !is_one_store; i++) {
+        struct span form = span_from_cstr(forms[i]);
+        struct span domain = {host.ptr + form.len, host.len - form.len};
+        if (span_starts_with(host, form)) {
+            is_one_store = span_equal_cstr(domain, ".amazonaws.com.cn") ||
+                           (span_equal_cstr(domain, ".amazonaws.com") &&
+                            region_is_common(span_from_cstr(region)));
+        }
+    }
+    return is_one_store;
+}
+
 static bool bucket_fits_host(struct span bucket, bool *ret_dotted)
 {
     *ret_dotted = false;

@@ -41,6 +41,9 @@ void origin_s3_endpoint_show(const struct origin_s3_endpoint *endpoint, struct s
                              struct buf *out);
 // Returns true if the host contains "{region}".
 bool origin_s3_endpoint_has_region(const struct origin_s3_endpoint *endpoint);
+// Returns true if all regions for which it returns true are one store, so that a name of a bucket
+// means the same bucket in each. Each other region may be a store of its own.
+bool origin_s3_endpoint_is_one_store(const struct origin_s3_endpoint *endpoint, const char *region);
 // Returns true if requests for this bucket have it in the host name. This needs a bucket name that
 // is safe in a host name and that, under https, has no dot.
 bool origin_s3_endpoint_is_virtual(const struct origin_s3_endpoint *endpoint,

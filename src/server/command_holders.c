@@ -21,7 +21,8 @@ struct store_holder *command_holders_list(struct origin *const *origins, unsigne
     for (unsigned i = 0; i < origin_count; i++) {
         holders[i] = (struct store_holder){.kind = SPAN("origin"),
                                            .name = span_from_cstr(origin_name(origins[i])),
-                                           .is_origin = true};
+                                           .is_origin = true,
+                                           .was_shared = origin_name_was_shared(origins[i])};
     }
     for (size_t i = 0; i < realm_count; i++) {
         holders[origin_count + i] = (struct store_holder){.kind = SPAN("realm"), .name = realms[i]};

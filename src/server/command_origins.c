@@ -19,12 +19,12 @@
 
 #include "base/arena.h"
 #include "base/log.h"
+#include "server/command_holders.h"
 #include "server/server_private.h"
 
 struct origin_options command_origins_options(const struct config *c, unsigned connections)
 {
     return (struct origin_options){
-        .name = c->origin_endpoint,
         .endpoint = c->origin_endpoint,
         .region = strcmp(c->origin_region, "auto") == 0 ? NULL : c->origin_region,
         .addressing = (enum origin_addressing)c->origin_addressing,
@@ -96,7 +96,7 @@ static void bucket_credentials(const struct config_bucket *b, struct origin_opti
     }
 }
 
-// The origin that a bucket's configuration asks for: options, name and identity. The arena or the
+// The origin that a bucket's configuration asks for: options and identity. The arena or the
 // configuration owns all texts.
 struct wanted {
     const struct config_bucket *bucket;
@@ -123,7 +123,7 @@ static const char *text_in(struct arena *arena, const char *text)
 static const char *identity_of(struct arena *arena, const struct config_bucket *b,
                                const struct origin_options *o, const char *origin_bucket)
 {
-    const char *texts[] = {o->name,
+    const char *texts[] = {o->bucket,
                            o->endpoint,
                            or_none(b->region),
                            origin_bucket,
@@ -144,7 +144,7 @@ static const char *identity_of(struct arena *arena, const struct config_bucket *
 static struct wanted wanted_of(struct arena *arena, const struct config_bucket *b,
                                const struct origin_options *by_default)
 {
-    char endpoint[4096], name[8192];
+    char endpoint[4096];
     struct wanted w = {.bucket = b, .options = *by_default};
     w.origin_bucket = b->origin_bucket != NULL ? b->origin_bucket : b->name;
     if (b->kind == CONFIG_BUCKET_DIRECTORY) {
@@ -161,8 +161,7 @@ static struct wanted wanted_of(struct arena *arena, const struct config_bucket *
     }
     bucket_credentials(b, &w.options);
     w.options.requester_pays = b->requester_pays;
-    (void)snprintf(name, sizeof(name), "%s#%s", w.options.endpoint, b->name);
-    w.options.name = text_in(arena, name);
+    w.options.bucket = b->name;
     w.identity = identity_of(arena, b, &w.options, w.origin_bucket);
     return w;
 }
@@ -260,6 +259,7 @@ enum err command_origins_open(const struct config *c, unsigned connections, stru
         o->bucket_count += err == ERR_OK;
     }
     arena_free(arena);
+    o->numbered_count = o->origin_count; // store_open() assigns the numbers
     warn_of_ignored_proxy(o, c);
     return err;
 }
@@ -294,7 +294,6 @@ static struct origin_options options_now(const struct config *first, const struc
 {
     struct origin_options options = command_origins_options(latest, 0);
     struct origin_options at_start = command_origins_options(first, 0);
-    options.name = at_start.name;
     options.endpoint = at_start.endpoint;
     options.region = at_start.region;
     options.addressing = at_start.addressing;
@@ -324,23 +323,11 @@ static unsigned connections_left(const struct command_origins *o,
     return added > 0 ? (unsigned)min_u64(r->plan->origin_connections, left) : 1;
 }
 
-// Opens the new origins. Before that, the store assigns a number to each name, because requests use
-// the number.
+// Opens the new origins. They rest until the reload uses them.
 static enum err open_new(struct command_origins *o, const struct command_origins_reload *r,
-                         struct wanted *wanted, unsigned count, struct buf *ret_why)
+                         const struct wanted *wanted, unsigned count, struct buf *ret_why)
 {
-    struct store_holder *holders = calloc(count + 1, sizeof(*holders));
-    check(holders != NULL);
-    for (unsigned i = 0; i < count; i++) {
-        holders[i] = (struct store_holder){.kind = SPAN("origin"),
-                                           .name = span_from_cstr(wanted[i].options.name),
-                                           .is_origin = true};
-    }
-    enum err err = store_holders_add(r->store, holders, count);
-    if (err != ERR_OK) {
-        buf_printf(ret_why, "buckets: their origins cannot be saved in the cache directory: %s",
-                   error_row(err)->text);
-    }
+    enum err err = ERR_OK;
     for (unsigned i = 0; i < count && err == ERR_OK; i++) {
         struct buf why;
         buf_init(&why, 8192);
@@ -348,13 +335,29 @@ static enum err open_new(struct command_origins *o, const struct command_origins
                        command_limits_origin(wanted[i].options.connections, r->first->workers),
                        r->loop, &why);
         if (err == ERR_OK) {
-            origin_set_number(o->origins[o->origin_count - 1], holders[i].number);
-            origin_rest(o->origins[o->origin_count - 1], true); // rests until the reload uses it
+            origin_rest(o->origins[o->origin_count - 1], true);
         } else {
             buf_printf(ret_why, "%s: bucket \"%.64s\": %s", wanted[i].bucket->source,
                        wanted[i].bucket->name, buf_cstr(&why));
         }
         buf_done(&why);
+    }
+    return err;
+}
+
+// Has the store assign numbers to the origins that have none yet, before requests use the numbers.
+static enum err number_new(struct command_origins *o, struct store *store, struct buf *ret_why)
+{
+    struct origin **origins = o->origins + o->numbered_count;
+    unsigned count = 0, new_count = o->origin_count - o->numbered_count;
+    struct store_holder *holders = command_holders_list(origins, new_count, NULL, &count);
+    enum err err = store_holders_add(store, holders, count);
+    if (err == ERR_OK) {
+        err = command_holders_apply(holders, origins, count, NULL);
+        o->numbered_count = o->origin_count;
+    } else {
+        buf_printf(ret_why, "buckets: their origins cannot be saved in the cache directory: %s",
+                   error_row(err)->text);
     }
     free(holders);
     return err;
@@ -433,6 +436,9 @@ enum err command_origins_prepare(struct command_origins *o, const struct command
     enum err err = judge_new(o, r, now, wanted, count, &added, ret_why);
     if (err == ERR_OK) {
         err = open_new(o, r, wanted, added, ret_why);
+    }
+    if (err == ERR_OK) {
+        err = number_new(o, r->store, ret_why);
     }
     if (err == ERR_OK) {
         err = updates_make(o, now, wanted, count, &by_default, ret_why);

@@ -26,6 +26,7 @@ struct command_origins {
     atomic_uint origin_count; // any thread may read the first `origin_count` entries of `origins`
     struct proxy_bucket *buckets; // current buckets; the configuration owns their texts
     unsigned bucket_count;
+    unsigned numbered_count; // origins that have the store's number; only reloads open others
 };
 // Writes `endpoint` with the region filled in. Returns false if it is a directory.
 #define COMMAND_ORIGINS_URL_MAX 1024u

@@ -117,7 +117,6 @@ static enum err serve_sts_origin(struct serve *s)
         command_origins_options(s->config, s->descriptors.origin_connections);
     const char *region = options.region != NULL ? options.region : getenv("AWS_REGION");
     bool is_china = region != NULL && strncmp(region, "cn-", 3) == 0;
-    options.name = "sts";
     options.probe = false;
     options.endpoint = override != NULL && override[0] != '\0' ? override
                        : is_china ? "https://sts.{region}.amazonaws.com.cn"

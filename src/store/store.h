@@ -43,6 +43,7 @@ struct store;
 struct store_holder {
     struct span kind, name;
     bool is_origin;
+    bool was_shared; // earlier versions may have stored copies of other stores under the name
     // The store assigns it; the caller makes it part of the names of the holder's keys.
     uint64_t number;
     // The store sets it if earlier starts named this origin and the last one did not. Its cached

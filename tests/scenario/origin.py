@@ -194,6 +194,7 @@ class Origin:
     start() and stop()."""
 
     def __init__(self, bucket="bkt", sloppy=False, credentials=None, tls=None, region="us-east-1"):
+        self.host = "127.0.0.1"  # any address of the loopback network, set before start()
         self.bucket = bucket
         self.sloppy = sloppy  # it ignores conditional headers
         self.credentials = credentials  # {access key: secret}: it verifies signatures
@@ -236,7 +237,7 @@ class Origin:
     def start(self):
         self.listener = socket.socket()
         self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.listener.bind(("127.0.0.1", self.port or 0))
+        self.listener.bind((self.host, self.port or 0))
         self.listener.listen(1024)
         self.port = self.listener.getsockname()[1]
         context = None
@@ -273,7 +274,7 @@ class Origin:
 
     @property
     def endpoint(self):
-        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}"
+        return f"{'https' if self.tls else 'http'}://{self.host}:{self.port}"
 
     # --- what is there ------------------------------------------------------------------------
 

@@ -156,3 +156,61 @@ def test_other_spellings_of_an_endpoint_keep_the_cache(start, origin):
         server.restart(**{ENDPOINT: spelling})
         assert asked(server, origin, "k") == 0
         assert "origin_changed" not in server.output()
+
+
+# --- an endpoint with {region} ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def there(origin, other):
+    """The store of region "2" at the endpoint template(origin). `origin` is that of region "1"."""
+    other.stop()
+    other.host, other.port = "127.0.0.2", origin.port
+    origin.region, other.region = "1", "2"
+    other.start()
+    return other
+
+
+def template(origin):
+    return origin.endpoint.replace("127.0.0.1", "127.0.0.{region}")
+
+
+def test_each_region_of_an_endpoint_is_an_origin_of_its_own(start, origin, there, engine):
+    """The endpoint stays the same while its region changes to that of another store and back."""
+    origin.put("k", SIZE)
+    where = {ENDPOINT: template(origin), "origin.region": "1"}
+    server = start(origin, settings=where, engine=engine, file=RULES)
+    assert asked(server, origin, "k") > 0
+    server.restart(**{"origin.region": "2"})
+    assert "127.0.0.1" in change_said(server)
+    assert asked(server, there, "k") > 0 and asked(server, there, "k") == 0
+    server.restart()
+    assert asked(server, there, "k") == 0
+    server.restart(**{"origin.region": "1"})
+    mark = origin.mark()
+    assert asked(server, origin, "k") == 1 and asked(server, origin, "k") == 0
+    assert origin.bytes_sent(since=mark) == 0
+    server.restart(**{ENDPOINT: origin.endpoint, "origin.region": "2"})
+    assert asked(server, origin, "k") == 0, "the same store, by its address without {region}"
+
+
+def test_a_reload_may_change_the_region_of_a_bucket(start, origin, there):
+    origin.put("k", SIZE)
+    one, two = (
+        {
+            **RULES,
+            "buckets": [bucket("bkt", origin, endpoint=template(origin), region=region)],
+        }
+        for region in "12"
+    )
+    with strict(Origin()) as default:
+        server = serve(start, default, one)
+        assert asked(server, origin, "k") > 0
+        change(server, two)
+        assert asked(server, there, "k") > 0 and asked(server, there, "k") == 0
+        change(server, one)
+        assert asked(server, origin, "k") == 0
+        change(server, two)
+        assert asked(server, there, "k") == 0
+        with server.client() as client:
+            assert client.get("k").header("ETag") == there.version("k").etag

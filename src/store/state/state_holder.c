@@ -21,6 +21,11 @@
 // A holder that each start names keeps its number and its copies. A running process removes no
 // holder: a reload only adds some (access_keys_keep_realms()).
 //
+// Earlier versions did not distinguish the stores that an endpoint reaches in several regions. So a
+// start doubts each origin whose name they may have given to several stores. It does so once. Then
+// the line of a holder that no configuration names, NAMES_ONE_STORE, says that each name is that of
+// one store. If an earlier version runs in between, it removes the line.
+//
 // Above STATE_HOLDERS_MAX holders, the others have no line, so they get new numbers at each start.
 // Above STATE_FORMER_MAX former holders, the one that left first loses its line. A line does not
 // tell realms from origins. A start lists its origins first, and moves lines in the reverse order,
@@ -34,6 +39,9 @@
 
 #include "stats/stats.h"
 #include "store/state/state_holder.h"
+
+// Its kind is that of no other holder.
+#define NAMES_ONE_STORE SPAN("rule"), SPAN("a name is that of one store")
 
 static uint64_t number_new(struct state_table *state, const struct store_holder *holder,
                            bool is_first)
@@ -87,6 +95,27 @@ static struct state_table *rows_copy(struct state_table *state)
     return copy;
 }
 
+// Doubts the origins whose copies may be those of another store, because an earlier version stored
+// them. Notes that later copies are not.
+static void shared_names_end(struct store_disk *disk, struct store_doubts *doubts,
+                             struct state_table *before, bool is_first,
+                             const struct store_holder *holders, unsigned count)
+{
+    struct state_table *state = &disk->dir.format.state;
+    struct hash128 rule = disk_hash(disk, SPAN("holder"), NAMES_ONE_STORE);
+    bool is_ended = state_table_find(before, STATE_HOLDERS, rule) != NULL;
+    for (unsigned i = 0; i < count && !is_ended; i++) {
+        struct hash128 hash = disk_hash(disk, SPAN("holder"), holders[i].kind, holders[i].name);
+        bool had_copies =
+            is_first ? !disk->dir.fresh : state_table_find(before, STATE_HOLDERS, hash) != NULL;
+        if (holders[i].was_shared && had_copies) {
+            state_doubt_origin(doubts, holders[i].name);
+        }
+    }
+    state_table_remove(state, STATE_FORMER, rule);
+    (void)state_table_put(state, STATE_HOLDERS, rule); // without room, the next start doubts again
+}
+
 void state_holders_load(struct store_disk *disk, struct store_doubts *doubts,
                         struct store_holder *holders, unsigned count)
 {
@@ -107,6 +136,7 @@ void state_holders_load(struct store_disk *disk, struct store_doubts *doubts,
     for (unsigned i = 0; i < count; i++) {
         holder_enter(disk, doubts, &holders[i], is_first);
     }
+    shared_names_end(disk, doubts, before, is_first, holders, count);
     for (unsigned i = before->count[STATE_HOLDERS]; i-- > 0;) {
         const struct state_row *row = &state_table_rows(before, STATE_HOLDERS)[i];
         if (state_table_find(state, STATE_HOLDERS, row->key) == NULL) {

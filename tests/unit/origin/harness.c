@@ -10,8 +10,7 @@
 
 struct origin_options harness_options(const char *endpoint)
 {
-    return (struct origin_options){.name = "test",
-                                   .endpoint = endpoint,
+    return (struct origin_options){.endpoint = endpoint,
                                    .connections = 8,
                                    .keepalive_ms = 4000,
                                    .connect_timeout_ms = 3000,

@@ -175,6 +175,45 @@ static void expect_place(const char *text, const char *region, const char *expec
     buf_done(&place);
 }
 
+static bool is_one_store(const char *text, const char *region)
+{
+    struct origin_s3_endpoint endpoint;
+    struct buf why;
+    buf_init(&why, 4096);
+    cr_assert_eq(origin_s3_endpoint_parse(text, &endpoint, &why), ERR_OK, "%s", text);
+    bool is_one = origin_s3_endpoint_is_one_store(&endpoint, region);
+    origin_s3_endpoint_done(&endpoint);
+    buf_done(&why);
+    return is_one;
+}
+
+// A bucket name of AWS means one bucket within a partition. Elsewhere each region may be a store.
+Test(origin_s3_endpoint, regions_that_are_one_store)
+{
+    static const char *const aws[] = {"https://s3.{region}.amazonaws.com",
+                                      "https://s3.amazonaws.com",
+                                      "https://s3.eu-west-1.amazonaws.com",
+                                      "https://s3-{region}.amazonaws.com",
+                                      "https://s3.dualstack.us-east-1.amazonaws.com",
+                                      "https://s3-fips.us-east-1.amazonaws.com"};
+    static const char *const others[] = {"https://{region}.store.example",
+                                         "https://s3.{region}.store.example",
+                                         "http://s3-minio-1.elb.us-east-1.amazonaws.com",
+                                         "http://minio.elb.{region}.amazonaws.com:9000",
+                                         "https://s3.{region}.amazonaws.com.example",
+                                         "https://s3.{region}.amazonaws.com:9000"};
+    for (size_t i = 0; i < ARRAY_LEN(aws); i++) {
+        cr_assert(is_one_store(aws[i], "us-east-1") && is_one_store(aws[i], "ap-southeast-7"));
+        cr_assert_not(is_one_store(aws[i], "us-gov-west-1"), "%s", aws[i]);
+        cr_assert_not(is_one_store(aws[i], "cn-north-1") || is_one_store(aws[i], "1"));
+    }
+    for (size_t i = 0; i < ARRAY_LEN(others); i++) {
+        cr_assert_not(is_one_store(others[i], "us-east-1"), "%s", others[i]);
+    }
+    cr_assert(is_one_store("https://s3.{region}.amazonaws.com.cn", "cn-north-1"));
+    cr_assert(is_one_store("https://store.example/us-east-1", "us-gov-west-1"));
+}
+
 // An endpoint has the same place in every spelling. An endpoint that may be another one is another
 // place.
 Test(origin_s3_endpoint, places)

@@ -90,6 +90,29 @@ Test(store_holder, an_origin_is_doubted_as_long_as_writes_of_the_former_process_
     cr_assert(!is_doubted("first", 0) && is_doubted("first", 60000));
 }
 
+// An earlier version gave the stores of several regions one name. It leaves no line of the rule.
+Test(store_holder, copies_under_a_name_that_several_stores_had_are_revalidated_once)
+{
+    begin();
+    store.disk.dir.fresh = true;
+    struct store_holder all[] = {holder("aws", true), holder("other", true)};
+    all[0].was_shared = true;
+    load(all, 2);
+    cr_assert_not(is_doubted("aws", UINT64_MAX), "a new directory has no copies");
+    struct state_table *state = &store.disk.dir.format.state;
+    state_table_remove(state, STATE_HOLDERS, state_table_rows(state, STATE_HOLDERS)[2].key);
+    store.disk.dir.fresh = false;
+    clock_test_advance_us(10000000);
+    load(all, 2);
+    cr_assert_eq(all[0].number, 0, "its copies are not lost");
+    clock_test_advance_us(5000000);
+    cr_assert(is_doubted("aws", 6000) && !is_doubted("aws", 4000));
+    cr_assert_not(is_doubted("other", UINT64_MAX));
+    load(all, 2);
+    cr_assert_not(is_doubted("aws", 4000), "once");
+    cr_assert_eq(state->count[STATE_FORMER], 0);
+}
+
 static void expect_format(const char *first_line)
 {
     struct buf text;
