@@ -102,6 +102,9 @@ void config_render_sample(struct buf *out)
 
 #define PATTERN_TIME "^[0-9]+(ms|s|m|h|d)$"
 #define PATTERN_SIZE "^[0-9]+(B|[KMGTPE]iB|[KMGTP]B)?$"
+#define PATTERN_WEB "^[^:]+://[^/?#@* ]+$"
+// Printable ASCII without ", #, ? and @. The first byte of the host is neither / nor :.
+#define PATTERN_URL "https?://[!$-.0-9;->A-~][!$->A-~]*"
 
 static void render_json_text(struct buf *out, const char *text)
 {
@@ -150,22 +153,53 @@ static const char *const types[] = {
     [KIND_BLOCK_SIZE] = TYPE_PATTERN(TYPE_TEXT_OR_NUMBER, PATTERN_SIZE),
     [KIND_BYTES_AUTO] = TYPE_PATTERN(TYPE_TEXT_OR_NUMBER, "^auto$|" PATTERN_SIZE),
     [KIND_SIZE] = TYPE_PATTERN(TYPE_TEXT_OR_NUMBER, "^[0-9]+%$|" PATTERN_SIZE),
-    [KIND_RATE] = TYPE_PATTERN(TYPE_TEXT_OR_NUMBER, "^0$|^[0-9]+(B|[KMGTPE]iB|[KMGTP]B)?/s$"),
+    [KIND_RATE] = "\"anyOf\": [{\"const\": 0}, {" TYPE_PATTERN(
+        "\"string\"", "^0$|^[0-9]+(B|[KMGTPE]iB|[KMGTP]B)?/s$") "}]",
     [KIND_PERCENT] = TYPE_PATTERN("\"string\"", "^[0-9]+%$"),
-    [KIND_COUNT] = "\"type\": \"integer\"",
-    [KIND_COUNT_AUTO] = "\"anyOf\": [{\"type\": \"integer\"}, {\"const\": \"auto\"}]",
     [KIND_RATIO] = "\"type\": \"number\", \"minimum\": 0, \"maximum\": 1"};
+
+// Texts that config.c checks, so their kind does not say what they accept. The pattern of the proxy
+// accepts a user and a password, because validators print a text that does not match.
+static const char *const texts[SETTING_COUNT_] = {
+    [SETTING_origin_endpoint] =
+        "\"type\": \"string\", \"pattern\": \"^(" PATTERN_URL "|dir:/.*)$\"",
+    [SETTING_origin_proxy] =
+        "\"type\": \"string\", \"pattern\": \"^(http://[^/?# ,]+:0*[1-9][0-9]{0,4})?$\"",
+    [SETTING_auth_allowed_origins] =
+        "\"type\": [\"string\", \"array\"], \"pattern\": \"" PATTERN_WEB
+        "\", \"items\": {\"type\": \"string\", \"pattern\": \"" PATTERN_WEB "\"}"};
+
+static void render_integer(struct buf *out, const char *accepts)
+{
+    struct span low = {accepts, span_find(span_from_cstr(accepts), '.')};
+    buf_printf(out, "\"type\": \"integer\", \"minimum\": %.*s, \"maximum\": %s", (int)low.len,
+               low.ptr, low.ptr + low.len + 2);
+}
+
+static void render_type(struct buf *out, const struct setting *row)
+{
+    unsigned id = settings_find(span_from_cstr(row->public_.key));
+    if (texts[id] != NULL) {
+        buf_append_cstr(out, texts[id]);
+    } else if (row->kind == KIND_CHOICE) {
+        render_enum(out, row->public_.accepts);
+    } else if (row->kind == KIND_COUNT) {
+        render_integer(out, row->public_.accepts);
+    } else if (row->kind == KIND_COUNT_AUTO) {
+        buf_append_cstr(out, "\"anyOf\": [{");
+        render_integer(out, row->public_.accepts);
+        buf_append_cstr(out, "}, {\"const\": \"auto\"}]");
+    } else {
+        buf_append_cstr(out, types[row->kind]);
+    }
+}
 
 static void render_schema_row(struct buf *out, const struct setting *row, const char *indent)
 {
     buf_append_cstr(out, indent);
     render_json_text(out, leaf_of(row->public_.key));
     buf_append_cstr(out, ": {");
-    if (row->kind == KIND_CHOICE) {
-        render_enum(out, row->public_.accepts);
-    } else {
-        buf_append_cstr(out, types[row->kind]);
-    }
+    render_type(out, row);
     buf_append_cstr(out, ", \"description\": ");
     render_json_text(out, row->public_.help);
     buf_append_cstr(out, ", \"default\": ");
@@ -176,8 +210,10 @@ static void render_schema_row(struct buf *out, const struct setting *row, const 
 static const char schema_lists[] =
     "    \"buckets\": {\"type\": [\"array\", \"null\"], \"items\": {\"type\": \"object\",\n"
     "      \"additionalProperties\": false, \"required\": [\"name\"], \"properties\": {\n"
-    "        \"name\": {\"type\": \"string\"}, \"origin\": {\"type\": \"string\"},\n"
-    "        \"endpoint\": {\"type\": \"string\"}, \"region\": {\"type\": \"string\"},\n"
+    "        \"name\": {\"type\": \"string\", \"pattern\": \"^[^/]{1,255}$\"},\n"
+    "        \"origin\": {\"type\": \"string\", \"pattern\": \"^(s3://[^/]+|dir:/.*)$\"},\n"
+    "        \"endpoint\": {\"type\": \"string\", \"pattern\": \"^" PATTERN_URL "$\"},\n"
+    "        \"region\": {\"type\": \"string\"},\n"
     "        \"addressing\": {\"enum\": [\"auto\", \"path\", \"virtual\"]},\n"
     "        \"credentials\": {\"anyOf\": [{\"const\": \"anonymous\"}, {\"type\": \"object\",\n"
     "          \"additionalProperties\": false, \"required\": [\"access_key_file\", "
@@ -185,10 +221,18 @@ static const char schema_lists[] =
     "          \"properties\": {\"access_key_file\": {\"type\": \"string\"},\n"
     "            \"secret_key_file\": {\"type\": \"string\"},\n"
     "            \"session_token_file\": {\"type\": \"string\"}}}]},\n"
-    "          \"requester_pays\": {\"type\": \"boolean\"}}}},\n"
+    "        \"requester_pays\": {\"type\": \"boolean\"}},\n"
+    "      \"if\": {\"required\": [\"origin\"], "
+    "\"properties\": {\"origin\": {\"pattern\": \"^dir:\"}}},\n"
+    "      \"then\": {\"properties\": {\"endpoint\": false, \"region\": false,\n"
+    "        \"addressing\": false, \"credentials\": false}}}},\n"
     "    \"rules\": {\"type\": [\"array\", \"null\"], \"items\": {\"type\": \"object\",\n"
+    "      \"not\": {\"required\": [\"pin\", \"share\"], "
+    "\"properties\": {\"pin\": {\"const\": true}}},\n"
     "      \"additionalProperties\": false, \"required\": [\"match\"], \"properties\": {\n"
-    "        \"match\": {\"type\": \"string\"}, \"cache\": {\"type\": \"boolean\"},\n"
+    "        \"match\": {\"type\": \"string\", \"pattern\": "
+    "\"^([^{}\\\\\\\\]|\\\\\\\\.|[{]([^{}\\\\\\\\]|\\\\\\\\.)*[}])+$\"}, \"cache\": {\"type\": "
+    "\"boolean\"},\n"
     "        \"freshness\": {\"enum\": [\"ttl\", \"immutable\", \"strict\"]},\n"
     "        \"ttl\": {\"type\": \"string\", \"pattern\": \"" PATTERN_TIME "\"},\n"
     "        \"list_ttl\": {\"type\": \"string\", \"pattern\": \"" PATTERN_TIME "\"},\n"
