@@ -103,6 +103,17 @@ enum config_access_log_format {
 // log.keys has no enum here: its values are those of enum log_keys (base/log.h).
 enum config_freshness { CONFIG_FRESHNESS_TTL, CONFIG_FRESHNESS_IMMUTABLE, CONFIG_FRESHNESS_STRICT };
 
+// The fields of an entry of a list, as the file has them. A field inside a mapping has a name with
+// a dot: "credentials.access_key_file".
+struct config_pair {
+    const char *name, *value;
+};
+
+struct config_entry {
+    const struct config_pair *items;
+    unsigned count;
+};
+
 // The origin of one bucket: an entry of `buckets:` in the file. If a member is NULL or not set, the
 // setting of origin.* or credentials.* applies in its place.
 enum config_bucket_kind { CONFIG_BUCKET_S3, CONFIG_BUCKET_DIRECTORY };
@@ -123,6 +134,7 @@ struct config_bucket {
     const char *session_token_file;
     bool requester_pays; // the owner of Forebay's keys pays for requests
     const char *source;  // place of the entry, "FILE:LINE:COL"
+    struct config_entry fields;
 };
 
 #define CONFIG_LIMITED_RULES_MAX 21u // how many rules may have a pin or a share
@@ -146,6 +158,7 @@ struct config_rule {
     bool pin;
     unsigned share_percent; // 1..100; 0 = no limit. Not with a pin
     const char *source;     // "FILE:LINE:COL", for logs and `explain`
+    struct config_entry fields;
 };
 
 // --- The result ----------------------------------------------------------------------------------

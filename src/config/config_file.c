@@ -393,6 +393,15 @@ static void digest_fields(uint64_t *digest, size_t entry, const struct fields *f
     }
 }
 
+static struct config_entry keep_fields(struct loader *l, const struct fields *fields)
+{
+    struct config_pair *items = config_loader_alloc(l, (fields->count + 1) * sizeof(*items));
+    for (unsigned i = 0; i < fields->count; i++) {
+        items[i] = (struct config_pair){fields->rows[i].name, fields->rows[i].value};
+    }
+    return (struct config_entry){items, fields->count};
+}
+
 // Refuses too many rules with a pin or a share. Each of them needs a number in the store's records,
 // which have room for only a few.
 static void limited_rules_check(struct yaml_reader *r, const yaml_node_t *node)
@@ -438,8 +447,10 @@ static void take_entries(struct yaml_reader *r, const char *name, const yaml_nod
         const char *where = where_node(r, entry);
         if (buckets) {
             config_bucket_parse(l, where, fields.rows, fields.count, &bucket_rows[i]);
+            bucket_rows[i].fields = keep_fields(l, &fields);
         } else {
             config_rule_parse(l, where, fields.rows, fields.count, &rule_rows[i]);
+            rule_rows[i].fields = keep_fields(l, &fields);
         }
     }
     if (buckets) {

@@ -54,7 +54,8 @@ typedef void (*admin_action_fn)(void *ctx, struct admin_call *call);
 struct span admin_call_parameter(const struct admin_call *call, const char *name);
 // Returns a member of a POST's body, or NULL if it is missing. Borrowed.
 const json_t *admin_call_member(const struct admin_call *call, const char *name);
-// Writes the address at which this server answers commands. Admin thread, in an action.
+// Writes the address at which this server answers its own commands, without a token if it has one
+// that lets them in. Admin thread, in an action.
 #define ADMIN_ADDRESS_MAX 512
 void admin_call_address(const struct admin_call *call, char ret_address[ADMIN_ADDRESS_MAX]);
 // Answers with `json` and takes ownership of it. Sets *call to NULL. Any thread.

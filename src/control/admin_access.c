@@ -188,6 +188,14 @@ unsigned admin_access_judge(struct admin *admin, struct evhttp_request *req, enu
     return status;
 }
 
+bool admin_access_trusts_loopback(struct admin *admin)
+{
+    pthread_mutex_lock(&admin->guarded.lock);
+    bool trusts = !admin->guarded.access->distrusts_loopback;
+    pthread_mutex_unlock(&admin->guarded.lock);
+    return trusts;
+}
+
 static bool token_load(struct admin_access *access, const char *path, struct buf *why)
 {
     char text[ADMIN_TOKEN_MAX + 2];

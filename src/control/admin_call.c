@@ -100,9 +100,10 @@ const json_t *admin_call_member(const struct admin_call *call, const char *name)
 void admin_call_address(const struct admin_call *call, char ret_address[ADMIN_ADDRESS_MAX])
 {
     const struct admin *admin = call->admin;
-    bool has_tcp = admin->address[0] != '\0';
+    bool is_tcp = admin->address[0] != '\0' &&
+                  (admin->name.path[0] == '\0' || admin_access_trusts_loopback(call->admin));
     (void)snprintf(ret_address, ADMIN_ADDRESS_MAX, "%s%s",
-                   has_tcp ? "" : "unix:", has_tcp ? admin->address : admin->name.path);
+                   is_tcp ? "" : "unix:", is_tcp ? admin->address : admin->name.path);
 }
 
 void admin_call_answer(struct admin_call **call_place, unsigned status, json_t *json)

@@ -105,6 +105,8 @@ enum admin_class { ADMIN_CLASS_OPEN, ADMIN_CLASS_DETAIL, ADMIN_CLASS_CONTROL };
 // Returns 0 if allowed, otherwise the HTTP status and the reason for the refusal.
 unsigned admin_access_judge(struct admin *admin, struct evhttp_request *req, enum admin_class class,
                             const char **ret_why);
+// Returns true if callers on loopback need no token. Any thread.
+bool admin_access_trusts_loopback(struct admin *admin);
 
 // --- admin_routes.c ------------------------------------------------------------------------------
 

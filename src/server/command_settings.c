@@ -21,6 +21,17 @@ json_t *command_settings_row(const struct config *config, unsigned i)
     return json;
 }
 
+static json_t *fields_json(const struct config_entry *fields)
+{
+    json_t *json = json_object();
+    check(json != NULL);
+    for (unsigned i = 0; i < fields->count; i++) {
+        json_t *value = text_json(fields->items[i].value);
+        check(json_object_set_new(json, fields->items[i].name, value) == 0);
+    }
+    return json;
+}
+
 json_t *command_settings_bucket(const struct config *config, unsigned i)
 {
     const struct config_bucket *bucket = &config->buckets[i];
@@ -29,8 +40,9 @@ json_t *command_settings_bucket(const struct config *config, unsigned i)
     buf_init(&origin, 8192);
     buf_printf(&origin, "%s%s", is_directory ? "dir:" : "s3://",
                is_directory ? bucket->directory : bucket->origin_bucket);
-    json_t *json = json_pack("{s:o, s:o, s:o}", "name", text_json(bucket->name), "origin",
-                             control_text(buf_span(&origin)), "source", text_json(bucket->source));
+    json_t *json = json_pack("{s:o, s:o, s:o, s:o}", "name", text_json(bucket->name), "origin",
+                             control_text(buf_span(&origin)), "source", text_json(bucket->source),
+                             "fields", fields_json(&bucket->fields));
     check(json != NULL);
     buf_done(&origin);
     return json;
@@ -39,8 +51,8 @@ json_t *command_settings_bucket(const struct config *config, unsigned i)
 json_t *command_settings_rule(const struct config *config, unsigned i)
 {
     const struct config_rule *rule = &config->rules[i];
-    json_t *json =
-        json_pack("{s:o, s:o}", "match", text_json(rule->match), "source", text_json(rule->source));
+    json_t *json = json_pack("{s:o, s:o, s:o}", "match", text_json(rule->match), "source",
+                             text_json(rule->source), "fields", fields_json(&rule->fields));
     check(json != NULL);
     return json;
 }

@@ -440,21 +440,32 @@ def test_a_disk_that_hangs(doctor, tmp_path):
     assert report.find("directory", "green") and report.find("origin", "green")
 
 
-def test_a_server_whose_reload_was_refused(start, origin, tmp_path):
-    """The condition has the line of the error, and the remedy names the file. The doctor reports
-    the conditions of the server although its file is not valid."""
-    server = start(origin, file={"cache": {"ttl": "5s"}})
+@pytest.mark.parametrize("trusts", [True, False])
+def test_a_server_whose_reload_was_refused(start, origin, tmp_path, trusts):
+    """The condition has the line of the error, and the remedy names the file. The doctor checks the
+    host, the origin and the buckets of the configuration that the server runs with, although the
+    file is not valid."""
+    origin.put("a", 100)
+    buckets = [{"name": "data", "origin": "s3://bkt"}, {"name": "gone", "origin": "s3://nowhere"}]
+    settings = {
+        "admin.socket": tmp_path / "admin.sock",
+        "admin.trust_loopback": str(trusts).lower(),
+    }
+    server = start(origin, file={"cache": {"ttl": "5s"}, "buckets": buckets}, settings=settings)
     file = server.folder / "forebay.yaml"
     file.write_text("cache:\n  ttl: 5\n")
     server.process.send_signal(signal.SIGHUP)
     server.wait_condition("reload-refused")
-    report, _ = asked(env=env_of(server, tmp_path))
+    env = {} if trusts else {"FOREBAY_ADMIN": f"unix:{settings['admin.socket']}"}
+    report, _ = asked(env={**env_of(server, tmp_path), **env})
     assert f"{file}:2:8: error: " in report.find("configuration", "red") and report.exit == 3
     found = report.find("server", "yellow")
     assert f"former configuration is in force: {file}:2:8: error: " in found, report.rows
     assert f"forebay check -c {file} " in found
-    assert "were not checked" in report.find("configuration", "yellow")
-    assert report.find("clients", "green")
+    assert report.find("configuration", "green") and report.find("clients", "green")
+    assert f"{server.cache}: in use by a running server" in report.find("directory", "green")
+    assert "bkt: LIST, HEAD and ranged GET work" in report.find("rights", "green"), report.rows
+    assert "nowhere: " in report.find("rights", "red")
 
 
 # --- the origin -----------------------------------------------------------------------------------

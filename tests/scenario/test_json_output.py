@@ -18,8 +18,8 @@ REPLAYED = {"hit_ratio": float, "origin_bytes": int, "origin_requests": int, "co
 ALONE = {
     "check": {
         "item": SETTING,
-        "bucket": {"type": str, "name": str, "origin": str, "source": str},
-        "rule": {"type": str, "match": str, "source": str},
+        "bucket": {"type": str, "name": str, "origin": str, "source": str, "fields": dict},
+        "rule": {"type": str, "match": str, "source": str, "fields": dict},
         "result": {**RESULT, "file": TEXT},
     },
     "check --explain": {

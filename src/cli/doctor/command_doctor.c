@@ -109,14 +109,30 @@ static void look_at_server(struct doctor *doctor)
                         "settings that are no longer in the file");
 }
 
+// Returns the configuration to look with: that of the command, or, if that is not valid, the one
+// that the server of --admin runs with. Returns NULL if there is none.
+static struct config *choose_configuration(struct doctor *doctor, int argc, char **argv)
+{
+    struct config *config = check_configuration(doctor, argc, argv);
+    if (config != NULL || commands_common()->admin == NULL) {
+        return config;
+    }
+    config = command_doctor_running(doctor);
+    if (config == NULL) {
+        look_at_server(doctor);
+        return NULL;
+    }
+    command_doctor_find(doctor, DOCTOR_GREEN, "configuration", NULL,
+                        "the server runs with its former configuration; the other checks use that");
+    doctor->config = config;
+    return config;
+}
+
 // Looks with the settings of the command. `why`: why no server looks; empty if none was asked.
 static void look_here(struct doctor *doctor, int argc, char **argv, struct buf *why)
 {
     struct doctor_peer peer;
-    struct config *config = check_configuration(doctor, argc, argv);
-    if (config == NULL && commands_common()->admin != NULL) {
-        look_at_server(doctor);
-    }
+    struct config *config = choose_configuration(doctor, argc, argv);
     if (config != NULL && why->len > 0) {
         inform_of_settings(config, why);
     }

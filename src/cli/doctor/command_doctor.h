@@ -86,6 +86,9 @@ void command_doctor_peer_find(struct doctor *doctor, struct doctor_peer *ret_pee
 void command_doctor_peer_done(struct doctor_peer *peer);
 // Returns true if the server listens there.
 bool command_doctor_peer_listens(struct doctor *doctor, const struct config_listen *at);
+// Returns the configuration that the server of --admin runs with; NULL if it does not answer. The
+// caller owns it.
+struct config *command_doctor_running(const struct doctor *doctor);
 // Reports its conditions. Reports nothing if no such server answers.
 void command_doctor_server(struct doctor *doctor);
 

@@ -2,13 +2,16 @@
 // `forebay doctor`: the server that runs with the settings of the command. It answers at the admin
 // address of the settings, or at --admin. A server that uses another cache.dir runs with other
 // settings. So its ports are taken, and its conditions are not reported.
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "cli/client/command_client.h"
 #include "cli/doctor/command_doctor.h"
 
-#define ANSWER_MAX_BYTES (1u << 20)
+#define ANSWER_MAX_BYTES ADMIN_ANSWER_MAX
 
 // Sends a GET to the server at `address`, or, if that is "", at the admin address of the settings.
 // Returns the answer, which the caller owns; NULL if there is none.
@@ -88,6 +91,76 @@ bool command_doctor_peer_listens(struct doctor *d, const struct config_listen *a
         json_decref(version);
     }
     return listens;
+}
+
+// Appends the entries of a list to a file of the configuration. JSON is YAML, too.
+static void append_list(struct buf *file, const json_t *answer, const char *name)
+{
+    const json_t *row;
+    json_t *list = json_array();
+    size_t i;
+    json_array_foreach(json_object_get(answer, name), i, row)
+    {
+        check(list != NULL && json_array_append(list, json_object_get(row, "fields")) == 0);
+    }
+    char *text = json_dumps(list, JSON_COMPACT);
+    check(text != NULL);
+    buf_printf(file, "%s: %s\n", name, text);
+    free(text);
+    json_decref(list);
+}
+
+// Loads the settings of the answer as flags, because these override all else, and its lists from a
+// file in memory.
+static struct config *load_answer(const json_t *answer)
+{
+    const json_t *row, *settings = json_object_get(answer, "settings");
+    size_t i, count = json_array_size(settings);
+    char path[64], **words = calloc(count + 3, sizeof(*words));
+    struct config *config = NULL;
+    struct buf file, errors, flag;
+    int fd = memfd_create("forebay-running", MFD_CLOEXEC), argc = 2;
+    check(words != NULL);
+    buf_init(&file, ANSWER_MAX_BYTES);
+    buf_init(&errors, ANSWER_MAX_BYTES);
+    append_list(&file, answer, "buckets");
+    append_list(&file, answer, "rules");
+    (void)snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+    words[0] = (char *)(uintptr_t) "-c"; // argv is not const, but nothing writes to it
+    words[1] = path;
+    json_array_foreach(settings, i, row)
+    {
+        buf_init(&flag, ANSWER_MAX_BYTES);
+        buf_printf(&flag, "--%s=%s", command_client_text(row, "key"),
+                   command_client_text(row, "value"));
+        words[argc++] = buf_ok(&flag) ? strdup(buf_cstr(&flag)) : NULL;
+        check(words[argc - 1] != NULL);
+        buf_done(&flag);
+    }
+    if (fd < 0 || !buf_ok(&file) || !commands_write_all(fd, buf_span(&file)) ||
+        config_load(argc, words, &config, &errors) != ERR_OK) {
+        config = NULL;
+    }
+    for (int k = 2; k < argc; k++) {
+        free(words[k]);
+    }
+    free(words);
+    if (fd >= 0) {
+        (void)close(fd); // the file has been read
+    }
+    buf_done(&file);
+    buf_done(&errors);
+    return config;
+}
+
+struct config *command_doctor_running(const struct doctor *d)
+{
+    char address[COMMANDS_ADDRESS_MAX];
+    (void)snprintf(address, sizeof(address), "%s", commands_common()->admin);
+    json_t *answer = ask(d, "/api/v1/config", address);
+    struct config *config = answer != NULL ? load_answer(answer) : NULL;
+    json_decref(answer);
+    return config;
 }
 
 void command_doctor_server(struct doctor *d)
