@@ -8,8 +8,8 @@
 #   sh deploy/packages.sh build                  prints the list
 #   sh deploy/packages.sh --install build test   installs missing packages (as root, or by sudo)
 #
-# Lists: build, run, unit, test, page, fuzz, bench, metrics, clients, clients_java, image, package,
-# wheel, bare, pods, tier, hosts, quickstart, release, cross, emulate
+# Lists: tools, linked, build, run, unit, test, page, fuzz, bench, metrics, clients, clients_java,
+# image, package, wheel, bare, pods, tier, hosts, quickstart, release, cross, emulate
 set -eu
 
 # llhttp has its own package since Debian 13. Before that, and in Ubuntu 24.04, Node's packages have
@@ -19,9 +19,11 @@ case $(. /etc/os-release 2>/dev/null && echo "${ID:-}-${VERSION_ID:-}") in
 debian-12 | ubuntu-2[0-4].*) llhttp=node-llhttp ;;
 *) llhttp=libllhttp-dev ;;
 esac
-build="cmake ninja-build gcc libc6-dev pkg-config git ca-certificates
- libevent-dev libcurl4-openssl-dev libssl-dev liblmdb-dev liburing-dev libyaml-dev libisal-dev
- $llhttp libexpat1-dev libjansson-dev libxxhash-dev"
+tools="cmake ninja-build gcc pkg-config git ca-certificates"
+# Libraries of the wheel's program, beside libcurl, which deploy/wheel.sh builds.
+linked="libc6-dev libevent-dev libssl-dev liblmdb-dev liburing-dev libyaml-dev libisal-dev
+ libexpat1-dev libjansson-dev libxxhash-dev"
+build="$tools $linked libcurl4-openssl-dev $llhttp"
 run="libevent-core-2.1-7 libevent-extra-2.1-7 libevent-pthreads-2.1-7 libcurl4 libssl3 liblmdb0
  liburing2 libyaml-0-2 libisal2 libexpat1 libjansson4 libxxhash0 ca-certificates"
 unit="libcriterion-dev"
@@ -37,7 +39,7 @@ clients_java="default-jdk-headless maven"
 # disable --now prometheus
 metrics="prometheus"
 image="buildah mmdebstrap umoci runc git ca-certificates python3"
-wheel="dpkg-dev binutils nasm make python3"
+wheel="dpkg-dev binutils nasm make python3 python3-venv curl"
 # A bare system in a folder, for the check of the wheel.
 bare="mmdebstrap"
 package="dpkg-dev lintian file systemd mmdebstrap"
@@ -47,10 +49,9 @@ pods="runc iproute2"
 hosts="shellcheck util-linux"
 # A tier behind a balancer. Debian starts this service too if it can, and the tests do not need it.
 tier="haproxy iproute2 curl"
-# For another processor: its compiler, the libraries of "build" for it, and an emulator for its
-# programs.
-cross="crossbuild-essential-arm64"
-emulate="qemu-user-static file"
+# For another processor: its compiler, and an emulator for its programs.
+cross="gcc-aarch64-linux-gnu"
+emulate="qemu-user-static"
 quickstart="curl"
 # Programs that sign a release.
 release="openssh-client gpg gpg-agent"
@@ -65,8 +66,9 @@ fi
 want=
 for group; do
     case $group in
-    build | run | unit | test | page | fuzz | bench | metrics | clients | clients_java | image | \
-        package | wheel | bare | pods | tier | hosts | quickstart | release | cross | emulate)
+    tools | linked | build | run | unit | test | page | fuzz | bench | metrics | clients | \
+        clients_java | image | package | wheel | bare | pods | tier | hosts | quickstart | \
+        release | cross | emulate)
         eval "want=\"\$want \$$group\"" ;;
     *) echo "packages.sh: no group $group" >&2; exit 2 ;;
     esac

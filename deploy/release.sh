@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Makes a release of a clean clone: Python wheel, tarball, Debian package, image, chart, bills of
-# materials, notes, checksums, signature. Two releases of one commit and one base differ only in
-# their signatures.
+# Makes a release of a clean clone: Python wheels and tarballs for x86-64 and arm64; Debian package
+# and image for x86-64; chart, bills of materials, notes, checksums, signature. Two releases of one
+# commit and one base, with the same packages of Debian, differ only in their signatures.
 #
 #   sh deploy/release.sh [--sign KEY] [--base TAR] [FOLDER]    a new FOLDER (build/release-VERSION)
 #   sh deploy/release.sh --check    compares all places that name the version; prints it last
@@ -10,9 +10,9 @@
 #   --base TAR        uses base.tar of deploy/image.sh as the image's base, not today's Debian 12
 #   --image FOLDER    uses the image that deploy/image.sh made of this commit
 #   --package FOLDER  uses the package that deploy/deb.sh made of this commit
-#   --wheel FOLDER    uses the wheel and tarball that deploy/wheel.sh made of this commit
+#   --wheel FOLDER    uses the wheels and tarballs that deploy/wheel.sh made of this commit
 #   --allow-dirty     accepts a tree with uncommitted changes
-# Run it as root, like image.sh. Without --sign it reports that nothing is signed.
+# Run it as root on x86-64, like image.sh. Without --sign it reports that nothing is signed.
 set -eu
 here=$(cd "$(dirname "$0")/.." && pwd)
 key= base= image= package= wheel= out= check=0 dirty=0
@@ -104,10 +104,12 @@ if [ -z "$package" ]; then
 fi
 if [ -z "$wheel" ]; then
     wheel=$here/build/release-work/wheel
-    sh "$here/deploy/wheel.sh" "$wheel" >&2
+    for arch in amd64 arm64; do
+        sh "$here/deploy/wheel.sh" --arch "$arch" "$wheel" >&2
+    done
 fi
 
-# Image, package, wheel and tarball must be of this commit and version, whoever made them.
+# Image, package, wheels and tarballs must be of this commit and version, whoever made them.
 of_image=$(python3 - "$image/oci" <<'PY'
 import json, pathlib, sys
 oci = pathlib.Path(sys.argv[1])
@@ -121,27 +123,32 @@ PY
     fail "$image is of commit ${of_image% *}, this tree of $revision"
 deb=$(ls "$package"/forebay_"$version"_*.deb 2>/dev/null) ||
     fail "$package holds no package of version $version"
-tarball=$(ls "$wheel/forebay-$version"-*.tar.gz 2>/dev/null) ||
+dpkg-deb --extract "$deb" "$made/unpacked"
+said=$("$made/unpacked/usr/bin/forebay" version --json)
+rm -rf "$made/unpacked"
+case $said in
+*"\"version\":\"$named\",\"revision\":\"$revision\""*) ;;
+*) fail "$deb is not of version $named, commit $revision: $said" ;;
+esac
+# This machine does not run the programs of all tarballs. The bill names the commit and the
+# program's checksum, the wheel's name has what its program said of itself.
+in_wheel=$named
+[ "$named" = "$version" ] || in_wheel=$version.dev0+$revision
+ls "$wheel/forebay-$version"-*.tar.gz >/dev/null 2>&1 ||
     fail "$wheel holds no tarball of version $version"
-# built FILE PROGRAM COMMAND...: the program that COMMAND unpacks from FILE is of this commit.
-built() {
-    file=$1 program=$made/unpacked/$2
-    mkdir "$made/unpacked"
-    shift 2
-    "$@" "$file" "$made/unpacked"
-    said=$("$program" version --json)
-    rm -rf "$made/unpacked"
-    case $said in
-    *"\"version\":\"$named\",\"revision\":\"$revision\""*) ;;
-    *) fail "$file is not of version $named, commit $revision: $said" ;;
-    esac
-}
-untar() { tar -xzf "$1" -C "$2"; }
-built "$deb" usr/bin/forebay dpkg-deb --extract
-built "$tarball" "forebay-$version/usr/bin/forebay" untar
+for tarball in "$wheel/forebay-$version"-*.tar.gz; do
+    machine=${tarball##*-}
+    machine=${machine%.tar.gz}
+    whl=$(ls "$wheel/forebay-$in_wheel"-py3-none-manylinux_*_"$machine.whl" 2>/dev/null) ||
+        fail "$wheel holds no wheel of $in_wheel for $machine"
+    bill=$wheel/forebay-$version-static-$machine.spdx.json
+    program=$(tar -xzOf "$tarball" "forebay-$version/usr/bin/forebay" | sha256sum | cut -d' ' -f1)
+    grep -q "\"$program\"" "$bill" && grep -q "\"versionInfo\": \"$revision\"" "$bill" ||
+        fail "$tarball is not of commit $revision: $bill"
+    cp "$tarball" "$whl" "$bill" "$made/"
+done
 
-cp "$deb" "$tarball" "$wheel"/*.whl "$made/"
-cp "$wheel/sbom.spdx.json" "$made/forebay-$version-static.spdx.json"
+cp "$deb" "$made/"
 cp "$image/sbom.spdx.json" "$made/forebay-$version.spdx.json"
 packed -C "$image/oci" -cf "$made/forebay-$version-image-${of_image#* }.oci.tar" \
     blobs index.json oci-layout

@@ -377,7 +377,6 @@ clients() {
 
 deploy() {
     install_packages image package pods tier hosts release || return
-    [ $full = 0 ] || install_packages emulate || return
     build "${kind:-release}" && python_for_scenarios || return
     # Debian 12 lacks these, or has them too old: the Go that the programs of tests/deploy need, and
     # checkers for Dockerfile and SBOM.

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""wheel.py TREE GLIBC EPOCH FOLDER: packs the installed files of TREE (usr/bin, usr/share) into a
-wheel in FOLDER and prints its name. GLIBC is the oldest C library that runs the program ("2.34").
+"""wheel.py TREE SAID PLATFORM EPOCH FOLDER: packs the installed files of TREE (usr/bin, usr/share)
+into a wheel in FOLDER and prints its name. SAID is what `forebay version --json` printed. PLATFORM
+names the oldest C library that runs the program, and the processor ("manylinux_2_34_x86_64").
 
 pip copies the program into the environment's bin folder, so that it starts without Python. The same
 TREE and EPOCH give the same bytes.
@@ -10,8 +11,6 @@ TREE and EPOCH give the same bytes.
 import base64
 import hashlib
 import json
-import platform
-import subprocess
 import sys
 import time
 import zipfile
@@ -30,9 +29,8 @@ The wheel holds one program that needs only the C library. `forebay help` names 
 SHARED = ("share/man", "share/bash-completion", "share/zsh", "share/fish")
 
 
-def version_of(program):
+def version_of(said):
     """The version as PEP 440 writes it: a build that is no release sorts before the release."""
-    said = json.loads(subprocess.check_output([program, "version", "--json"]))
     return said["version"].replace("-dev", f".dev0+{said['revision']}")
 
 
@@ -67,9 +65,10 @@ def digest(body):
 
 
 def main():
-    tree, glibc, epoch, folder = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), Path(sys.argv[4])
-    version = version_of(tree / "usr/bin/forebay")
-    tag = f"py3-none-manylinux_{glibc.replace('.', '_')}_{platform.machine()}"
+    tree, said, platform, epoch, folder = sys.argv[1:]
+    tree, epoch, folder = Path(tree), int(epoch), Path(folder)
+    version = version_of(json.loads(said))
+    tag = f"py3-none-{platform}"
     wheel = folder / f"forebay-{version}-{tag}.whl"
     with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as packed:
         for name, body in contents(tree, version, tag).items():

@@ -113,7 +113,7 @@ def package(artefacts):
 
 @pytest.fixture(scope="session")
 def wheel(artefacts):
-    """The wheel. Its folder also has the tarball and sbom.spdx.json."""
+    """The wheel for this machine. Its folder also has the tarball and the bill of materials."""
     made("sh", ROOT / "deploy/wheel.sh", artefacts / "wheel", wait=3600)
     return next((artefacts / "wheel").glob("*.whl"))
 

@@ -94,11 +94,11 @@ def signed_by(folder, key):
 
 
 def good(folder, key):
-    """The artefacts that a release has, by kind; sums and signature are right, and a changed one is
-    seen."""
+    """The artefacts that a release has, by kind, one for each processor; sums and signature are
+    right."""
     names = {path.name for path in folder.iterdir()}
     found = {
-        kind: next((n for n in names if re.fullmatch(pattern, n)), None)
+        kind: sorted(n for n in names if re.fullmatch(pattern, n))
         for kind, pattern in {
             "image": rf"forebay-{re.escape(VERSION)}-image-\w+\.oci\.tar",
             "package": rf"forebay_{re.escape(VERSION)}_\w+\.deb",
@@ -106,22 +106,22 @@ def good(folder, key):
             "tarball": rf"forebay-{re.escape(VERSION)}-Linux-\w+\.tar\.gz",
             "chart": rf"forebay-{re.escape(VERSION)}\.tgz",
             "bill": rf"forebay-{re.escape(VERSION)}\.spdx\.json",
-            "linked": rf"forebay-{re.escape(VERSION)}-static\.spdx\.json",
+            "linked": rf"forebay-{re.escape(VERSION)}-static-\w+\.spdx\.json",
             "notes": r"NOTES\.md",
         }.items()
     }
-    assert None not in found.values(), (found, names)
-    assert names == set(found.values()) | {"SHA256SUMS", "SHA256SUMS.sig"}
+    every = {name for several in found.values() for name in several}
+    assert all(found.values()) and names == every | {"SHA256SUMS", "SHA256SUMS.sig"}, names
     assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {
         0o644
     } and folder.stat().st_mode & 0o777 == 0o755
     listed = dict(
         reversed(line.split("  ")) for line in (folder / "SHA256SUMS").read_text().splitlines()
     )
-    assert listed.keys() == set(found.values())
+    assert listed.keys() == every
     made("sha256sum", "--check", "--strict", "SHA256SUMS", cwd=folder)
     assert signed_by(folder, key)
-    return {kind: folder / name for kind, name in found.items()}
+    return {kind: [folder / name for name in several] for kind, several in found.items()}
 
 
 def test_a_release(clone, image, prebuilt, ssh_key, tmp_path, figure):
@@ -129,7 +129,7 @@ def test_a_release(clone, image, prebuilt, ssh_key, tmp_path, figure):
     done = release(clone, "--sign", ssh_key, *prebuilt)
     assert done.returncode == 0, done.stderr
     folder = clone / f"build/release-{VERSION}"
-    files = good(folder, ssh_key)
+    files = {kind: file for kind, (file,) in good(folder, ssh_key).items()}
     assert f"version {VERSION}" in done.stdout and "NOT SIGNED" not in done.stderr
     figure(
         f"release: {len(list(folder.iterdir()))} files, "
@@ -288,8 +288,12 @@ def test_another_version_anywhere_is_refused(clone):
 
 
 def test_artefact_of_another_commit_is_refused(clone, prebuilt, tmp_path):
-    """Changes that nobody committed; an image or a package of another commit; folders that hold
-    none."""
+    """Changes that nobody committed; an image, a package or a tarball of another commit; folders
+    that hold none."""
+    shutil.copytree(prebuilt[-1], tmp_path / "wheel")
+    bill = next((tmp_path / "wheel").glob("*.spdx.json"))
+    bill.write_text(re.sub(r'(?<="versionInfo": ")[0-9a-f]{12}(?=")', "another", bill.read_text()))
+    refused(clone, "is not of commit", *prebuilt[:-1], tmp_path / "wheel")
     (clone / "README.md").write_text("changed")
     refused(clone, "not committed", *prebuilt)
     made(
@@ -335,9 +339,12 @@ def test_only_a_build_of_the_tag_has_the_version_of_the_release(clone):
 
 
 def test_from_a_clean_clone_by_one_command(clone, ssh_key):
-    """Image and package, too: minutes."""
+    """Image, package and the wheels for both processors, too: minutes."""
     if scale() < 1:
         pytest.skip("only with tests/run.sh --full --deploy")
     done = release(clone, "--sign", ssh_key)
     assert done.returncode == 0, done.stderr
-    good(clone / f"build/release-{VERSION}", ssh_key)
+    files = good(clone / f"build/release-{VERSION}", ssh_key)
+    for kind in ("wheel", "tarball", "linked"):
+        arm64, x86_64 = (file.name for file in files[kind])
+        assert "aarch64" in arm64 and "x86_64" in x86_64

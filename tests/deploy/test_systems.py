@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Other systems than Debian 12, only with --full: the package built, installed and served on Debian
-13 and on Ubuntu 24.04, and the binary for arm64 by a cross compiler, run by an emulator."""
+13 and on Ubuntu 24.04."""
 
 import shutil
 import subprocess
@@ -8,7 +8,6 @@ import subprocess
 import pytest
 from client import judge
 from conftest import ROOT, made, namespaces, only_full, refused
-from forebay import Forebay
 from test_package import Installed
 
 # Debian 12 has no keyring of Ubuntu's: what is built here is thrown away again.
@@ -105,59 +104,3 @@ def test_package_elsewhere(system, origin, tmp_path, figure, name):
     file = root / "etc/forebay/forebay.yaml"
     file.write_text(file.read_text() + "rules: [{match: 'bkt/**', freshness: immutable}]\n")
     served(Installed(tmp_path / "server", root, origin), origin)
-
-
-class Emulated(Forebay):
-    """For another processor: by qemu, with the libraries of the root."""
-
-    def __init__(self, folder, root, origin):
-        super().__init__(
-            folder, origin, file={"rules": [{"match": "bkt/**", "freshness": "immutable"}]}
-        )
-        self.root = root
-
-    def command(self):
-        return [
-            "qemu-aarch64-static",
-            "-L",
-            str(self.root),
-            str(self.root / "build/forebay"),
-            *super().command()[1:],
-        ]
-
-
-def test_arm64(system, origin, tmp_path, figure):
-    root = system("bookworm")
-    lists = made("sh", ROOT / "deploy/packages.sh", "build", "cross").split()
-    foreign = [
-        f"{name}:arm64" if name.startswith("lib") and name != "libc6-dev" else name
-        for name in lists
-        if name != "gcc"
-    ]
-    inside(root, "dpkg", "--add-architecture", "arm64")
-    inside(root, "apt-get", "-qq", "update")
-    inside(root, "apt-get", "-qq", "-y", "install", "--no-install-recommends", *foreign)
-    inside(
-        root,
-        "env",
-        "PKG_CONFIG_LIBDIR=/usr/lib/aarch64-linux-gnu/pkgconfig:/usr/share/pkgconfig",
-        "cmake",
-        "-S",
-        "/src",
-        "-B",
-        "/build",
-        "-G",
-        "Ninja",
-        "-DFOREBAY_BUILD=release",
-        "-DFOREBAY_TESTS=OFF",
-        "-DCMAKE_SYSTEM_NAME=Linux",
-        "-DCMAKE_SYSTEM_PROCESSOR=aarch64",
-        "-DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc",
-    )
-    inside(root, "cmake", "--build", "/build", "--target", "forebay")
-    assert "aarch64" in made("file", "-b", root / "build/forebay")
-    figure(
-        "arm64: "
-        + made("qemu-aarch64-static", "-L", root, root / "build/forebay", "version").splitlines()[0]
-    )
-    served(Emulated(tmp_path / "server", root, origin), origin)

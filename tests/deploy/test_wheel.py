@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Python wheel and the tarball: what is in them, which C library they need, installed and used
-on bare systems, and the same bytes from two builds."""
+on bare systems, the same bytes from two builds, and the wheel for arm64 in an emulator."""
 
 import base64
 import csv
@@ -34,6 +34,10 @@ def tarball(wheel):
     return next(wheel.parent.glob("*.tar.gz"))
 
 
+def bill_of(wheel):
+    return json.loads(next(wheel.parent.glob("*.spdx.json")).read_text())
+
+
 @pytest.fixture
 def unpacked(tarball, tmp_path):
     made("tar", "-xzf", tarball, "-C", tmp_path)
@@ -65,7 +69,7 @@ def test_wheel_has_what_pip_needs(wheel, unpacked, figure):
         assert f"forebay-{version}.data/data/share/man/man1/forebay.1.gz" in names
         assert {f"{info}/licenses/{name}" for name in {"LICENSE", *LINKED}} <= set(names)
         bill = json.loads(packed.read(f"{info}/sboms/forebay.spdx.json"))
-        assert bill == json.loads((wheel.parent / "sbom.spdx.json").read_text())
+        assert bill == bill_of(wheel)
     size = (unpacked / "bin/forebay").stat().st_size
     figure(f"wheel: {wheel.stat().st_size / 1e6:.2f} MB, its program {size / 1e6:.2f} MB")
 
@@ -80,7 +84,7 @@ def test_program_needs_only_the_c_library_that_the_tag_names(wheel, unpacked):
 
 
 def test_bill_of_materials_names_what_is_linked_in(wheel, unpacked):
-    bill = json.loads((wheel.parent / "sbom.spdx.json").read_text())
+    bill = bill_of(wheel)
     own, *others = bill["packages"]
     digest = hashlib.sha256((unpacked / "bin/forebay").read_bytes()).hexdigest()
     assert own["checksums"][0]["checksumValue"] == digest
@@ -141,6 +145,19 @@ def test_two_builds_have_the_same_bytes(wheel, artefacts, tmp_path):
     for path in (*wheel.parent.glob("*.*.*"),):
         if path.is_file():
             assert (artefacts / "wheel-again" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_arm64_wheel_reads_in_an_emulator(artefacts, figure):
+    only_full()
+    folder = artefacts / "wheel-arm64"
+    said = made("sh", ROOT / "deploy/wheel.sh", "--arch", "arm64", "--check", folder, wait=3600)
+    wheel = next(folder.glob("*.whl"))
+    assert wheel.name.endswith("_aarch64.whl")
+    others = bill_of(wheel)["packages"][1:]
+    assert {package["name"] for package in others} == LINKED
+    places = {package["externalRefs"][0]["referenceLocator"] for package in others}
+    assert {re.search(r"arch=(\w+)", place)[1] for place in places} == {"arm64", "source"}
+    figure(re.search(r"^check: (.*)", said, re.M).group(1))
 
 
 DOCTOR = '"$2" doctor --json --origin.endpoint "$3" --cache.dir "$4" --origin.region us-east-1'
