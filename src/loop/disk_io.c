@@ -71,6 +71,26 @@ static void op_enter(struct disk_op *op, int state)
     op->state = state;
 }
 
+static void lane_moved(struct worker *w, struct disk_lane *lane)
+{
+    uint64_t at_ms = lane->inflight_count > 0 ? worker_now_us(w) / 1000 : 0;
+    atomic_store_explicit(&lane->moved_ms, at_ms, memory_order_relaxed);
+}
+
+static void lane_takes(struct worker *w, struct disk_lane *lane)
+{
+    if (lane->inflight_count++ == 0) {
+        lane_moved(w, lane);
+    }
+}
+
+static void lane_lands(struct worker *w, struct disk_lane *lane)
+{
+    check(lane->inflight_count > 0);
+    lane->inflight_count--;
+    lane_moved(w, lane);
+}
+
 static struct disk_lane *lane_of(struct worker *w, const struct disk_op *op)
 {
     return &w->disk.lanes[disk_op_lane(op)];
@@ -122,6 +142,20 @@ void disk_io_publish(struct worker *w)
         stats_add(COUNTER_disk_inflight, (unsigned long)inflight - disk->inflight_published);
         disk->inflight_published = inflight;
     }
+}
+
+uint64_t loop_disk_stuck_ms(const struct loop *loop)
+{
+    uint64_t now_ms = clock_monotonic_ms(), stuck_ms = 0;
+    for (unsigned i = 0; i < loop->worker_count; i++) {
+        for (unsigned lane = 0; lane < DISK_LANE_ORIGIN; lane++) {
+            uint64_t moved_ms = atomic_load_explicit(&loop->workers[i].disk.lanes[lane].moved_ms,
+                                                     memory_order_relaxed);
+            uint64_t ms = moved_ms != 0 ? now_ms - min_u64(now_ms, moved_ms) : 0;
+            stuck_ms = max_u64(stuck_ms, ms);
+        }
+    }
+    return stuck_ms;
 }
 
 // --- Starting, cancelling ------------------------------------------------------------------------
@@ -291,7 +325,7 @@ static void on_slow_over(struct timer *timer)
         timer_start(&slow->timer, DISK_FAULT_HOLD_MS);
         return;
     }
-    lane_of(w, slow->op)->inflight_count--;
+    lane_lands(w, lane_of(w, slow->op));
     if (atomic_load_explicit(&slow->op->is_cancelled, memory_order_relaxed)) {
         op_fail(slow->op, ERR_CANCELLED, ECANCELED);
         op_finish_unissued(w, slow->op);
@@ -327,7 +361,7 @@ static bool op_injected(struct worker *w, struct disk_op *op)
         slow->op = op;
         slow->is_held = fault.what == DISK_FAULT_HOLD;
         op_enter(op, STATE_INFLIGHT);
-        lane_of(w, op)->inflight_count++;
+        lane_takes(w, lane_of(w, op));
         timer_init(w, &slow->timer, on_slow_over);
         timer_start(&slow->timer, fault.delay_ms);
         return true;
@@ -362,7 +396,7 @@ static bool lane_submit(struct worker *w, struct disk_lane *lane)
             op_wait_again(w, op);
             break;
         }
-        lane->inflight_count++;
+        lane_takes(w, lane);
         has_issued = true;
     }
     return has_issued;
@@ -419,13 +453,6 @@ static void op_count(const struct disk_op *op, uint64_t now_us)
     }
 }
 
-static void op_landed(struct worker *w, const struct disk_op *op)
-{
-    struct disk_lane *lane = lane_of(w, op);
-    check(lane->inflight_count > 0);
-    lane->inflight_count--;
-}
-
 static void disk_io_collect(struct worker *w)
 {
     struct list done, again;
@@ -435,13 +462,13 @@ static void disk_io_collect(struct worker *w)
     struct list_node *node;
     while ((node = list_pop_front(&done)) != NULL) {
         struct disk_op *op = container_of(node, struct disk_op, node);
-        op_landed(w, op);
+        lane_lands(w, lane_of(w, op));
         op_finish_unissued(w, op);
     }
     while ((node = list_last(&again)) != NULL) {
         list_remove(node);
         struct disk_op *op = container_of(node, struct disk_op, node);
-        op_landed(w, op);
+        lane_lands(w, lane_of(w, op));
         op_wait_again(w, op);
     }
 }

@@ -63,6 +63,9 @@ const char *loop_engine_why(const struct loop *loop);
 // Returns the oldest heartbeat of all workers, in monotonic ms. Each worker updates its heartbeat
 // at least once a second. So an old value means that a worker hangs. Any thread.
 uint64_t loop_oldest_heartbeat_ms(const struct loop *loop);
+// Returns for how long the cache's disk has answered nothing although a worker waits for a read or
+// write of it. Operations on an origin's files do not count. Any thread.
+uint64_t loop_disk_stuck_ms(const struct loop *loop);
 
 // --- worker.c ------------------------------------------------------------------------------------
 

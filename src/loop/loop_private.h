@@ -71,6 +71,9 @@ enum disk_lane_kind { DISK_LANE_READS, DISK_LANE_WRITES, DISK_LANE_ORIGIN, DISK_
 struct disk_lane {
     struct list waiting; // Started, but not yet passed to the engine.
     unsigned waiting_count, inflight_count, depth;
+    // When the last operation came back, or the first of those in flight was passed to the engine.
+    // Monotonic; 0: none is in flight. Any thread reads it.
+    atomic_ulong moved_ms;
     struct list issued; // Threads engine: operations to pass to the pool at the next flush.
     unsigned issued_count;
 };

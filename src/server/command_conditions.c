@@ -20,6 +20,7 @@
 #include "stats/stats.h"
 
 #define HEARTBEAT_MAX_MS 5000u
+#define STUCK_MAX_MS 10000u
 #define SHORTLY_S 60u
 #define LATELY_S 900u
 #define WARM_S 3600u
@@ -86,12 +87,30 @@ static void look_at_size(const struct store_summary *s, struct conditions *condi
     }
 }
 
-static void look_at_store(const struct store *store, struct conditions *conditions)
+// Looks at calls that neither succeed nor fail: those of the workers and those of the store's
+// threads.
+static void look_at_hangs(const struct store_summary *s, const struct loop *loop,
+                          struct conditions *conditions)
+{
+    struct condition_row row = conditions_row(CONDITION_disk_stuck);
+    uint64_t stuck_ms = max_u64(s->stuck_ms, loop_disk_stuck_ms(loop));
+    if (stuck_ms > STUCK_MAX_MS) {
+        conditions_tell_more(conditions, CONDITION_disk_stuck, row.remedy,
+                             "reads or writes of cache.dir have not returned for %llu s: %.200s",
+                             (unsigned long long)stuck_ms / 1000, s->dir);
+    } else {
+        conditions_tell(conditions, CONDITION_disk_stuck, false);
+    }
+}
+
+static void look_at_store(const struct store *store, const struct loop *loop,
+                          struct conditions *conditions)
 {
     struct store_summary s;
     store_summarize(store, &s);
     enum refusal why = s.refusal;
     uint64_t index_bytes = stats_value(COUNTER_index_bytes);
+    look_at_hangs(&s, loop, conditions);
     look_at_disk(&s, conditions);
     conditions_tell(conditions, CONDITION_disk_full, why == REFUSAL_disk_full);
     conditions_tell(conditions, CONDITION_index_degraded, why == REFUSAL_index_degraded);
@@ -280,7 +299,7 @@ void command_conditions_look(void *ctx, struct conditions *conditions)
     uint64_t age_ms;
     conditions_tell(conditions, CONDITION_worker_stuck,
                     !command_conditions_moves(parts->loop, &age_ms));
-    look_at_store(parts->store, conditions);
+    look_at_store(parts->store, parts->loop, conditions);
     look_at_origins(parts->origins, conditions);
     look_at_shed(parts->reload, conditions);
     look_at_counts(conditions);

@@ -63,6 +63,16 @@ void store_drop_place(struct store *store, const struct store_place *place, stru
 
 // --- small calls
 
+// Returns the age of the oldest call that waits for the disk.
+static uint64_t stuck_ms(const struct store_disk *disk)
+{
+    uint64_t age_ms = 0;
+    for (unsigned i = 0; i < DISK_CALL_COUNT; i++) {
+        age_ms = max_u64(age_ms, disk_call_age_ms(disk, i));
+    }
+    return age_ms;
+}
+
 void store_summarize(const struct store *store, struct store_summary *ret_summary)
 {
     bool is_reading = store->disk.attached && disk_is_reading(&store->disk);
@@ -88,6 +98,7 @@ void store_summarize(const struct store *store, struct store_summary *ret_summar
         .rebuilding = atomic_load(&store->recovery.is_rebuilding),
         .unusable = store->disk.attached ? NULL : store->unusable,
         .disk_errno = atomic_load(&store->disk.filling_off_errno),
+        .stuck_ms = stuck_ms(&store->disk),
         .former_origin = store->former_origin[0] != '\0' ? store->former_origin : NULL,
     };
 }

@@ -163,7 +163,8 @@ struct store_summary {
     bool rebuilding; // the index is being rebuilt from segments
     // Why the directory could not be used at the start; NULL: it is in use.
     const char *unusable;
-    int disk_errno; // of the last failed write; 0: none
+    int disk_errno;    // of the last failed write; 0: none
+    uint64_t stuck_ms; // for how long the oldest call of the store's threads waits for the disk
     // The default origin of the last start, if this start has another one. NULL: it has the same,
     // or that is not known.
     const char *former_origin;
@@ -236,6 +237,11 @@ bool store_is_doubted(const struct store *store, struct span origin, struct span
 // process knows of the write if this one ends abruptly. store_write_is_noted() returns true if the
 // bucket is already noted (any thread, no lock). Otherwise the caller calls store_write_note().
 // done() is also called if the directory cannot be written.
+//
+// The wait for a note is short, because the write can go on without it: only a kill during the
+// write then loses the doubt. store_notes_hang() returns true if the disk has already kept a note
+// waiting for that long. Then there is no use in asking for another one. Any thread.
+#define STORE_NOTE_WAIT_MS 2000u
 struct store_doubts;
 struct store_note {
     void (*done)(struct store_note *note); // called on the worker that asked
@@ -244,6 +250,7 @@ struct store_note {
     struct hash128 bucket;
 };
 bool store_write_is_noted(const struct store *store, struct span origin, struct span bucket);
+bool store_notes_hang(const struct store *store);
 void store_write_note(struct worker *w, struct store *store, struct span origin, struct span bucket,
                       struct store_note *note);
 

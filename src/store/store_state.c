@@ -43,6 +43,11 @@ bool store_write_is_noted(const struct store *store, struct span origin, struct 
     return state_write_is_noted(&store->doubts, origin, bucket);
 }
 
+bool store_notes_hang(const struct store *store)
+{
+    return disk_call_age_ms(&store->disk, DISK_CALL_FORMAT) >= STORE_NOTE_WAIT_MS;
+}
+
 void store_write_note(struct worker *w, struct store *store, struct span origin, struct span bucket,
                       struct store_note *note)
 {

@@ -331,6 +331,55 @@ def test_a_frozen_file_system_holds_up_no_read(start, origin, engine, tmp_path):
 
 
 @pytest.mark.both_engines
+def test_a_disk_that_never_returns_is_a_condition(start, origin, engine, tmp_path):
+    """Writes that neither succeed nor fail are named after ten seconds, until they return."""
+    if build_kind() == "release":
+        not_run("a release has no fault hook")
+    gate = tmp_path / "gate"
+    gate.touch()
+    server = start(
+        origin,
+        engine=engine,
+        ahead_s=0,
+        env={"FOREBAY_DISK_FAULTS": f"write:file={gate}:hold", "FOREBAY_TEST_STEADY": "0"},
+    )
+    origin.put("a", MIB)
+    read_all(server, origin, ["a"], MIB)
+    server.wait_metric("forebay_cache_write_backlog_bytes", lambda v: v > 0)
+    assert "disk-stuck" not in server.conditions()
+    server.advance(11)
+    server.wait_condition("disk-stuck")
+    row = server.condition_rows()["disk-stuck"]
+    assert row["severity"] == "critical" and "frozen" in row["remedy"], row
+    assert str(server.cache) in row["text"], row
+    gate.unlink()
+    server.wait_condition("disk-stuck", holds=False)
+
+
+@pytest.mark.both_engines
+def test_a_frozen_file_system_holds_up_no_write(start, origin, engine, tmp_path):
+    """No upload waits for a disk that stands still. The store's own calls make a condition, too."""
+    with LoopDisk(tmp_path / "disk", 128 * MIB) as disk:
+        server = start(
+            origin,
+            engine=engine,
+            ahead_s=0,
+            cache=disk.mount / "cache",
+            settings={"cache.size": "64MiB"},
+        )
+        with server.client() as client:
+            with disk.frozen():
+                for i in range(4):
+                    assert client.request("PUT", f"/bkt/new{i}", body=b"x").status == 200
+                late = "forebay_limit_reached_total"
+                assert server.metric(late, limit="write-note-time") == 4
+                server.advance(11)
+                server.wait_condition("disk-stuck")
+            server.wait_condition("disk-stuck", holds=False)
+        server.stop()
+
+
+@pytest.mark.both_engines
 @pytest.mark.tsan
 def test_a_hanging_disk_holds_up_nobody(start, origin, engine, tmp_path):
     """No write ends while clients read cold objects of several times the write backlog.

@@ -24,8 +24,11 @@ static enum pass_phase after_read(const struct pass_state *p)
     if (!pass_changes_any(p)) {
         return PASS_ASK;
     }
-    bool is_noted = store_write_is_noted(p->pw->store, p->bucket_place, p->relay.bucket);
-    return is_noted ? PASS_OPEN : PASS_NOTE;
+    if (store_write_is_noted(p->pw->store, p->bucket_place, p->relay.bucket)) {
+        return PASS_OPEN;
+    }
+    return count_if(store_notes_hang(p->pw->store), COUNTER_write_notes_late) ? PASS_OPEN
+                                                                              : PASS_NOTE;
 }
 
 void pass_phase_start(struct pass_state *p)
@@ -76,7 +79,7 @@ static void begin_note(struct pass_state *p)
     p->is_noting = true;
     p->awaited = 1;
     timer_init(p->pw->worker, &p->note_timer, on_note_late);
-    timer_start(&p->note_timer, STORE_DELETE_WAIT_MS);
+    timer_start(&p->note_timer, STORE_NOTE_WAIT_MS);
     store_write_note(p->pw->worker, p->pw->store, p->bucket_place, p->relay.bucket, &p->note);
 }
 

@@ -19,6 +19,14 @@
 #include "store/disk/disk_thread.h"
 #include "store/disk/store_dir.h"
 
+// What the store's own threads ask of the disk. At most one call of each kind runs at a time.
+enum disk_call {
+    DISK_CALL_FORMAT,  // the file `format` is written
+    DISK_CALL_INDEX,   // payload is synced before a commit of the index, or the commit is written
+    DISK_CALL_SEGMENT, // a segment is created
+    DISK_CALL_COUNT
+};
+
 struct store_disk {
     struct store_dir dir;
     // Held while an unusable directory is opened late or disowned, which a hung disk may make last.
@@ -51,6 +59,7 @@ struct store_disk {
     atomic_uint read_errors;
     _Atomic uint64_t reading_off_until_us;
     atomic_bool is_in_trouble; // from the first failed write to the first that succeeds
+    _Atomic uint64_t call_began_ms[DISK_CALL_COUNT]; // monotonic; 0: no such call runs
 };
 
 // Returns the real monotonic time, which pthread uses for waits, even if a test has changed the
@@ -94,6 +103,13 @@ enum err disk_commit_state(struct store_disk *disk) MUST_USE;
 void disk_set_attached(struct store_disk *disk);
 // Returns the bytes that the store must free to use no more than cache.size.
 uint64_t disk_excess(const struct store_disk *disk);
+
+// --- calls that may hang; any thread
+
+void disk_call_begins(struct store_disk *disk, enum disk_call call);
+void disk_call_ends(struct store_disk *disk, enum disk_call call);
+// Returns for how long the call has been running. 0: it does not run.
+uint64_t disk_call_age_ms(const struct store_disk *disk, enum disk_call call);
 
 // --- trouble; any thread
 

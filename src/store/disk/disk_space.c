@@ -82,7 +82,13 @@ void disk_space_end(struct store_disk *disk)
 enum err disk_commit_state(struct store_disk *disk)
 {
     check(!atomic_load(&disk->attached) || disk->dir.fd >= 0);
-    return atomic_load(&disk->attached) ? store_dir_write_format(&disk->dir) : ERR_OK;
+    if (!atomic_load(&disk->attached)) {
+        return ERR_OK;
+    }
+    disk_call_begins(disk, DISK_CALL_FORMAT);
+    enum err err = store_dir_write_format(&disk->dir);
+    disk_call_ends(disk, DISK_CALL_FORMAT);
+    return err;
 }
 
 void disk_set_attached(struct store_disk *disk)

@@ -728,13 +728,16 @@ int index_txn_commit(struct index_txn *t)
     if (!txn_failed(t, mdb_put(t->txn, t->env->meta, &key, &value, 0))) {
         (void)txn_failed(t, mdb_stat(t->txn, t->env->objects, &stat)); // the error is in t->rc
     }
+    disk_call_begins(index->disk, DISK_CALL_INDEX);
     int failed = store_fault_strike(STORE_FAULT_COMMIT);
     if (t->rc != 0 || t->err != ERR_OK || failed != 0) {
         int rc = t->rc != 0 ? t->rc : failed != 0 ? failed : ENOSPC;
         txn_abort(t);
+        disk_call_ends(index->disk, DISK_CALL_INDEX);
         return rc;
     }
     int rc = mdb_txn_commit(t->txn);
+    disk_call_ends(index->disk, DISK_CALL_INDEX);
     t->txn = NULL;
     if (rc == 0) {
         index_count(index, stat.ms_entries, meta.blocks);

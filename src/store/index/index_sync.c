@@ -34,6 +34,7 @@ enum err index_sync_segment(struct segment *segment)
 void index_sync_batch(struct index_writer *writer, const struct index_change *batch)
 {
     struct segment_log *log = writer->index->log;
+    disk_call_begins(log->disk, DISK_CALL_INDEX);
     if (batch != NULL && atomic_exchange(&log->names_unsynced, false)) {
         // A failure is ignored here. The names of new segments are then not durable, so only a
         // power cut can lose them.
@@ -61,4 +62,5 @@ void index_sync_batch(struct index_writer *writer, const struct index_change *ba
             page_window_add(&writer->written, log, &c->place);
         }
     }
+    disk_call_ends(log->disk, DISK_CALL_INDEX);
 }

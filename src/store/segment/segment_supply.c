@@ -166,12 +166,14 @@ static bool supply_make(struct segment_log *log)
     int failed = EEXIST;
     uint32_t number = 0;
     bool again = true;
+    disk_call_begins(disk, DISK_CALL_SEGMENT);
     for (unsigned i = 0; i < MAKE_TRIES_MAX && again; i++) {
         number = number_take(log);
         failed = number == 0 ? ENOSPC : segment_make_file(log, number, salt, &fd);
         again = failed == EEXIST ||
                 ((failed == EMFILE || failed == ENFILE) && segment_pool_yield(&log->pool));
     }
+    disk_call_ends(disk, DISK_CALL_SEGMENT);
     if (failed != 0) {
         supply_failed(log, failed);
         return false;

@@ -527,6 +527,12 @@ bool store_write_is_noted(const struct store *store, struct span origin, struct 
     return !doors.is_unnoted;
 }
 
+bool store_notes_hang(const struct store *store)
+{
+    (void)store;
+    return doors.notes_hang;
+}
+
 bool store_waits_for_readers(struct store *store)
 {
     (void)store;

@@ -47,6 +47,7 @@ struct doors {
     bool holds_told; // until doors_told()
     // store: that a bucket is written to
     bool is_unnoted;         // no write to one has been noted
+    bool notes_hang;         // the disk keeps an earlier note waiting
     struct store_note *note; // asked for
     // loop
     struct timer *timer; // the last that was set

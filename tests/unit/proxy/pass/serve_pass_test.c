@@ -132,6 +132,18 @@ Test(serve_pass, write_is_noted_late)
     ask_finish();
 }
 
+// If the disk already keeps another note waiting, the write asks for none and waits for nothing.
+Test(serve_pass, write_waits_for_no_note_of_a_hanging_disk)
+{
+    ask_init("DELETE", "/b/k");
+    doors.is_unnoted = doors.notes_hang = true;
+    ask_start();
+    cr_assert_null(doors.note);
+    cr_assert_eq(doors.begun_count, 1);
+    write_up_to_its_answer();
+    ask_finish();
+}
+
 // Nothing more than a refused write's first bytes reaches the origin, and the client gets S3's
 // error.
 Test(serve_pass, write_wrong_hash)
