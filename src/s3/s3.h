@@ -21,6 +21,7 @@
 #define S3_KEY_MAX 1024 // bytes, after decoding (S3 user guide)
 #define S3_QUERY_PARAMS_MAX 64
 #define S3_XML_BODY_MAX (8u << 20)
+#define S3_XML_PARSER_MAX (256u << 10) // memory of a parser, without what it has reported
 
 // Operations, under the names of the S3 API ("GetObject"). operations.def lists them as
 // S3_OPERATION(name, flags, rights, scope).
@@ -277,8 +278,8 @@ void s3_xml_element(struct buf *out, const char *name, struct span text);
 void s3_xml_element_u64(struct buf *out, const char *name, uint64_t value);
 
 // Reader: expat without DTDs and entities. The depth is at most 16, the size at most
-// S3_XML_BODY_MAX. Calls back for each leaf element, in order, with its path ("Delete/Object/Key")
-// and its text.
+// S3_XML_BODY_MAX, the memory for names at most S3_XML_PARSER_MAX (ERR_XML_TOO_LARGE). Calls back
+// for each leaf element, in order, with its path ("Delete/Object/Key") and its text.
 typedef void s3_xml_leaf_fn(void *ctx, const char *path, struct span text);
 enum err s3_xml_read(struct span document, s3_xml_leaf_fn *on_leaf, void *ctx) MUST_USE;
 
@@ -546,6 +547,7 @@ bool s3_list_names_feed(struct s3_list_names *names, struct span data, s3_list_n
 // --- s3_list_buckets.c: which buckets a list of them shows ---------------------------------------
 
 #define S3_LIST_BUCKETS_PIECE 8192u
+#define S3_LIST_BUCKETS_BYTES (S3_XML_PARSER_MAX + 90112u) // memory of a struct s3_list_buckets
 
 struct s3_list_buckets;
 // Starts to filter an origin's list of buckets.
@@ -557,6 +559,8 @@ bool s3_list_buckets_feed(struct s3_list_buckets *list, struct span piece,
                           struct span *ret_shown) MUST_USE;
 // Called after the last byte. Returns false if the document is not complete.
 bool s3_list_buckets_end(struct s3_list_buckets *list) MUST_USE;
+// Returns true if the document was refused because it took more than S3_XML_PARSER_MAX.
+bool s3_list_buckets_is_full(const struct s3_list_buckets *list);
 
 // --- checksums -----------------------------------------------------------------------------------
 

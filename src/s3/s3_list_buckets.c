@@ -4,10 +4,9 @@
 // expat reads the document as it comes, and the elements are written again as they end. The element
 // of a bucket is collected until its end, because only then all of its name is known. Everything
 // outside the list, such as the token for the next page, is written at once. The document may have
-// any length: memory is limited by DEPTH_MAX, ENTRY_MAX and QUIET_MAX. A document that exceeds
-// them, that has a document type, or that is no list of buckets is bad, and nothing more of it is
-// shown.
-#include <expat.h>
+// any length: memory is limited by DEPTH_MAX, ENTRY_MAX and that of the parser. A document that
+// exceeds them, that has a document type, or that is no list of buckets is bad, and nothing more of
+// it is shown.
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,32 +14,29 @@
 
 #define DEPTH_MAX 16u
 #define ENTRY_MAX 8192u  // bytes of the element of one bucket
-#define QUIET_MAX 32768u // bytes that expat may keep without reporting anything, as a long tag
 #define SHOWN_MAX 65536u // a piece grows at most sixfold, by escapes
 #define LISTED_DEPTH 3u  // ListAllMyBucketsResult/Buckets/Bucket
 #define NAME_DEPTH 4u    // and its Name
 
 struct s3_list_buckets {
-    XML_Parser parser;
+    struct s3_xml_parser parser;
     s3_list_names_fn *may_show;
     void *ctx;
     bool has_begun, is_bad;
     bool in_list, in_entry, in_name;
     unsigned depth;
-    size_t quiet_bytes;
     struct buf shown, entry, name;
 };
 
 static void give_up(struct s3_list_buckets *list)
 {
     list->is_bad = true;
-    (void)XML_StopParser(list->parser, XML_FALSE); // fails if it has stopped already
+    (void)XML_StopParser(list->parser.expat, XML_FALSE); // fails if it has stopped already
 }
 
 // Returns the buffer for what is read now.
 static struct buf *target(struct s3_list_buckets *list)
 {
-    list->quiet_bytes = 0;
     return list->in_entry ? &list->entry : &list->shown;
 }
 
@@ -124,24 +120,24 @@ struct s3_list_buckets *s3_list_buckets_new(s3_list_names_fn *may_show, void *ct
 {
     struct s3_list_buckets *list = calloc(1, sizeof(*list));
     check(list != NULL);
-    list->parser = XML_ParserCreate(NULL);
-    check(list->parser != NULL);
+    s3_xml_parser_init(&list->parser, NULL, NULL);
     list->may_show = may_show;
     list->ctx = ctx;
     buf_init(&list->shown, SHOWN_MAX);
     buf_init(&list->entry, ENTRY_MAX);
     buf_init(&list->name, ENTRY_MAX);
-    XML_SetUserData(list->parser, list);
-    XML_SetElementHandler(list->parser, on_start, on_end);
-    XML_SetCharacterDataHandler(list->parser, on_text);
-    XML_SetStartDoctypeDeclHandler(list->parser, on_doctype);
+    XML_Parser expat = list->parser.expat;
+    XML_SetUserData(expat, list);
+    XML_SetElementHandler(expat, on_start, on_end);
+    XML_SetCharacterDataHandler(expat, on_text);
+    XML_SetStartDoctypeDeclHandler(expat, on_doctype);
     return list;
 }
 
 void s3_list_buckets_free(struct s3_list_buckets *list)
 {
     if (list != NULL) {
-        XML_ParserFree(list->parser);
+        s3_xml_parser_done(&list->parser);
         buf_done(&list->shown);
         buf_done(&list->entry);
         buf_done(&list->name);
@@ -158,15 +154,18 @@ bool s3_list_buckets_feed(struct s3_list_buckets *list, struct span piece, struc
         piece = span_after(piece, 1);
     }
     list->has_begun = list->has_begun || piece.len > 0;
-    list->quiet_bytes += piece.len;
-    list->is_bad = list->is_bad ||
-                   XML_Parse(list->parser, piece.ptr, (int)piece.len, 0) != XML_STATUS_OK ||
-                   list->quiet_bytes > QUIET_MAX || !buf_ok(&list->shown);
+    list->is_bad =
+        list->is_bad || !s3_xml_parser_feed(&list->parser, piece, false) || !buf_ok(&list->shown);
     *ret_shown = list->is_bad ? (struct span){NULL, 0} : buf_span(&list->shown);
     return !list->is_bad;
 }
 
 bool s3_list_buckets_end(struct s3_list_buckets *list)
 {
-    return !list->is_bad && XML_Parse(list->parser, "", 0, 1) == XML_STATUS_OK;
+    return !list->is_bad && s3_xml_parser_feed(&list->parser, SPAN(""), true);
+}
+
+bool s3_list_buckets_is_full(const struct s3_list_buckets *list)
+{
+    return list->parser.is_full;
 }

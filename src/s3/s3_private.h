@@ -5,6 +5,7 @@
 
 #include "s3/s3.h"
 
+#include <expat.h>
 #include <openssl/sha.h>
 
 #define SIGV4_REGION_MAX 128u
@@ -20,6 +21,27 @@ static inline struct span span_after(struct span s, size_t offset)
 
 // Writes 32 bytes. `ret_mac` may be the same memory as `key`.
 void sigv4_hmac_sha256(const void *key, size_t key_len, struct span data, uint8_t *ret_mac);
+
+// --- s3_xml_parser.c -----------------------------------------------------------------------------
+
+// A parser of expat with at most S3_XML_PARSER_MAX bytes of memory. It must not move.
+struct s3_xml_parser {
+    XML_Parser expat; // for handlers
+    size_t used_bytes;
+    bool is_full; // the document needed more memory
+};
+
+// `separator`: see XML_ParserCreate_MM(); NULL: namespaces are not resolved.
+void s3_xml_parser_init(struct s3_xml_parser *parser, const char *encoding, const char *separator);
+void s3_xml_parser_done(struct s3_xml_parser *parser);
+// Returns false if the document is wrong, a handler has stopped the parser, or it is full. The
+// caller has charged S3_XML_PARSER_MAX. A handler must not use another parser.
+bool s3_xml_parser_feed(struct s3_xml_parser *parser, struct span piece, bool is_last) MUST_USE;
+// Reads a whole document, and ends the parser. Charges its memory while it reads. *err is the error
+// of the handlers, which stop the parser when they set it. Otherwise returns ERR_XML_TOO_LARGE if
+// the parser was full, or ERR_MALFORMED_XML.
+enum err s3_xml_parser_read(struct s3_xml_parser *parser, struct span document,
+                            const enum err *err) MUST_USE;
 
 // --- sigv4_keys.c --------------------------------------------------------------------------------
 

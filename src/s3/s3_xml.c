@@ -5,15 +5,14 @@
 // allows. A document type declaration stops it at once, so only XML's own five entities exist and
 // nothing is ever fetched. Depth, size and the length of a path are limited. The reader reports
 // only leaf elements, and keeps the text of an element only until its end.
-#include "s3/s3.h"
+#include "base/chunk.h"
+#include "s3/s3_private.h"
 
-#include <expat.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define DEPTH_MAX 16
 #define PATH_MAX_BYTES 512
-#define READ_STEP_BYTES (64u << 10)
 
 void s3_xml_escape(struct buf *out, struct span text)
 {
@@ -134,7 +133,7 @@ void s3_xml_element_u64(struct buf *out, const char *name, uint64_t value)
 // --- Reader --------------------------------------------------------------------------------------
 
 struct leaf_reader {
-    XML_Parser parser;
+    struct s3_xml_parser parser;
     s3_xml_leaf_fn *on_leaf;
     void *ctx;
     struct buf text;
@@ -151,7 +150,7 @@ static void reader_stop(struct leaf_reader *reader, enum err err)
     if (reader->err == ERR_OK) {
         reader->err = err;
     }
-    (void)XML_StopParser(reader->parser, XML_FALSE); // fails only if it is already stopped
+    (void)XML_StopParser(reader->parser.expat, XML_FALSE); // fails only if it is already stopped
 }
 
 static void on_start(void *ctx, const XML_Char *name, const XML_Char **attributes)
@@ -235,33 +234,17 @@ enum err s3_xml_read(struct span document, s3_xml_leaf_fn *on_leaf, void *ctx)
         return ERR_MALFORMED_XML;
     }
     struct leaf_reader reader = {.on_leaf = on_leaf, .ctx = ctx};
-    reader.parser = XML_ParserCreate(NULL);
-    if (reader.parser == NULL) {
-        return ERR_NO_MEMORY;
-    }
-    buf_init(&reader.text, S3_XML_BODY_MAX * 2); // decoding to UTF-8 may turn one byte into two
-    XML_SetUserData(reader.parser, &reader);
-    XML_SetElementHandler(reader.parser, on_start, on_end);
-    XML_SetCharacterDataHandler(reader.parser, on_text);
-    XML_SetStartDoctypeDeclHandler(reader.parser, on_doctype);
-
-    // Parse in steps, so that a stop by a handler takes effect soon, and no length exceeds an int.
-    struct span rest = skip_leading_blanks(document);
-    bool last = false;
-    while (!last && reader.err == ERR_OK) {
-        size_t step = rest.len < READ_STEP_BYTES ? rest.len : READ_STEP_BYTES;
-        last = step == rest.len;
-        if (XML_Parse(reader.parser, rest.ptr, (int)step, last) != XML_STATUS_OK &&
-            reader.err == ERR_OK) {
-            reader.err = XML_GetErrorCode(reader.parser) == XML_ERROR_NO_MEMORY ? ERR_NO_MEMORY
-                                                                                : ERR_MALFORMED_XML;
-        }
-        rest.ptr += step;
-        rest.len -= step;
-    }
-    XML_ParserFree(reader.parser);
+    s3_xml_parser_init(&reader.parser, NULL, NULL);
+    // Decoding to UTF-8 may turn one byte into two.
+    buf_init_counted(&reader.text, S3_XML_BODY_MAX * 2, BUDGET_BODIES);
+    XML_Parser expat = reader.parser.expat;
+    XML_SetUserData(expat, &reader);
+    XML_SetElementHandler(expat, on_start, on_end);
+    XML_SetCharacterDataHandler(expat, on_text);
+    XML_SetStartDoctypeDeclHandler(expat, on_doctype);
+    enum err err = s3_xml_parser_read(&reader.parser, skip_leading_blanks(document), &reader.err);
     buf_done(&reader.text);
-    return reader.err;
+    return err;
 }
 
 // --- Documents -----------------------------------------------------------------------------------

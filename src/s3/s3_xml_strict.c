@@ -16,14 +16,12 @@
 // change becomes a reference.
 #include "s3/s3_private.h"
 
-#include <expat.h>
 #include <string.h>
 
 #define NAMESPACE "http://s3.amazonaws.com/doc/2006-03-01/"
 #define DEPTH_MAX 4u
 #define RULES_MAX 16u
 #define TEXT_MAX 8192u // longest text of one element; the limit of a key is checked elsewhere
-#define READ_STEP_BYTES (64u << 10)
 #define DELETE_OBJECTS_MAX 1000u
 
 // --- the reader ----------------------------------------------------------------------------------
@@ -46,7 +44,7 @@ struct schema {
 };
 
 struct schema_reader {
-    XML_Parser parser;
+    struct s3_xml_parser parser;
     const struct schema *schema;
     void *ctx;
     bool has_namespace;
@@ -61,7 +59,8 @@ static void stop(struct schema_reader *reader, enum err err)
 {
     if (reader->err == ERR_OK && err != ERR_OK) {
         reader->err = err;
-        (void)XML_StopParser(reader->parser, XML_FALSE); // fails only if it is already stopped
+        (void)XML_StopParser(reader->parser.expat,
+                             XML_FALSE); // fails only if it is already stopped
     }
 }
 
@@ -223,10 +222,8 @@ static enum err read_strictly(struct span document, const struct schema *schema,
         return ERR_MALFORMED_XML;
     }
     struct schema_reader reader = {.schema = schema, .ctx = ctx};
-    XML_Parser parser = reader.parser = XML_ParserCreateNS("UTF-8", '|');
-    if (parser == NULL) {
-        return ERR_NO_MEMORY;
-    }
+    s3_xml_parser_init(&reader.parser, "UTF-8", "|");
+    XML_Parser parser = reader.parser.expat;
     buf_init(&reader.text, TEXT_MAX);
     XML_SetUserData(parser, &reader);
     XML_SetElementHandler(parser, on_start, on_end);
@@ -237,20 +234,9 @@ static enum err read_strictly(struct span document, const struct schema *schema,
     XML_SetCommentHandler(parser, on_comment);
     XML_SetProcessingInstructionHandler(parser, on_instruction);
     XML_SetStartCdataSectionHandler(parser, on_cdata);
-    bool last = false;
-    while (!last && reader.err == ERR_OK) {
-        size_t step = min_u64(document.len, READ_STEP_BYTES);
-        last = step == document.len;
-        if (XML_Parse(parser, document.ptr, (int)step, last) != XML_STATUS_OK &&
-            reader.err == ERR_OK) {
-            reader.err =
-                XML_GetErrorCode(parser) == XML_ERROR_NO_MEMORY ? ERR_NO_MEMORY : ERR_MALFORMED_XML;
-        }
-        document = (struct span){document.ptr + step, document.len - step};
-    }
-    XML_ParserFree(parser);
+    enum err err = s3_xml_parser_read(&reader.parser, document, &reader.err);
     buf_done(&reader.text);
-    return reader.err;
+    return err;
 }
 
 // Copies text into `arena`. The copy's pointer is not NULL, even if the text is empty.

@@ -900,6 +900,68 @@ def test_a_list_of_buckets_is_filtered_page_by_page_or_refused(guarded, origin):
         assert b"secret" in bytes(root.ask("GET", "/").body)
 
 
+def test_a_filtered_list_of_buckets_has_no_headers_of_the_unfiltered_one(guarded, origin):
+    """The reply is UTF-8 and says so. Checksums, length and validators of the origin's list are
+    left out, and other headers stay. A key with rights everywhere gets the list as it is."""
+    page = (
+        '<?xml version="1.0" encoding="ISO-8859-1"?><ListAllMyBucketsResult><Owner><DisplayName>'
+        "J\xe9r\xf4me</DisplayName></Owner><Buckets><Bucket><Name>secret</Name></Bucket>"
+        "<Bucket><Name>bkt</Name></Bucket></Buckets></ListAllMyBucketsResult>"
+    ).encode("latin-1")
+    of_bytes = {
+        "Content-Type": "text/xml; charset=ISO-8859-1",
+        "Content-MD5": "x9xkwDv5DS8yPc0bEDoqPg==",
+        "ETag": '"c7dc64"',
+        "Last-Modified": "Mon, 01 Jan 2024 00:00:00 GMT",
+        "x-amz-checksum-crc32": "9J8yDg==",
+        "x-amz-checksum-type": "FULL_OBJECT",
+        "Repr-Digest": "sha-256=:AAAA:",
+        "Accept-Ranges": "bytes",
+    }
+    head = "".join(f"{name}: {value}\r\n" for name, value in of_bytes.items())
+    answer = f"HTTP/1.1 200 OK\r\n{head}x-other: kept\r\nContent-Length: {len(page)}\r\n\r\n"
+    origin.fault(None, "raw", answer.encode() + page, times=2)
+    reply = Caller(guarded, "ALICE").ask("GET", "/")
+    assert names_of_buckets(reply) == ["bkt"] and "J\xe9r\xf4me" in bytes(reply.body).decode()
+    shown = {name.lower(): value for name, value in reply.headers}
+    assert shown["content-type"] == "application/xml" and shown["x-other"] == "kept", shown
+    assert not {name.lower() for name in of_bytes}.difference(["content-type"]) & set(shown), shown
+    assert shown.get("content-length") in (None, str(len(reply.body))), shown
+    reply = Caller(guarded, "ROOT").ask("GET", "/")
+    assert bytes(reply.body) == page, reply
+    assert {name: reply.header(name) for name in of_bytes} == of_bytes, reply
+
+
+def test_a_list_of_buckets_with_many_different_names_is_refused(guarded, origin):
+    """An XML reader keeps each name of an element that it has not seen. Its memory has a limit, and
+    the error says so."""
+    names = "".join(f"<n{i}/>" for i in range(1_000_000))
+    origin.fault(None, "raw", list_of_buckets("<Bucket><Name>secret</Name></Bucket>", names))
+    reply = Caller(guarded, "ALICE").ask("GET", "/")
+    assert reply.status == 503 and b"secret" not in bytes(reply.body), reply
+    assert "more different names of elements" in reply.element("Message"), reply
+
+
+def test_a_part_of_a_list_passes_no_filter_of_names(guarded, origin):
+    """A part of a list may begin within a name. The origin is asked for no part, and one that it
+    sends all the same is refused. A key that may see all names gets the part."""
+    part = b"bob/secret</Key></Contents></ListBucketResult>"
+    answer = b"HTTP/1.1 206 Partial Content\r\nContent-Range: bytes 9-%d/%d\r\n" % (
+        8 + len(part),
+        9 + len(part),
+    )
+    answer += b"Content-Length: %d\r\n\r\n%s" % (len(part), part)
+    for target in ("/", "/bkt?list-type=2&prefix=alice/", "/bkt?uploads&prefix=alice/"):
+        origin.fault(None, "raw", answer, times=2)
+        reply = Caller(guarded, "ALICE").ask("GET", target, [("Range", "bytes=9-99")])
+        assert reply.status == 503 and b"secret" not in bytes(reply.body), (target, reply)
+        assert "only a part of the list" in reply.element("Message"), reply
+        reply = Caller(guarded, "ROOT").ask("GET", target, [("Range", "bytes=9-99")])
+        assert reply.status == 206 and bytes(reply.body) == part, (target, reply)
+        ranges = [dict(entry.headers).get("range") for entry in origin.requests()[-2:]]
+        assert ranges == [None, "bytes=9-99"], (target, ranges)
+
+
 def test_clock_and_expiry(guarded, start, tmp_path, origin):
     """Clock skew and expiry count on a warm object as on a cold one."""
     for key in WARM:

@@ -25,6 +25,20 @@ static bool is_ours(struct span name)
     return headers_is_hop_by_hop(name);
 }
 
+// Returns true if the header holds only for the bytes that the origin sends.
+static bool describes_bytes(struct span name)
+{
+    static const char *const NAMES[] = {"content-type",  "content-md5",    "etag",
+                                        "digest",        "content-digest", "repr-digest",
+                                        "last-modified", "accept-ranges"};
+    for (size_t i = 0; i < ARRAY_LEN(NAMES); i++) {
+        if (span_equal_nocase(name, span_from_cstr(NAMES[i]))) {
+            return true;
+        }
+    }
+    return span_starts_with_nocase(name, SPAN("x-amz-checksum-"));
+}
+
 // Copies those of the origin's headers that the client may see, in the exchange's memory.
 void pass_answer_headers(struct pass_state *p)
 {
@@ -32,9 +46,14 @@ void pass_answer_headers(struct pass_state *p)
     check(p->answered.count == 0);
     struct arena *arena = p->request->arena;
     const struct headers *from = &p->relay.headers_answered;
+    bool is_filtered = pass_listing_is_filtered(p);
+    if (is_filtered) { // it is written again, in UTF-8
+        (void)!headers_add(&p->answered, arena, SPAN("Content-Type"), SPAN("application/xml"));
+    }
     for (unsigned i = 0; i < from->count; i++) {
         struct header h = from->items[i];
         if ((p->kind == PASS_KIND_PREFLIGHT && !pass_preflight_keeps(h.name)) || is_ours(h.name) ||
+            (is_filtered && describes_bytes(h.name)) ||
             (span_equal_nocase(h.name, SPAN("content-encoding")) &&
              span_equal_nocase(h.value, SPAN("aws-chunked")))) {
             continue;

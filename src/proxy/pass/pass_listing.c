@@ -12,8 +12,6 @@
 
 #include <string.h>
 
-#define BUCKETS_BYTES 196608u // memory of a struct s3_list_buckets
-
 // Returns true if the listing has the objects in their order and leaves none out between two names.
 // With a delimiter other than "/" it may leave some out.
 static bool names_all(const struct s3_request *s3)
@@ -59,17 +57,35 @@ static bool may_show_bucket(void *ctx, struct span name)
     return access_keys_may_see_bucket(r->principal.entry, name);
 }
 
-enum err pass_listing_plan(struct pass_state *p)
+// Returns true if the client gets a list of buckets without those that it may not see.
+static bool hides_buckets(const struct pass_state *p)
 {
     const struct request *r = p->request;
     const struct span any = {"", 0};
     bool lists_buckets =
         p->s3.operation == S3_ListBuckets || p->s3.operation == S3_ListDirectoryBuckets;
-    if (!lists_buckets || !r->principal.verified ||
-        access_keys_may_see_bucket(r->principal.entry, any)) {
+    return lists_buckets && r->principal.verified &&
+           !access_keys_may_see_bucket(r->principal.entry, any);
+}
+
+// Only a whole list can be judged, because a part may begin or end within a name. So the origin is
+// not asked for a part. S3 ignores Range here, too.
+static void ask_for_whole(struct pass_state *p)
+{
+    headers_remove(&p->headers, SPAN("Range"));
+    headers_remove(&p->headers, SPAN("If-Range"));
+}
+
+enum err pass_listing_plan(struct pass_state *p)
+{
+    bool hides = hides_buckets(p);
+    if (hides || (names_keys(p->s3.operation) && pass_listing_is_limited(p->request))) {
+        ask_for_whole(p);
+    }
+    if (!hides) {
         return ERR_OK;
     }
-    if (!chunk_budget_try_charge(BUDGET_LISTINGS, 0, BUCKETS_BYTES)) {
+    if (!chunk_budget_try_charge(BUDGET_LISTINGS, 0, S3_LIST_BUCKETS_BYTES)) {
         return ERR_OVERLOAD;
     }
     p->list_buckets = s3_list_buckets_new(may_show_bucket, p);
@@ -80,7 +96,7 @@ void pass_listing_done(struct pass_state *p)
 {
     if (p->list_buckets != NULL) {
         s3_list_buckets_free(p->list_buckets);
-        chunk_budget_discharge(BUDGET_LISTINGS, BUCKETS_BYTES);
+        chunk_budget_discharge(BUDGET_LISTINGS, S3_LIST_BUCKETS_BYTES);
     }
 }
 
@@ -144,8 +160,7 @@ bool pass_listing_may_show(void *ctx, struct span name)
     return access_keys_may_see(r->principal.entry, r->s3.bucket, name);
 }
 
-// Returns true if the answer is, or may hold, a list. An origin that honours a Range sends a part
-// of a list with 206.
+// Returns true if the answer is, or may hold, a list.
 static bool is_list(const struct pass_state *p)
 {
     return p->relay.status / 100 == 2;
@@ -174,8 +189,16 @@ bool pass_listing_is_filtered(const struct pass_state *p)
     return p->list_buckets != NULL && is_list(p);
 }
 
-static const struct span UNREADABLE = SPAN("The origin's list of buckets cannot be read, and this "
-                                           "access key has rights in some buckets only");
+// Returns the message for a list of buckets that Forebay cannot filter.
+static struct span unreadable(const struct pass_state *p)
+{
+    return s3_list_buckets_is_full(p->list_buckets)
+               ? SPAN("The origin's list of buckets has more different names of elements and "
+                      "attributes, or longer ones, than Forebay reads, and this access key has "
+                      "rights in some buckets only")
+               : SPAN("The origin's list of buckets cannot be read, and this access key has rights "
+                      "in some buckets only");
+}
 
 bool pass_listing_filter(struct pass_state *p, struct span data)
 {
@@ -183,7 +206,7 @@ bool pass_listing_filter(struct pass_state *p, struct span data)
     while (data.len > 0) {
         struct span shown, piece = {data.ptr, min_u64(data.len, S3_LIST_BUCKETS_PIECE)};
         if (!s3_list_buckets_feed(p->list_buckets, piece, &shown)) {
-            pass_upload_refuse(p, ERR_ORIGIN_PROTOCOL, UNREADABLE);
+            pass_upload_refuse(p, ERR_ORIGIN_PROTOCOL, unreadable(p));
             return false;
         }
         byte_queue_append(&p->down, shown);
@@ -204,13 +227,18 @@ void pass_listing_end(struct pass_state *p)
         p->err = p->call.err; // the head waits for the list: the client gets an error instead
     } else if (!pass_is_bodiless(p) && !s3_list_buckets_end(p->list_buckets)) {
         p->err = ERR_ORIGIN_PROTOCOL;
-        p->err_message = UNREADABLE;
+        p->err_message = unreadable(p);
     }
 }
 
 bool pass_listing_is_judged(const struct pass_state *p)
 {
     return (p->list_names != NULL && is_list(p)) || pass_listing_is_filtered(p);
+}
+
+bool pass_listing_is_partial(const struct pass_state *p)
+{
+    return pass_listing_is_judged(p) && p->relay.status == 206;
 }
 
 bool pass_listing_may_start(const struct pass_state *p)

@@ -412,7 +412,8 @@ void pass_answer_list_end_whole(struct pass_state *p); // it is complete; harmle
 
 // --- pass_listing.c ------------------------------------------------------------------------------
 
-// Prepares to filter a list of buckets, if the principal has rights in some of them only.
+// Prepares to filter a list of buckets, if the principal has rights in some of them only. Asks the
+// origin for the whole list if its names will be judged.
 // ERR_OVERLOAD: there is no memory for it.
 enum err pass_listing_plan(struct pass_state *p) MUST_USE;
 void pass_listing_done(struct pass_state *p);
@@ -423,6 +424,8 @@ void pass_listing_begin(struct pass_state *p);
 bool pass_listing_take(struct pass_state *p, struct span data);
 // Returns true if names may be left out, so that the head waits for the first bytes of the body.
 bool pass_listing_is_judged(const struct pass_state *p);
+// Returns true if such an answer is a part of the list, whose names cannot be judged.
+bool pass_listing_is_partial(const struct pass_state *p);
 // Returns true if the head of such an answer may be sent after these bytes. That of a filtered list
 // waits for its end or a full queue, so that a short list is refused as a whole or not at all.
 bool pass_listing_may_start(const struct pass_state *p);

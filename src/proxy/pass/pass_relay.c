@@ -62,6 +62,11 @@ static enum err refuse_head(const struct pass_state *p, struct span *ret_message
     if (has_no_room(p)) {
         return ERR_OVERLOAD;
     }
+    if (pass_listing_is_partial(p)) {
+        *ret_message = SPAN("The origin sends only a part of the list, and this access key may not "
+                            "see all names");
+        return ERR_ORIGIN_PROTOCOL;
+    }
     if (p->kind == PASS_KIND_PREFLIGHT && !pass_preflight_is_yes(p)) {
         *ret_message = SPAN("This CORS request is not allowed by the bucket");
         return ERR_ACCESS_DENIED;

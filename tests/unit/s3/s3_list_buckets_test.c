@@ -110,6 +110,30 @@ Test(s3_list_buckets, refuses_elements_beyond_its_memory)
     }
 }
 
+// expat keeps each name that it has not seen before.
+Test(s3_list_buckets, refuses_a_document_of_different_names_before_they_take_much_memory)
+{
+    static const char *const forms[][2] = {
+        {"<n", "/>"}, {"<Bucket n", "='x'/>"}, {"<Bucket><n", "/></Bucket>"}};
+    for (size_t i = 0; i < ARRAY_LEN(forms); i++) {
+        struct s3_list_buckets *list = s3_list_buckets_new(may_show, NULL);
+        struct span shown;
+        struct buf piece;
+        unsigned count = 0;
+        buf_init(&piece, 1024);
+        bool ok = s3_list_buckets_feed(list, SPAN(HEAD), &shown);
+        while (ok && count < 100000) {
+            piece.len = 0;
+            buf_printf(&piece, "%s%u%s", forms[i][0], count++, forms[i][1]);
+            ok = s3_list_buckets_feed(list, buf_span(&piece), &shown);
+        }
+        cr_assert(!ok && s3_list_buckets_is_full(list), "form %zu: %u", i, count);
+        cr_assert(count > 500, "form %zu: %u", i, count);
+        buf_done(&piece);
+        s3_list_buckets_free(list);
+    }
+}
+
 Test(s3_list_buckets, has_no_limit_on_the_number_of_buckets)
 {
     struct buf document, out;

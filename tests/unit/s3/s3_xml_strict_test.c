@@ -207,6 +207,21 @@ Test(s3_xml_strict, deletes_are_bounded)
     arena_free(arena);
 }
 
+Test(s3_xml_strict, a_tag_of_different_attributes_is_refused_before_they_take_much_memory)
+{
+    struct arena *arena = arena_new(4 << 20);
+    struct buf b;
+    buf_init(&b, S3_XML_BODY_MAX);
+    buf_append_cstr(&b, "<Delete");
+    for (unsigned i = 0; i < 200000; i++) {
+        buf_printf(&b, " n%u='x'", i);
+    }
+    buf_append_cstr(&b, ">" OBJECT "</Delete>");
+    cr_assert_eq(read_span(arena, buf_span(&b)), ERR_XML_TOO_LARGE);
+    buf_done(&b);
+    arena_free(arena);
+}
+
 // A restore names no place to write to.
 Test(s3_xml_strict, restores)
 {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The reader reports leaves in order with entities decoded, knows no document types, and is
 // bounded.
+#include "base/chunk.h"
 #include "s3/s3.h"
 
 #include <stdio.h>
@@ -95,6 +96,22 @@ Test(s3_xml, depth_path_and_size_are_bounded)
     cr_assert_eq(s3_xml_read((struct span){large, S3_XML_BODY_MAX + 1}, on_leaf, NULL),
                  ERR_MALFORMED_XML);
     free(large);
+}
+
+// expat keeps each name that it has not seen before.
+Test(s3_xml, a_document_of_different_names_is_refused_before_they_take_much_memory)
+{
+    struct buf b;
+    buf_init(&b, S3_XML_BODY_MAX);
+    buf_append_cstr(&b, "<A>");
+    for (unsigned i = 0; i < 200000; i++) {
+        buf_printf(&b, "<n%u/>", i);
+    }
+    buf_append_cstr(&b, "</A>");
+    cr_assert_eq(s3_xml_read(buf_span(&b), on_leaf, NULL), ERR_XML_TOO_LARGE);
+    cr_assert_eq(chunk_budget_kind_bytes(BUDGET_BODIES), 0);
+    cr_assert(chunk_budget_peak_bytes() < 2ul * S3_XML_PARSER_MAX);
+    buf_done(&b);
 }
 
 Test(s3_xml, only_error_documents_read_as_errors)
