@@ -214,6 +214,23 @@ static const char *take_scalar(struct yaml_reader *r, const yaml_node_t *node, c
     return config_loader_cstr(r->l, s);
 }
 
+// Returns an earlier pair of `mapping` with the same key; NULL if there is none. A key without a
+// value does not count, so that a section whose keys are all commented out may be given again: the
+// sample file has all sections, and examples are appended to it.
+static const yaml_node_pair_t *find_twin(struct yaml_reader *r, const yaml_node_t *mapping,
+                                         const yaml_node_pair_t *pair)
+{
+    struct span key = scalar_span(node_at(r, pair->key));
+    for (const yaml_node_pair_t *p = mapping->data.mapping.pairs.start; p < pair; p++) {
+        const yaml_node_t *other = node_at(r, p->key);
+        if (other->type == YAML_SCALAR_NODE && span_equal(scalar_span(other), key) &&
+            !is_null(node_at(r, p->value)) && !is_null(node_at(r, pair->value))) {
+            return p;
+        }
+    }
+    return NULL;
+}
+
 // Returns the key of a pair of `mapping` as text. If the key is no text, or occurs twice, reports
 // an error and returns NULL.
 static const char *take_key(struct yaml_reader *r, const yaml_node_t *mapping,
@@ -225,13 +242,14 @@ static const char *take_key(struct yaml_reader *r, const yaml_node_t *mapping,
         config_loader_error(r->l, where_node(r, key), "a key must be a word");
         return NULL;
     }
-    for (const yaml_node_pair_t *p = mapping->data.mapping.pairs.start; p < pair; p++) {
-        const yaml_node_t *other = node_at(r, p->key);
-        if (other->type == YAML_SCALAR_NODE && span_equal(scalar_span(other), scalar_span(key))) {
-            config_loader_error(r->l, where_node(r, key), "\"%.64s\" is given twice; remove one",
-                                (const char *)key->data.scalar.value);
-            return NULL;
-        }
+    const yaml_node_pair_t *twin = find_twin(r, mapping, pair);
+    if (twin != NULL) {
+        bool is_value = node_at(r, twin->value)->type == YAML_SCALAR_NODE;
+        config_loader_error(
+            r->l, where_node(r, key), "\"%.64s\" is given twice, first in line %zu; %s",
+            (const char *)key->data.scalar.value, node_at(r, twin->key)->start_mark.line + 1,
+            is_value ? "remove one" : "move its contents there");
+        return NULL;
     }
     return config_loader_cstr(r->l, scalar_span(key));
 }
@@ -263,8 +281,9 @@ static void take_setting(struct yaml_reader *r, unsigned id, const yaml_node_t *
 {
     const struct setting *row = settings_row(id);
     if (r->l->raws[id].where != NULL) {
-        config_loader_error(r->l, where_node(r, key_node), "\"%s\" is given twice; remove one",
-                            row->public_.key);
+        config_loader_error(r->l, where_node(r, key_node),
+                            "\"%s\" is given twice, first at %s; remove one", row->public_.key,
+                            r->l->raws[id].where);
         return;
     }
     if (node->type == YAML_SEQUENCE_NODE && settings_is_list(row->kind)) {

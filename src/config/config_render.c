@@ -25,7 +25,8 @@ static const char sample_head[] =
     "# Settings of forebay, each with its default: remove a '#' to change one.\n"
     "# The same keys work as flags (--cache.size 1TiB) and in the environment "
     "(FOREBAY_CACHE_SIZE).\n"
-    "# A flag is stronger than the environment, the environment than this file.\n";
+    "# A flag is stronger than the environment, the environment than this file.\n"
+    "# Examples may be appended: a section without any key, as those below, does not count.\n";
 
 static const char sample_tail[] =
     "\n"

@@ -237,10 +237,13 @@ def test_configurations_and_keys_are_valid(tmp_path):
             (tmp_path / name).touch(0o600)
             (tmp_path / name).write_text("A-KEY-OF-ITS-OWN")
         judged("--auth.mode", "verify", "--auth.keys_file", keys_file)
+    sample = (ROOT / "conf/forebay.yaml").read_text()
     for block in of_kind("config"):
         file = tmp_path / "forebay.yaml"
-        file.write_text(block.text)
-        judged("-c", file, *(["--auth.keys_file", keys_file] if "keys_file" in block.text else []))
+        for before in ("", sample):  # users append it to the file of the package, too
+            file.write_text(before + block.text)
+            keys = ["--auth.keys_file", keys_file] if "keys_file" in block.text else []
+            judged("-c", file, *keys)
 
 
 @pytest.fixture

@@ -282,9 +282,16 @@ Test(config, yaml_that_hides_things_is_refused)
     fails_with("workers: !!int 3\n", "1:10: error: tags are not accepted here");
     fails_with("workers: 3\n---\nworkers: 4\n",
                "2:1: error: the file holds more than one document");
-    fails_with("workers: 3\nworkers: 4\n", "2:1: error: \"workers\" is given twice; remove one");
-    fails_with("cache: {ttl: 1s}\ncache.ttl: 2s\n",
-               "2:1: error: \"cache.ttl\" is given twice; remove one");
+    fails_with("workers: 3\nworkers: 4\n",
+               "2:1: error: \"workers\" is given twice, first in line 1; remove one");
+    fails_with("cache:\n  ttl: 1s\nworkers: 3\ncache: {size: 1GiB}\n",
+               "4:1: error: \"cache\" is given twice, first in line 1; move its contents there");
+    fails_with("rules:\n  - {match: a}\nrules:\n  - {match: b}\n",
+               "3:1: error: \"rules\" is given twice, first in line 1; move its contents there");
+    char twice[500];
+    snprintf(twice, sizeof(twice),
+             "2:1: error: \"cache.ttl\" is given twice, first at %s:1:14; remove one", file_path);
+    fails_with("cache: {ttl: 1s}\ncache.ttl: 2s\n", twice);
     fails_with("a: [[[[[[[[[1]]]]]]]]]\n", "1:11: error: nested too deeply");
     fails_with("- 1\n", "1:1: error: the file must hold KEY: VALUE lines");
     fails_with("cache: 3\n", "1:8: error: cache is a section: its keys go below it, indented");
@@ -584,6 +591,18 @@ Test(config, sample_holds_every_setting_and_is_valid)
     config_free(c);
     buf_done(&sample);
     buf_done(&active);
+    end();
+}
+
+Test(config, section_without_keys_may_be_given_again)
+{
+    begin();
+    struct config *c =
+        load("cache:\nrules:\ncache: {ttl: 9s}\nrules: [{match: a}]\ncache:\n", NULL, NULL);
+    cr_assert_not_null(c, "%s", buf_cstr(&errors));
+    cr_assert_eq(c->cache_ttl_ms, 9000);
+    cr_assert_eq(c->rule_count, 1);
+    config_free(c);
     end();
 }
 
