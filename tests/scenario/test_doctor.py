@@ -356,6 +356,31 @@ def test_without_a_server_the_settings_in_use_are_named_first(tmp_path, words):
     )
 
 
+@pytest.mark.parametrize("has_token", [False, True])
+def test_a_server_that_does_not_let_the_command_in(start, origin, tmp_path, has_token):
+    """The doctor names the token that the server wants, and does not check other settings in
+    place of the server's."""
+    token = tmp_path / "token"
+    token.touch(0o600)
+    token.write_text("0123456789abcdef")
+    access = {"trust_loopback": "false", **({"token_file": str(token)} if has_token else {})}
+    server = start(origin, settings={f"admin.{name}": value for name, value in access.items()})
+    file = tmp_path / "forebay.yaml"
+    address = {"socket": "off", "listen": f"127.0.0.1:{server.admin_port}"}
+    file.write_text(json.dumps({"admin": {**access, **address}}))
+    env = {"FOREBAY_CONFIG": str(file), "HOME": str(tmp_path)}
+    report, _ = asked(env=env)
+    assert report.red == {"server"} and report.exit == 1, report.rows
+    assert {row["check"] for row in report.rows} == {"server", "clients"}, report.rows
+    told = report.find("server", "red")
+    assert f"the server at 127.0.0.1:{server.admin_port} was not checked: " in told
+    assert "set FOREBAY_ADMIN_TOKEN to the content of admin.token_file" in told
+    assert (str(token) in told) == has_token and "--local" in told
+    if has_token:
+        report, _ = asked(env={**env, "FOREBAY_ADMIN_TOKEN": token.read_text()})
+        assert not report.red and report.find("directory", "green"), report.rows
+
+
 def test_admin_may_precede_doctor(start, origin):
     server = start(origin)
     done = run_forebay("--admin", f"127.0.0.1:{server.admin_port}", *PATIENT, "doctor")

@@ -63,8 +63,9 @@ void command_doctor_speed(struct doctor *doctor, struct command_probe *probe,
 
 // --- command_doctor_ask.c
 
-// Reports the findings of a server that answers at the configured admin address, and those about
-// clients of this environment. Otherwise returns false, with the reason in *ret_why.
+// Reports the findings of a server that answers at the configured admin address, or that it
+// refuses to look, and those about clients of this environment. If no server answers, returns
+// false, with the reason in *ret_why.
 bool command_doctor_ask(struct doctor *doctor, struct buf *ret_why);
 
 // --- command_doctor_apart.c

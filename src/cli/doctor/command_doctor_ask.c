@@ -44,12 +44,12 @@ static json_t *ask(const struct config *config, const struct question *q,
 }
 
 static json_t *report_of(const struct doctor *d, const struct config *config,
-                         char address[COMMANDS_ADDRESS_MAX], struct buf *ret_why)
+                         char address[COMMANDS_ADDRESS_MAX], unsigned *ret_status,
+                         struct buf *ret_why)
 {
     struct question q = {
         .method = "POST", .path = "/api/v1/doctor", .timeout_ms = ADMIN_CALL_WAIT_MAX_MS};
     json_t *buckets = json_array(), *body = json_pack("{s:o}", "buckets", buckets);
-    unsigned status;
     check(body != NULL);
     for (unsigned i = 0; i < d->bucket_count; i++) {
         check(json_array_append_new(buckets, control_text(span_from_cstr(d->buckets[i]))) == 0);
@@ -57,7 +57,7 @@ static json_t *report_of(const struct doctor *d, const struct config *config,
     char *text = json_dumps(body, JSON_COMPACT);
     check(text != NULL);
     q.body = d->bucket_count > 0 ? text : NULL;
-    json_t *report = ask(config, &q, address, &status, ret_why);
+    json_t *report = ask(config, &q, address, ret_status, ret_why);
     free(text);
     json_decref(body);
     return report;
@@ -76,6 +76,29 @@ static bool has_tls(const json_t *version)
                       strncmp(url, "https://", 8) == 0);
     }
     return has;
+}
+
+// Reports that the server does not look for this command. The settings of the command are no
+// replacement, because the server may run with others.
+static void find_refusal(struct doctor *d, const struct config *config, const char *address,
+                         unsigned status, struct buf *why)
+{
+    const char *file = config != NULL ? config->admin_token_file : NULL;
+    struct buf remedy;
+    buf_init(&remedy, REPORT_MAX_BYTES);
+    if (status == 401) {
+        buf_printf(&remedy,
+                   "set FOREBAY_ADMIN_TOKEN to the content of admin.token_file%s%s, or name the "
+                   "server's admin.socket with --admin unix:/PATH, as the server's user or root",
+                   file != NULL ? ", " : "", file != NULL ? file : "");
+    } else {
+        buf_append_cstr(&remedy, "try again");
+    }
+    buf_append_cstr(&remedy, "; --local checks the settings of this command instead");
+    command_doctor_find(d, DOCTOR_RED, "server", buf_cstr(&remedy),
+                        "the server at %s was not checked: %s", address,
+                        why->len > 0 ? buf_cstr(why) : "it sent no report");
+    buf_done(&remedy);
 }
 
 // Reports what the server at `address`, or of the configuration, finds.
@@ -97,21 +120,20 @@ static bool ask_server(struct doctor *d, const struct config *config,
             "forebay doctor: the server at %s looks for what is wrong, with its own "
             "settings (--local: with those of this command)\n",
             command_client_visible(address));
-        report = report_of(d, config, address, &refusal);
-    }
-    if (version != NULL && report == NULL) {
-        buf_printf(ret_why, "the server refuses (%s)",
-                   refusal.len > 0 ? buf_cstr(&refusal) : "no report");
-    }
-    if (report != NULL) {
-        command_doctor_repeat(d, json_object_get(report, "findings"));
+        report = report_of(d, config, address, &status, &refusal);
+        if (report != NULL) {
+            command_doctor_repeat(d, json_object_get(report, "findings"));
+            d->exit_code = (int)command_client_u64(report, "exit");
+        } else {
+            find_refusal(d, config, command_client_visible(address), status, &refusal);
+        }
         command_doctor_clients(d, has_tls(version));
-        d->exit_code = (int)command_client_u64(report, "exit");
     }
+    bool is_answered = version != NULL;
     buf_done(&refusal);
     json_decref(version);
     json_decref(report);
-    return d->count[DOCTOR_GREEN] + d->count[DOCTOR_YELLOW] + d->count[DOCTOR_RED] > 0;
+    return is_answered;
 }
 
 bool command_doctor_ask(struct doctor *d, struct buf *ret_why)
@@ -122,7 +144,7 @@ bool command_doctor_ask(struct doctor *d, struct buf *ret_why)
     bool is_known =
         commands_address(address) &&
         (address[0] != '\0' || (config = commands_load_admin(0, NULL, &is_guess)) != NULL);
-    bool has_findings = is_known && ask_server(d, config, address, ret_why);
+    bool is_answered = is_known && ask_server(d, config, address, ret_why);
     config_free(config);
-    return has_findings;
+    return is_answered;
 }
