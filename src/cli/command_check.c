@@ -7,6 +7,7 @@
 
 #include "auth/auth.h"
 #include "cli/client/command_client.h"
+#include "cli/client/command_unit.h"
 #include "control/control.h"
 #include "loop/loop.h"
 #include "s3/s3.h"
@@ -294,6 +295,19 @@ static void warn_of_files_of_root(const struct config *config)
     }
 }
 
+// Says how to check with the variables of the packaged unit, if this environment lacks them.
+static void tell_of_unit(const struct config *config)
+{
+    char name[COMMAND_UNIT_NAME_MAX];
+    if (command_unit_differs(config, name)) {
+        command_screen_inform(2,
+                              "forebay check: " COMMAND_UNIT_VARIABLES
+                              " sets %s for the packaged unit alone; to check with it: "
+                              "(set -a; . " COMMAND_UNIT_VARIABLES "; forebay check)\n",
+                              commands_visible(name, strlen(name)));
+    }
+}
+
 int command_check(int argc, char **argv)
 {
     bool values = commands_argument_take(&argc, argv, "-T");
@@ -307,6 +321,9 @@ int command_check(int argc, char **argv)
     }
     int code = EXIT_CODE_OK;
     warn_of_files_of_root(config);
+    if (!live) {
+        tell_of_unit(config);
+    }
     if (live) {
         code = check_live(config);
     } else if ((code = check_keys(config)) != EXIT_CODE_OK ||

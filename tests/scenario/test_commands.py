@@ -278,11 +278,28 @@ ETC_OF_ITS_OWN = """
 set -e
 mount --make-rprivate / && mount -t tmpfs none /etc || exit 77
 mkdir /etc/forebay
-cp "$2/forebay.yaml" "$2/keys.yaml" /etc/forebay/
-chown "0:$3" /etc/forebay/keys.yaml
-chmod "$4" /etc/forebay/keys.yaml
-exec "$1" check
+cp "$2"/* /etc/forebay/
+if [ -n "$3" ]; then
+    chown "0:$3" /etc/forebay/keys.yaml
+    chmod "$4" /etc/forebay/keys.yaml
+fi
+eval "$5"
 """
+
+
+def in_etc_of_its_own(folder, script, group="", mode=""):
+    """Runs a script as root, with the files of FOLDER in /etc/forebay. $1 is the binary."""
+    words = ["unshare", "--mount", "sh", "-c", ETC_OF_ITS_OWN, "sh", binary(), folder, group, mode]
+    done = subprocess.run(
+        [*words, script],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+    if os.getuid() != 0 or done.returncode == 77 or "unshare" in done.stderr:
+        not_run(f"no mounts of its own here: {done.stderr.strip()}")
+    return done
 
 
 @pytest.mark.parametrize(
@@ -296,19 +313,27 @@ def test_check_warns_of_keys_that_the_unit_cannot_read(tmp_path, group, mode, sa
         "auth: {mode: verify, keys_file: /etc/forebay/keys.yaml}\n"
     )
     (tmp_path / "keys.yaml").write_text(run_forebay("keys", "new", "a").stdout)
-    script = ["unshare", "--mount", "sh", "-c", ETC_OF_ITS_OWN, "sh"]
-    done = subprocess.run(
-        [*script, binary(), tmp_path, group, mode],
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S,
-        check=False,
-    )
-    if os.getuid() != 0 or done.returncode == 77 or "unshare" in done.stderr:
-        not_run(f"no mounts of its own here: {done.stderr.strip()}")
+    done = in_etc_of_its_own(tmp_path, '"$1" check', group, mode)
     assert done.returncode == 0, done.stderr
     warned = "auth.keys_file: only root can read /etc/forebay/keys.yaml" in done.stderr
     assert warned is says, done.stderr
+
+
+def test_check_and_doctor_name_variables_of_the_unit(tmp_path):
+    """They do not read the variables of the packaged unit. They say so, and the command that they
+    name checks with these. A file that -c names is not the unit's."""
+    (tmp_path / "env").write_text("# a comment\nFOREBAY_CACHE_TTL=7\n")
+    done = in_etc_of_its_own(tmp_path, '"$1" check')
+    assert done.returncode == 0 and "sets FOREBAY_CACHE_TTL for the packaged unit" in done.stderr
+    remedy = re.search(r"to check with it: (\(.*\))\n", done.stderr)[1]
+    done = in_etc_of_its_own(tmp_path, remedy.replace("forebay check", '"$1" check'))
+    assert done.returncode == 3 and "env FOREBAY_CACHE_TTL: error: " in done.stderr, done
+    done = in_etc_of_its_own(
+        tmp_path, '"$1" -q doctor --local --origin.endpoint=http://127.0.0.1:1'
+    )
+    assert "sets FOREBAY_CACHE_TTL for the packaged unit" in done.stdout, done
+    done = in_etc_of_its_own(tmp_path, 'echo "{}" >/etc/a.yaml; "$1" check -c /etc/a.yaml')
+    assert done.returncode == 0 and "packaged unit" not in done.stderr, done
 
 
 def test_a_prepared_directory_serves(start, origin, tmp_path):

@@ -4,11 +4,13 @@
 // that server is asked first.
 #include "cli/doctor/command_doctor.h"
 
+#include <string.h>
 #include <unistd.h>
 
 #include "auth/auth.h"
 #include "base/child.h"
 #include "base/log.h"
+#include "cli/client/command_unit.h"
 #include "s3/s3.h"
 #include "server/server.h"
 
@@ -52,6 +54,18 @@ static void check_keys_file(struct doctor *doctor)
     buf_done(&errors);
 }
 
+static void check_unit(struct doctor *doctor)
+{
+    char name[COMMAND_UNIT_NAME_MAX];
+    if (command_unit_differs(doctor->config, name)) {
+        command_doctor_find(doctor, DOCTOR_YELLOW, "configuration",
+                            "to look with it: (set -a; . " COMMAND_UNIT_VARIABLES
+                            "; forebay doctor)",
+                            COMMAND_UNIT_VARIABLES " sets %s for the packaged unit alone",
+                            commands_visible(name, strlen(name)));
+    }
+}
+
 static struct config *check_configuration(struct doctor *doctor, int argc, char **argv)
 {
     struct config *config = NULL;
@@ -71,6 +85,7 @@ static struct config *check_configuration(struct doctor *doctor, int argc, char 
         command_doctor_find(doctor, DOCTOR_GREEN, "configuration", NULL, "valid (%s)",
                             config->file != NULL ? config->file : "no file");
     }
+    check_unit(doctor);
     return config;
 }
 
