@@ -210,47 +210,64 @@ static void look_at_origins(const struct command_origins *origins, struct condit
                SHORTLY_S);
 }
 
+// Records the value of a limit if more clients have reached it since the last look. The main thread
+// looks before each reload, so this is the value that refused them.
+static void reached_note(struct command_conditions_reached *reached, uint64_t count, uint64_t value)
+{
+    if (count > reached->count) {
+        *reached = (struct command_conditions_reached){count, value};
+    }
+}
+
+// Appends a limit, its value when clients reached it, its present value if a reload has changed it,
+// and how often they reached it.
+static void shed_append(struct buf *out, const char *limit,
+                        const struct command_conditions_reached *reached, uint64_t now)
+{
+    if (reached->count > 0) {
+        buf_printf(out, "; %s (%llu", limit, (unsigned long long)reached->value);
+        if (reached->value != now) {
+            buf_printf(out, " then, %llu now", (unsigned long long)now);
+        }
+        buf_printf(out, ") %llu times", (unsigned long long)reached->count);
+    }
+}
+
 // Returns how many clients were refused because of a limit of their connections or requests.
-// Appends each such limit, its value in force and its count.
-static uint64_t shed_text(const struct command_reload *reload, struct buf *out)
+// Appends each such limit, its value and its count.
+static uint64_t shed_text(struct command_conditions_parts *parts, struct buf *out)
 {
     char sockets[HUMAN_BYTES_MAX];
-    struct http_limits limits = http_server_limits(reload->http);
-    unsigned descriptors = reload->descriptors->clients_max;
-    const struct {
-        const char *limit;
-        uint64_t value;
-        enum counter counter;
-    } rows[] = {{limits.max_connections < descriptors ? "limits.max_connections"
-                                                      : "the limit on open files, for connections",
-                 limits.max_connections, COUNTER_http_shed_connections},
-                {"limits.max_inflight", limits.max_inflight, COUNTER_http_shed_inflight},
-                {"limits.max_connections_per_source", limits.max_connections_per_source,
-                 COUNTER_http_shed_source}};
-    uint64_t all = stats_value(COUNTER_http_shed_sockets);
-    if (all > 0) {
+    struct http_limits limits = http_server_limits(parts->reload->http);
+    struct command_conditions_reached *connections = &parts->guarded.connections;
+    struct command_conditions_reached *inflight = &parts->guarded.inflight;
+    struct command_conditions_reached *source = &parts->guarded.source;
+    uint64_t shed_sockets = stats_value(COUNTER_http_shed_sockets);
+    reached_note(connections, stats_value(COUNTER_http_shed_connections), limits.max_connections);
+    reached_note(inflight, stats_value(COUNTER_http_shed_inflight), limits.max_inflight);
+    reached_note(source, stats_value(COUNTER_http_shed_source), limits.max_connections_per_source);
+    if (shed_sockets > 0) {
         buf_printf(out, "; the memory limit for sockets (%s) %llu times",
                    human_bytes((double)socket_room_bytes(SOCKETS_CLIENTS), sockets),
-                   (unsigned long long)all);
+                   (unsigned long long)shed_sockets);
     }
-    for (unsigned i = 0; i < ARRAY_LEN(rows); i++) {
-        uint64_t count = stats_value(rows[i].counter);
-        all += count;
-        if (count > 0) {
-            buf_printf(out, "; %s (%llu) %llu times", rows[i].limit,
-                       (unsigned long long)rows[i].value, (unsigned long long)count);
-        }
-    }
-    return all;
+    shed_append(out,
+                connections->value < parts->reload->descriptors->clients_max
+                    ? "limits.max_connections"
+                    : "the limit on open files, for connections",
+                connections, limits.max_connections);
+    shed_append(out, "limits.max_inflight", inflight, limits.max_inflight);
+    shed_append(out, "limits.max_connections_per_source", source,
+                limits.max_connections_per_source);
+    return shed_sockets + connections->count + inflight->count + source->count;
 }
 
 // Names the limits that were reached since the start, so that the reader knows which one to raise.
-static void look_at_shed(const struct command_reload *reload, struct conditions *conditions)
+static void look_at_shed(struct command_conditions_parts *parts, struct conditions *conditions)
 {
-    char bytes[HUMAN_BYTES_MAX];
     struct buf text;
     buf_init(&text, CONDITION_TEXT_MAX);
-    if (conditions_rose(conditions, CONDITION_requests_shed, shed_text(reload, &text), SHORTLY_S)) {
+    if (conditions_rose(conditions, CONDITION_requests_shed, shed_text(parts, &text), SHORTLY_S)) {
         struct condition_row row = conditions_row(CONDITION_requests_shed);
         conditions_tell_more(conditions, CONDITION_requests_shed, row.remedy,
                              "%s; since the start%s", row.text, buf_cstr(&text) + 1);
@@ -258,17 +275,27 @@ static void look_at_shed(const struct command_reload *reload, struct conditions 
         conditions_tell(conditions, CONDITION_requests_shed, false);
     }
     buf_done(&text);
-    uint64_t short_of_memory = stats_value(COUNTER_http_shed_memory);
-    if (conditions_rose(conditions, CONDITION_memory, short_of_memory, SHORTLY_S)) {
-        struct condition_row row = conditions_row(CONDITION_memory);
-        conditions_tell_more(conditions, CONDITION_memory, row.remedy,
-                             "%s: limits.max_buffer (%s) was used up within the last minute, and "
-                             "clients were refused with SlowDown, %llu times since the start",
-                             row.text, human_bytes((double)chunk_budget_max_bytes(), bytes),
-                             (unsigned long long)short_of_memory);
-    } else {
+}
+
+static void look_at_memory(struct command_conditions_reached *reached,
+                           struct conditions *conditions)
+{
+    char then[HUMAN_BYTES_MAX], now[HUMAN_BYTES_MAX];
+    uint64_t max_bytes = chunk_budget_max_bytes();
+    reached_note(reached, stats_value(COUNTER_http_shed_memory), max_bytes);
+    if (!conditions_rose(conditions, CONDITION_memory, reached->count, SHORTLY_S)) {
         conditions_tell(conditions, CONDITION_memory, false);
+        return;
     }
+    struct condition_row row = conditions_row(CONDITION_memory);
+    bool has_changed = reached->value != max_bytes;
+    conditions_tell_more(conditions, CONDITION_memory, row.remedy,
+                         "%s: limits.max_buffer (%s%s%s%s) was used up within the last minute, and "
+                         "clients were refused with SlowDown, %llu times since the start",
+                         row.text, human_bytes((double)reached->value, then),
+                         has_changed ? " then, " : "",
+                         has_changed ? human_bytes((double)max_bytes, now) : "",
+                         has_changed ? " now" : "", (unsigned long long)reached->count);
 }
 
 static void look_at_counts(struct conditions *conditions)
@@ -295,13 +322,14 @@ static void look_at_reload(struct command_reload *reload, struct conditions *con
 
 void command_conditions_look(void *ctx, struct conditions *conditions)
 {
-    const struct command_conditions_parts *parts = ctx;
+    struct command_conditions_parts *parts = ctx;
     uint64_t age_ms;
     conditions_tell(conditions, CONDITION_worker_stuck,
                     !command_conditions_moves(parts->loop, &age_ms));
     look_at_store(parts->store, parts->loop, conditions);
     look_at_origins(parts->origins, conditions);
-    look_at_shed(parts->reload, conditions);
+    look_at_shed(parts, conditions);
+    look_at_memory(&parts->guarded.memory, conditions);
     look_at_counts(conditions);
     command_certificate_look(conditions);
     command_refused_look(parts->refused, parts->reload->proxy, conditions);

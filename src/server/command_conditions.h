@@ -12,6 +12,11 @@
 #include "server/command_reload.h"
 #include "store/store.h"
 
+// A limit that clients have reached: how often, and its value when that was last seen.
+struct command_conditions_reached {
+    uint64_t count, value;
+};
+
 struct command_conditions_parts {
     const struct store *store;
     const struct loop *loop;
@@ -20,6 +25,9 @@ struct command_conditions_parts {
     struct command_refused *refused;
     struct control *control;
     const _Atomic bool *is_draining;
+    struct {
+        struct command_conditions_reached connections, inflight, source, memory;
+    } guarded; // by the lock of `conditions`
 };
 
 // A conditions_look_fn; ctx is a struct command_conditions_parts.
