@@ -337,3 +337,21 @@ def test_server_errors_that_a_retry_mends_make_no_condition(start, origin, statu
         for i in range(10):
             judge(client.get(f"k{i}"), origin, f"k{i}")
     assert server.conditions() == set()
+
+
+def test_refused_keys_end_what_is_served_with_the_ttl(start):
+    """Forebay serves what is cached until its ttl ends, as the condition says, although the origin
+    refuses its keys. It serves it no longer, because the right to read may have ended."""
+    with Origin(credentials=KEYS) as origin:
+        origin.put("k", 1000)
+        server = start(origin, settings={**PROBE, "cache.ttl": "1m"}, ahead_s=0)
+        with server.client() as client:
+            judge(client.get("k"), origin, "k")
+            server.settle()
+            origin.fault(None, "error", (403, "InvalidAccessKeyId", "No"), times=None)
+            assert client.get("other").status == 403
+            server.wait_condition("credentials-refused")
+            text = server.condition_rows()["credentials-refused"]["text"]
+            judge(client.get("k"), origin, "k")
+            server.advance(61)
+            assert client.get("k").status == 403, text
