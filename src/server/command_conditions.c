@@ -123,6 +123,8 @@ static void look_at_store(const struct store *store, const struct loop *loop,
     conditions_tell(conditions, CONDITION_index_large, index_bytes > s.capacity_bytes / 2);
     tell_shortage(conditions, CONDITION_disk_busy, why == REFUSAL_disk_busy,
                   refusal_sum(REFUSAL_disk_busy));
+    tell_shortage(conditions, CONDITION_buffer_full, why == REFUSAL_buffer_full,
+                  refusal_sum(REFUSAL_buffer_full));
     tell_shortage(conditions, CONDITION_index_busy, why == REFUSAL_index_busy,
                   refusal_sum(REFUSAL_index_busy));
     tell_shortage(conditions, CONDITION_descriptors, why == REFUSAL_descriptors,

@@ -29,10 +29,11 @@ enum err store_shortage(const struct store *store)
 enum refusal store_refuses(const struct store *store)
 {
     enum err err = store_shortage(store);
-    return err != ERR_OK                           ? refusal_of_error(err)
-           : atomic_load(&store->log.no_room)      ? REFUSAL_disk_full
-           : !write_backlog_takes(&store->backlog) ? REFUSAL_disk_busy
-                                                   : REFUSAL_none;
+    return err != ERR_OK                      ? refusal_of_error(err)
+           : atomic_load(&store->log.no_room) ? REFUSAL_disk_full
+           : write_backlog_takes(&store->backlog)
+               ? REFUSAL_none
+               : refusal_of_error(write_backlog_error(&store->backlog, clock_monotonic_us()));
 }
 
 void store_drop_run(struct store *store, const struct store_place *place, struct hash128 hash,

@@ -458,8 +458,9 @@ bool store_keeps_up(struct worker *w, const struct store *store)
 enum refusal store_waits_for(struct worker *w, const struct store *store, unsigned asked)
 {
     enum err err = store_shortage(store);
-    return err != ERR_OK               ? refusal_of_error(err)
-           : !store_keeps_up(w, store) ? REFUSAL_disk_busy
+    return err != ERR_OK ? refusal_of_error(err)
+           : !store_keeps_up(w, store)
+               ? refusal_of_error(write_backlog_error(&store->backlog, worker_now_us(w)))
            : index_memory_leaves_room(&store->index.memory, asked) || store_fault_is_steady()
                ? REFUSAL_none
                : REFUSAL_index_busy;
@@ -475,7 +476,7 @@ static enum err run_reserve(struct worker *w, struct store *store,
     enum policy_verdict verdict =
         retention_admit(&store->retention, object->hash, first_block, group, is_part, ret_answer);
     if (!write_backlog_takes(&store->backlog)) {
-        return ERR_DISK_BUSY;
+        return write_backlog_error(&store->backlog, worker_now_us(w));
     }
     if (verdict == POLICY_REFUSE) {
         return ERR_NOT_ADMITTED;
@@ -578,15 +579,20 @@ enum err store_run_begin(struct worker *w, struct store *store, struct store_obj
     return err;
 }
 
-void store_run_give_up(struct store_run *run)
+static void run_leave_out(struct store_run *run, enum err why)
 {
     check(!as_run(run)->aborted);
     if (run->err == ERR_OK) {
-        run->err = ERR_DISK_BUSY;
-        refusal_count(REFUSAL_disk_busy);
+        run->err = why;
+        refusal_count(refusal_of_error(why));
         write_backlog_stall(&run->store->backlog);
         run_drop_chunks(run);
     }
+}
+
+void store_run_give_up(struct store_run *run)
+{
+    run_leave_out(run, ERR_DISK_BUSY);
 }
 
 void store_run_append(struct store_run *run, struct chunk *chunk)
@@ -606,7 +612,7 @@ void store_run_append(struct store_run *run, struct chunk *chunk)
     run->appended_bytes += len;
     write_backlog_append(&run->store->backlog, len);
     if (write_backlog_is_over(&run->store->backlog)) {
-        store_run_give_up(run);
+        run_leave_out(run, write_backlog_error(&run->store->backlog, worker_now_us(run->worker)));
     }
     if (run->err != ERR_OK) {
         run_drop_chunks(run);

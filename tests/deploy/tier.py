@@ -262,7 +262,7 @@ class Tier:
         return {
             name: sum(
                 self.metric(name, "forebay_cache_admission_rejected_total", reason=reason)
-                for reason in ("no-segment", "disk-full", "disk-busy", "index-busy")
+                for reason in ("no-segment", "disk-full", "disk-busy", "buffer-full", "index-busy")
             )
             for name, node in self.nodes.items()
             if node.alive

@@ -12,7 +12,7 @@ import pathlib
 import re
 
 import pytest
-from client import Client
+from client import Client, judge
 from conftest import not_run
 from forebay import build_kind, run_forebay
 from test_control import ask, said
@@ -132,6 +132,25 @@ def test_index_busy_is_the_index(start, origin, engine, tmp_path, faults):
     server.advance(60)
     server.wait_condition("index-busy", False)  # a minute after the last refusal
     assert [state for state, *_ in doctor(server)["server"]] == ["green"]
+
+
+def test_buffer_full_is_a_small_buffer(start, origin, engine, faults):
+    """The disk takes each write in a moment, but the buffer has no room for a burst. The word names
+    the setting that is too small, not the disk."""
+    origin.put("absent", 10)
+    server = start(
+        origin,
+        engine=engine,
+        settings={"limits.max_buffer": "4MiB", "access_log.path": "off"},
+        env={"FOREBAY_DISK_FAULTS": "write:1+:slow:100"},
+    )
+    origin.put("large", 64 * MIB)
+    with server.client() as client:
+        judge(client.get("large"), origin, "large")
+    assert server.metric(METRIC, reason="buffer-full") > 0
+    row = server.condition_rows()["buffer-full"]
+    assert (row["text"], row["remedy"]) == rows()["buffer-full"]
+    assert "limits.max_buffer" in row["remedy"], row
 
 
 def test_disk_busy_is_the_disk(start, origin, engine, tmp_path, faults):

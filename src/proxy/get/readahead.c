@@ -695,7 +695,7 @@ static bool is_unfit(const struct subscription *run)
 {
     enum refusal why = refusal_of_word(run->unstored_why);
     return run->unstored_why != NULL && why != REFUSAL_not_admitted && why != REFUSAL_disk_busy &&
-           why != REFUSAL_index_busy && why != REFUSAL_index_full;
+           why != REFUSAL_buffer_full && why != REFUSAL_index_busy && why != REFUSAL_index_full;
 }
 
 static void track_note(struct readahead_track *t, struct request *r)

@@ -36,6 +36,13 @@ bool write_backlog_takes(const struct write_backlog *backlog)
            owed + atomic_load(&backlog->promised_bytes) <= WRITE_BACKLOG_MAX;
 }
 
+enum err write_backlog_error(const struct write_backlog *backlog, uint64_t now_us)
+{
+    uint64_t owed = atomic_load(&backlog->queued_bytes) + atomic_load(&backlog->dirty_bytes);
+    bool is_small = queue_max() < WRITE_BACKLOG_MAX / 4 && owed <= WRITE_BACKLOG_MAX / 4;
+    return is_small && write_backlog_is_quick(backlog, now_us) ? ERR_BUFFER_FULL : ERR_DISK_BUSY;
+}
+
 bool write_backlog_is_over(const struct write_backlog *backlog)
 {
     return !store_fault_is_steady() && atomic_load(&backlog->queued_bytes) > 2 * queue_max();

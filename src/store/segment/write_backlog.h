@@ -9,6 +9,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/error.h"
+
 // A write that takes longer is slow. After a slow write, readers do not wait for the device.
 #define WRITE_BACKLOG_SLOW_US 250000u
 // The device counts as slow for this long after a slow write. After that, read-ahead and warm may
@@ -35,6 +37,9 @@ struct write_backlog {
 
 // Returns true if one more run may begin.
 bool write_backlog_takes(const struct write_backlog *backlog);
+// Returns why write_backlog_takes() or write_backlog_is_over() refuses a run: ERR_BUFFER_FULL if a
+// larger limits.max_buffer would have avoided it, else ERR_DISK_BUSY.
+enum err write_backlog_error(const struct write_backlog *backlog, uint64_t now_us);
 // Returns true if the chunks that wait for the device take too much memory. The caller then cancels
 // its run.
 bool write_backlog_is_over(const struct write_backlog *backlog);

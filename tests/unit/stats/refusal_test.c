@@ -24,10 +24,11 @@ Test(refusal, each_resource_has_an_error_of_its_own)
         enum refusal why;
     } rows[] = {
         {ERR_NOT_ADMITTED, REFUSAL_not_admitted}, {ERR_DISK_BUSY, REFUSAL_disk_busy},
-        {ERR_NO_SEGMENT, REFUSAL_no_segment},     {ERR_DISK_FULL, REFUSAL_disk_full},
-        {ERR_IO, REFUSAL_disk_degraded},          {ERR_INDEX_BUSY, REFUSAL_index_busy},
-        {ERR_INDEX_FULL, REFUSAL_index_full},     {ERR_DESCRIPTORS, REFUSAL_descriptors},
-        {ERR_LIMIT, REFUSAL_too_large},           {ERR_CORRUPT, REFUSAL_disk_degraded},
+        {ERR_BUFFER_FULL, REFUSAL_buffer_full},   {ERR_NO_SEGMENT, REFUSAL_no_segment},
+        {ERR_DISK_FULL, REFUSAL_disk_full},       {ERR_IO, REFUSAL_disk_degraded},
+        {ERR_INDEX_BUSY, REFUSAL_index_busy},     {ERR_INDEX_FULL, REFUSAL_index_full},
+        {ERR_DESCRIPTORS, REFUSAL_descriptors},   {ERR_LIMIT, REFUSAL_too_large},
+        {ERR_CORRUPT, REFUSAL_disk_degraded},
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         cr_assert_eq((int)refusal_of_error(rows[i].err), (int)rows[i].why, "%s",
