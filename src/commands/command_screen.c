@@ -142,24 +142,62 @@ void command_screen_append_end(struct buf *out, struct span text, unsigned colum
 
 // --- output --------------------------------------------------------------------------------------
 
+// Returns true if the byte at `at` is inside a pair of backquotes: [*ret_first, *ret_end).
+static bool is_in_command(struct span line, size_t at, size_t *ret_first, size_t *ret_end)
+{
+    size_t first = span_find(line, '`');
+    while (first < at) {
+        struct span rest = {line.ptr + first + 1, line.len - first - 1};
+        size_t len = span_find(rest, '`'), end = first + 1 + len;
+        if (len == rest.len || at <= end) {
+            *ret_first = first;
+            *ret_end = end + 1;
+            return len < rest.len;
+        }
+        rest = (struct span){line.ptr + end + 1, line.len - end - 1};
+        first = end + 1 + span_find(rest, '`');
+    }
+    return false;
+}
+
+// Returns the end of a row in which `len` bytes fit. A break at a space before `least` would win no
+// room. A command in backquotes is not broken, so that a user can paste it: one that is too long
+// for a row exceeds it. Any other word that is too long is cut.
+static size_t row_end(struct span line, size_t len, size_t least)
+{
+    size_t command_first, command_end;
+    bool is_command = is_in_command(line, len, &command_first, &command_end);
+    size_t end = is_command ? command_first : len;
+    while (end > 0 && line.ptr[end] != ' ') {
+        end--;
+    }
+    while (end > 0 && line.ptr[end - 1] == ' ') {
+        end--;
+    }
+    if (end > least) {
+        return end;
+    }
+    if (is_command) {
+        struct span rest = {line.ptr + command_end, line.len - command_end};
+        return command_end + span_find(rest, ' ');
+    }
+    return max_u64(len, 1);
+}
+
 // Appends a line in as many rows as it needs.
 static void wrap_line(struct buf *out, struct span line, unsigned columns, unsigned indent)
 {
     unsigned room = columns;
-    size_t len, least = indent; // a break at a space before `least` would win no room
+    size_t len, least = indent;
     while ((len = command_screen_fit(line, room)) < line.len) {
-        size_t end = len;
-        while (end > 0 && line.ptr[end] != ' ') {
-            end--;
-        }
-        while (end > 0 && line.ptr[end - 1] == ' ') {
-            end--;
-        }
-        end = end > least ? end : max_u64(len, 1); // a word that is too long is cut
+        size_t end = row_end(line, len, least);
         buf_append(out, line.ptr, end);
         line = (struct span){line.ptr + end, line.len - end};
         while (line.len > 0 && line.ptr[0] == ' ') {
             line = (struct span){line.ptr + 1, line.len - 1};
+        }
+        if (line.len == 0) {
+            return;
         }
         buf_printf(out, "\n%*s", (int)indent, "");
         room = columns - indent;

@@ -79,6 +79,17 @@ Test(screen, lines_are_wrapped_at_spaces_and_indented)
     cr_assert_str_eq(wrapped("  a abcdefgh", 10, 4), "  a abcdef\n    gh"); // beside its label
 }
 
+// A user who copies it from the terminal gets no line ends inside it.
+Test(screen, a_command_in_backquotes_is_not_broken)
+{
+    cr_assert_str_eq(wrapped("run `a b c` now", 12, 4), "run `a b c`\n    now");
+    cr_assert_str_eq(wrapped("then run `a b c`, or", 14, 2), "then run\n  `a b c`, or");
+    cr_assert_str_eq(wrapped("run (`a b c`)", 8, 2), "run\n  (`a b c`)");
+    cr_assert_str_eq(wrapped("`a b` or `c d e f g h`", 8, 2), "`a b` or\n  `c d e f g h`");
+    cr_assert_str_eq(wrapped("`a b c d e` end\nnext", 6, 2), "`a b c d e`\n  end\nnext");
+    cr_assert_str_eq(wrapped("one ` two three", 10, 2), "one ` two\n  three"); // no second one
+}
+
 Test(screen, the_environment_says_whether_the_terminal_shows_utf8)
 {
     cr_assert(setenv("LANG", "C.UTF-8", 1) == 0 && unsetenv("LC_ALL") == 0);
