@@ -68,15 +68,13 @@ static void show_cache_size(const struct config *c, struct buf *out)
 
 static void show_region(struct buf *out)
 {
-    static const char *const names[] = {"AWS_REGION", "AWS_DEFAULT_REGION"};
-    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
-        const char *value = getenv(names[i]);
-        if (value != NULL && value[0] != '\0') {
-            buf_printf(out, "; now %s, by env %s", value, names[i]);
-            return;
-        }
+    struct origin_client client;
+    origin_client_read(&client);
+    if (client.region.text[0] != '\0') {
+        buf_printf(out, "; now %s, by %s", client.region.text, client.region.source);
+    } else {
+        buf_append_cstr(out, "; us-east-1 until the credentials or the origin name another");
     }
-    buf_append_cstr(out, "; us-east-1 until the credentials or the origin name another");
 }
 
 static void show_engine(const struct config *c, struct buf *out)

@@ -127,10 +127,6 @@ struct span credentials_trim_lines(struct span s);
 enum err credentials_read_file(const char *path, struct buf *ret_text) MUST_USE;
 // Wipes the bytes and frees the buffer.
 void credentials_buf_done(struct buf *b);
-// Finds the value of `name` in a section of an INI text. Returns false if there is none.
-bool credentials_profile_value(struct span text, struct span section, const char *name,
-                               struct span *ret_value);
-bool credentials_profile_has_section(struct span text, struct span section);
 // Splits a command line into words. Quotes and backslashes work as in a shell; nothing else is
 // special. The words are NUL-terminated in `ret_storage`, which needs one byte more than the text.
 // Returns false if a quote is left open, or if there are more than `max` words.

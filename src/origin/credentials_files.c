@@ -11,6 +11,7 @@
 
 #include "base/host.h"
 #include "origin/credentials_chain.h"
+#include "origin/shared_profile.h"
 
 // --- Key files -----------------------------------------------------------------------------------
 
@@ -114,116 +115,6 @@ enum err origin_proxy_url(const char *proxy, const char *auth_file, char **ret_u
 
 // --- Profiles ------------------------------------------------------------------------------------
 
-// Reads the name from a line "[ name ]". Returns false for other lines.
-static bool section_name(struct span line, struct span *ret_name)
-{
-    line = span_trim(line);
-    if (line.len < 2 || line.ptr[0] != '[') {
-        return false;
-    }
-    size_t end = span_find(line, ']');
-    if (end == line.len) {
-        return false;
-    }
-    *ret_name = span_trim((struct span){line.ptr + 1, end - 1});
-    return true;
-}
-
-static bool next_line(struct span *rest, struct span *ret_line)
-{
-    if (!span_split(rest, '\n', ret_line)) {
-        return false;
-    }
-    if (ret_line->len > 0 && ret_line->ptr[ret_line->len - 1] == '\r') {
-        ret_line->len--;
-    }
-    return true;
-}
-
-bool credentials_profile_has_section(struct span text, struct span section)
-{
-    struct span line, name;
-    while (next_line(&text, &line)) {
-        if (section_name(line, &name) && span_equal(name, section)) {
-            return true;
-        }
-    }
-    return false;
-}
-
-bool credentials_profile_value(struct span text, struct span section, const char *name,
-                               struct span *ret_value)
-{
-    struct span line, found;
-    bool inside = false;
-    while (next_line(&text, &line)) {
-        if (section_name(line, &found)) {
-            inside = span_equal(found, section);
-            continue;
-        }
-        // Skip comments, and indented lines, which belong to a nested setting and not to the
-        // profile itself.
-        if (!inside || line.len == 0 || strchr("#; \t", line.ptr[0]) != NULL) {
-            continue;
-        }
-        size_t equals = span_find(line, '=');
-        if (equals == line.len ||
-            !span_equal_nocase(span_trim((struct span){line.ptr, equals}), span_from_cstr(name))) {
-            continue;
-        }
-        *ret_value = span_trim((struct span){line.ptr + equals + 1, line.len - equals - 1});
-        return ret_value->len > 0;
-    }
-    return false;
-}
-
-struct profile {
-    struct buf credentials_text, config_text;
-    struct span credentials_section, config_section;
-    char config_name[300];
-};
-
-static bool profile_value(const struct profile *p, const char *name, struct span *ret_value)
-{
-    return credentials_profile_value(buf_span(&p->credentials_text), p->credentials_section, name,
-                                     ret_value) ||
-           credentials_profile_value(buf_span(&p->config_text), p->config_section, name, ret_value);
-}
-
-static void shared_path(const char *variable, const char *name, struct buf *ret_path)
-{
-    const char *path = getenv(variable), *home = getenv("HOME");
-    if (credentials_text_is_set(path)) {
-        buf_append_cstr(ret_path, path);
-    } else if (home != NULL) {
-        buf_printf(ret_path, "%s/.aws/%s", home, name);
-    }
-}
-
-static enum err read_shared(const char *variable, const char *name, struct buf *ret_text,
-                            struct buf *ret_why)
-{
-    struct buf path;
-    enum err err = ERR_NOT_FOUND;
-    buf_init(&path, 4096);
-    shared_path(variable, name, &path);
-    if (path.len > 0) {
-        err = credentials_read_file(buf_cstr(&path), ret_text);
-    }
-    if (err == ERR_PERMISSION) {
-        buf_printf(ret_why, "%s: the shared file may not be read", buf_cstr(&path));
-    }
-    buf_done(&path);
-    return err == ERR_PERMISSION ? err : ERR_OK;
-}
-
-static enum err refuse(struct buf *why, struct span profile, const char *what, const char *remedy)
-{
-    buf_printf(why, "profile %.*s uses %s, which is not supported here; %s", (int)profile.len,
-               profile.ptr, what, remedy);
-    return ERR_ORIGIN_CREDENTIALS;
-}
-
 static char *copy_text(struct span s)
 {
     char *copy = strndup(s.ptr, s.len);
@@ -232,13 +123,13 @@ static char *copy_text(struct span s)
 }
 
 static enum err from_profile_web_identity(const struct credentials_options *options,
-                                          const struct profile *p, struct span role,
+                                          const struct shared_profile *p, struct span role,
                                           struct span token_file, struct credentials_set **ret_set,
                                           struct buf *ret_why)
 {
     struct span session = {NULL, 0};
     char *role_text = copy_text(role), *file_text = copy_text(token_file), *session_text = NULL;
-    if (profile_value(p, "role_session_name", &session)) {
+    if (shared_profile_value(p, "role_session_name", &session)) {
         session_text = copy_text(session);
     }
     enum err err = credentials_from_web_identity(options, role_text, file_text, session_text,
@@ -249,39 +140,73 @@ static enum err from_profile_web_identity(const struct credentials_options *opti
     return err;
 }
 
-static enum err from_profile(const struct credentials_options *options, const struct profile *p,
-                             struct span name, struct credentials_set **ret_set,
+static enum err from_profile_keys(const struct shared_profile *p, struct span access_key,
+                                  struct credentials_set **ret_set, struct buf *ret_why)
+{
+    struct span secret_key, token = {NULL, 0};
+    if (!shared_profile_value(p, "aws_secret_access_key", &secret_key)) {
+        buf_printf(ret_why, "profile %.*s has aws_access_key_id but no aws_secret_access_key",
+                   (int)p->name.len, p->name.ptr);
+        return ERR_ORIGIN_CREDENTIALS;
+    }
+    (void)shared_profile_value(p, "aws_session_token", &token);
+    *ret_set = credentials_set_new("profile", access_key, secret_key, token, 0);
+    (*ret_set)->is_from_files = true;
+    return ERR_OK;
+}
+
+// Refuses a profile whose keys only the AWS CLI can get, with a command that makes it get them. The
+// CLI looks for credential_process after role_arn and single sign-on, so that it does not call
+// itself. It cannot ask for an MFA code as a credential_process, because that has no terminal.
+static enum err refuse(const struct shared_profile *p, const char *what, struct buf *ret_why)
+{
+    struct span value;
+    int len = (int)p->name.len;
+    const char *name = p->name.ptr, *quote = span_find(p->name, ' ') < p->name.len ? "\"" : "";
+    buf_printf(ret_why, "profile %.*s uses %s, and Forebay needs AWS CLI 2 for that: ", len, name,
+               what);
+    if (shared_profile_value(p, "mfa_serial", &value)) {
+        buf_printf(ret_why,
+                   "run `eval \"$(aws configure export-credentials --format env --profile "
+                   "%s%.*s%s)\"` in your shell; these keys are not renewed, and end after an hour "
+                   "or so",
+                   quote, len, name, quote);
+    } else {
+        buf_printf(ret_why,
+                   "run `aws configure set --profile %s%.*s%s credential_process 'aws configure "
+                   "export-credentials --profile %s%.*s%s'` once; Forebay then gets keys, and new "
+                   "ones when they expire, as long as the CLI itself gets them",
+                   quote, len, name, quote, quote, len, name, quote);
+    }
+    return ERR_ORIGIN_CREDENTIALS;
+}
+
+static enum err from_profile(const struct credentials_options *options,
+                             const struct shared_profile *p, struct credentials_set **ret_set,
                              struct buf *ret_why)
 {
-    struct span access_key, secret_key, token = {NULL, 0}, role, value;
-    if (profile_value(p, "role_arn", &role)) {
-        if (profile_value(p, "web_identity_token_file", &value)) {
-            return from_profile_web_identity(options, p, role, value, ret_set, ret_why);
-        }
-        return refuse(ret_why, name, "role_arn with source_profile or credential_source",
-                      "use credential_process, web identity or the role's own keys");
+    struct span access_key, role, value;
+    bool has_role = shared_profile_value(p, "role_arn", &role);
+    if (has_role && shared_profile_value(p, "web_identity_token_file", &value)) {
+        return from_profile_web_identity(options, p, role, value, ret_set, ret_why);
     }
-    if (profile_value(p, "aws_access_key_id", &access_key)) {
-        if (!profile_value(p, "aws_secret_access_key", &secret_key)) {
-            buf_printf(ret_why, "profile %.*s has aws_access_key_id but no aws_secret_access_key",
-                       (int)name.len, name.ptr);
-            return ERR_ORIGIN_CREDENTIALS;
-        }
-        (void)profile_value(p, "aws_session_token", &token);
-        *ret_set = credentials_set_new("profile", access_key, secret_key, token, 0);
-        (*ret_set)->is_from_files = true;
-        return ERR_OK;
+    if (!has_role && shared_profile_value(p, "aws_access_key_id", &access_key)) {
+        return from_profile_keys(p, access_key, ret_set, ret_why);
     }
-    if (profile_value(p, "credential_process", &value)) {
+    if (shared_profile_value(p, "credential_process", &value)) {
         char *command = copy_text(value);
         enum err err = credentials_from_process(command, ret_set, ret_why);
         free(command);
         return err;
     }
-    if (profile_value(p, "sso_session", &value) || profile_value(p, "sso_start_url", &value) ||
-        profile_value(p, "sso_account_id", &value)) {
-        return refuse(ret_why, name, "single sign-on",
-                      "use credential_process = aws configure export-credentials");
+    if (has_role) {
+        return refuse(p, "role_arn with source_profile or credential_source", ret_why);
+    }
+    if (shared_profile_value(p, "sso_session", &value) ||
+        shared_profile_value(p, "sso_start_url", &value) ||
+        shared_profile_value(p, "sso_account_id", &value) ||
+        shared_profile_value(p, "login_session", &value)) {
+        return refuse(p, "single sign-on", ret_why);
     }
     return ERR_NOT_FOUND;
 }
@@ -289,41 +214,16 @@ static enum err from_profile(const struct credentials_options *options, const st
 enum err credentials_from_profile(const struct credentials_options *options,
                                   struct credentials_set **ret_set, struct buf *ret_why)
 {
-    struct profile p;
-    const char *chosen = getenv("AWS_PROFILE");
-    bool is_chosen = credentials_text_is_set(chosen);
-    struct span name = span_from_cstr(is_chosen ? chosen : "default");
-    struct span region;
-    memset(&p, 0, sizeof(p));
-    buf_init(&p.credentials_text, CREDENTIALS_FILE_MAX);
-    buf_init(&p.config_text, CREDENTIALS_FILE_MAX);
-    enum err err =
-        read_shared("AWS_SHARED_CREDENTIALS_FILE", "credentials", &p.credentials_text, ret_why);
+    struct shared_profile p;
+    enum err err = shared_profile_read(&p, ret_why);
     if (err == ERR_OK) {
-        err = read_shared("AWS_CONFIG_FILE", "config", &p.config_text, ret_why);
+        err = from_profile(options, &p, ret_set, ret_why);
     }
-    p.credentials_section = p.config_section = name;
-    if (name.len < 256) {
-        (void)snprintf(p.config_name, sizeof(p.config_name), "profile %.*s", (int)name.len,
-                       name.ptr);
-        if (!span_equal_cstr(name, "default") ||
-            credentials_profile_has_section(buf_span(&p.config_text),
-                                            span_from_cstr(p.config_name))) {
-            p.config_section = span_from_cstr(p.config_name);
-        }
-    }
-    if (err == ERR_OK) {
-        err = from_profile(options, &p, name, ret_set, ret_why);
-    }
-    if (err == ERR_OK && profile_value(&p, "region", &region)) {
-        free((*ret_set)->region);
-        (*ret_set)->region = copy_text(region);
-    }
-    if (err == ERR_NOT_FOUND && is_chosen) {
-        buf_printf(ret_why, "AWS_PROFILE names %s, but no shared file has keys for it", chosen);
+    if (err == ERR_NOT_FOUND && p.is_chosen) {
+        buf_printf(ret_why, "AWS_PROFILE names %.*s, but no shared file has keys for it",
+                   (int)p.name.len, p.name.ptr);
         err = ERR_ORIGIN_CREDENTIALS;
     }
-    credentials_buf_done(&p.credentials_text);
-    credentials_buf_done(&p.config_text);
+    shared_profile_done(&p);
     return err;
 }

@@ -69,6 +69,25 @@ struct origin_options {
 enum err origin_proxy_url(const char *proxy, const char *auth_file, char **ret_url,
                           struct buf *ret_why) MUST_USE;
 
+#define ORIGIN_CLIENT_TEXT_MAX 4096u
+// A setting of the AWS SDKs.
+struct origin_client_value {
+    char text[ORIGIN_CLIENT_TEXT_MAX]; // "": not set. An endpoint may contain a password.
+    char source[256];                  // "env NAME", or the profile, for messages
+    const char *variable;              // the variable that has it, or NULL
+};
+// Settings that the AWS SDKs of this process's environment use for S3.
+struct origin_client {
+    // The first of AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, and endpoint_url of the services of the
+    // profile and of the profile itself. "": the endpoint of AWS.
+    struct origin_client_value endpoint;
+    // The first of AWS_REGION, AWS_DEFAULT_REGION and the profile's region that is a valid name.
+    struct origin_client_value region;
+    bool ignores_endpoints; // The SDKs ignore all endpoints of variables and shared files.
+};
+// Reads variables and the shared files. May block; not on a worker.
+void origin_client_read(struct origin_client *ret_client);
+
 struct origin;
 // Creates an origin and finds its credentials. May block; not on a worker. It is no error if an S3
 // endpoint does not answer. On an error, ret_why gets one line with the remedy:

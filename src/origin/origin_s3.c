@@ -52,13 +52,14 @@ static bool name_unpacks(const struct origin_s3_endpoint *endpoint)
 }
 
 // Returns the region. It comes from the first of these that has a valid one: configuration,
-// endpoint, environment, credentials. Otherwise it is the default.
-static const char *choose_region(const struct origin *origin, const struct origin_s3_state *state,
+// endpoint, environment or profile, credentials. Otherwise it is the default.
+static const char *choose_region(const struct origin *origin, const char *client_region,
                                  const struct credentials_set *set)
 {
+    const struct origin_s3_state *state = origin->driver_state;
     const char *candidates[] = {state->region_is_fixed ? origin->options.region : NULL,
-                                state->endpoint.default_region, getenv("AWS_REGION"),
-                                getenv("AWS_DEFAULT_REGION"), set != NULL ? set->region : NULL};
+                                state->endpoint.default_region, client_region,
+                                set != NULL ? set->region : NULL};
     for (size_t i = 0; i < ARRAY_LEN(candidates); i++) {
         if (credentials_text_is_set(candidates[i]) &&
             origin_s3_region_is_valid(span_from_cstr(candidates[i]))) {
@@ -161,14 +162,16 @@ enum err origin_s3_open(struct origin *origin, struct buf *ret_why)
         buf_printf(ret_why, "%s: origin.region is not the name of a region", options->region);
         return ERR_INVALID;
     }
+    struct origin_client client;
+    origin_client_read(&client);
     struct credentials_set *set = NULL;
     struct credentials_options credentials =
-        credentials_options_of(origin, options, choose_region(origin, state, NULL));
+        credentials_options_of(origin, options, choose_region(origin, client.region.text, NULL));
     err = credentials_chain_load(&credentials, &set, ret_why);
     if (err != ERR_OK) {
         return err;
     }
-    state->region = strdup(choose_region(origin, state, set));
+    state->region = strdup(choose_region(origin, client.region.text, set));
     check(state->region != NULL);
     credentials.region = state->region;
     find_place(origin, state);

@@ -58,18 +58,19 @@ bool command_origins_url(const struct config *c, const char *endpoint,
 {
     static const char mark[] = "{region}";
     const char *at = strstr(endpoint, mark), *region = c->origin_region;
+    struct origin_client client;
     if (strncmp(endpoint, "dir:", 4) == 0) {
         return false;
     }
     if (strcmp(region, "auto") == 0) {
-        region = getenv("AWS_REGION") != NULL ? getenv("AWS_REGION") : getenv("AWS_DEFAULT_REGION");
-        region = region != NULL && region[0] != '\0' ? region : "us-east-1";
+        origin_client_read(&client);
+        region = client.region.text[0] != '\0' ? client.region.text : "us-east-1";
     }
     if (at == NULL) {
         (void)snprintf(ret_url, COMMAND_ORIGINS_URL_MAX, "%s", endpoint);
     } else {
-        (void)snprintf(ret_url, COMMAND_ORIGINS_URL_MAX, "%.*s%s%s", (int)(at - endpoint), endpoint,
-                       region, at + sizeof(mark) - 1);
+        (void)snprintf(ret_url, COMMAND_ORIGINS_URL_MAX, "%.*s%.200s%s", (int)(at - endpoint),
+                       endpoint, region, at + sizeof(mark) - 1);
     }
     return true;
 }

@@ -115,8 +115,10 @@ static enum err serve_sts_origin(struct serve *s)
     const char *override = getenv("AWS_ENDPOINT_URL_STS");
     struct origin_options options =
         command_origins_options(s->config, s->descriptors.origin_connections);
-    const char *region = options.region != NULL ? options.region : getenv("AWS_REGION");
-    bool is_china = region != NULL && strncmp(region, "cn-", 3) == 0;
+    struct origin_client client;
+    origin_client_read(&client);
+    const char *region = options.region != NULL ? options.region : client.region.text;
+    bool is_china = strncmp(region, "cn-", 3) == 0;
     options.probe = false;
     options.endpoint = override != NULL && override[0] != '\0' ? override
                        : is_china ? "https://sts.{region}.amazonaws.com.cn"

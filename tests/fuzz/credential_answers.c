@@ -2,6 +2,7 @@
 // Any answer of a credential endpoint or program, any profile file, command line, time and URL: no
 // crash. Accepted credentials are complete.
 #include "origin/credentials_chain.h"
+#include "origin/shared_profile.h"
 
 #include <stddef.h>
 #include <stdlib.h>
@@ -40,19 +41,29 @@ static void check_command(struct span text)
     free(command);
 }
 
+static void check_profile(struct span text)
+{
+    static const char *const outers[] = {NULL, "s3"};
+    struct shared_profile_section section = {NULL, SPAN("default")};
+    struct span value;
+    for (size_t i = 0; i < ARRAY_LEN(outers); i++) {
+        if (shared_profile_section_value(text, section, outers[i], "aws_access_key_id", &value)) {
+            check(value.ptr >= text.ptr && value.ptr + value.len <= text.ptr + text.len);
+            check(shared_profile_has_section(text, section));
+        }
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 {
-    struct span text = {(const char *)bytes, len}, value;
+    struct span text = {(const char *)bytes, len};
     int64_t s;
     if (len == 0 || len > 16384) {
         return 0;
     }
     check_json(text, false);
     check_json(text, true);
-    if (credentials_profile_value(text, SPAN("default"), "aws_access_key_id", &value)) {
-        check(value.ptr >= text.ptr && value.ptr + value.len <= text.ptr + text.len);
-        check(credentials_profile_has_section(text, SPAN("default")));
-    }
+    check_profile(text);
     (void)credentials_parse_time(text, &s);
     check_command(text);
     return 0;

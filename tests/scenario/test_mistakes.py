@@ -637,6 +637,12 @@ def test_check_explains_the_rule_of_an_object(tmp_path):
         "origin.endpoint"
     ]
     assert "now eu-north-1" in rows["origin.region"] and "now" in rows["io.engine"]
+    profiles = tmp_path / "profiles"
+    profiles.write_text("[profile lab]\nregion = eu-west-3\n")
+    env = {"AWS_CONFIG_FILE": str(profiles), "AWS_PROFILE": "lab"}
+    out = run_forebay("check", "-T", "--cache.dir", tmp_path / "cache", env=env).stdout
+    assert "now https://s3.eu-west-3.amazonaws.com" in out
+    assert "now eu-west-3, by profile lab" in out
 
 
 def test_help_is_where_one_looks_for_it():

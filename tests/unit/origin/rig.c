@@ -12,6 +12,7 @@ void rig_options(struct rig *rig, const struct server_row *rows, unsigned row_co
     unsetenv("AWS_SESSION_TOKEN");
     unsetenv("AWS_REGION");
     unsetenv("AWS_DEFAULT_REGION");
+    setenv("AWS_CONFIG_FILE", "/nonexistent", 1);
     server_start(&rig->server, rows, row_count);
     rig->options = harness_options(rig->server.endpoint);
 }
