@@ -4,6 +4,7 @@
 #define FOREBAY_CLI_CLI_PRIVATE_H
 
 #include "commands/commands.h"
+#include "origin/origin.h"
 
 // --- command_env.c -------------------------------------------------------------------------------
 
@@ -12,6 +13,8 @@
 typedef void command_env_variable_fn(void *ctx, const char *name, const char *value);
 bool command_env_variables(const char *url, bool global, command_env_variable_fn *on_variable,
                            void *ctx);
+// Warns in the name of the command `name` if clients will ignore those variables.
+void command_env_warn_of_ignored(const struct origin_client *client, const char *name);
 
 // --- command_help.c ------------------------------------------------------------------------------
 

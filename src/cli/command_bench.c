@@ -24,6 +24,7 @@
 #include "cli/client/command_server.h"
 #include "commands/commands.h"
 #include "loop/loop.h"
+#include "origin/origin.h"
 #include "store/offline/offline.h"
 
 #define MIB (1u << 20)
@@ -653,15 +654,15 @@ static void block_signals(struct bench *b)
     check(pthread_sigmask(SIG_BLOCK, &b->signals, NULL) == 0);
 }
 
-// Names a variable that a user may expect to set the origin, as for `forebay run`.
-static void tell_of_variable(const struct config *config)
+// Names what a user may expect to set the origin, as with `forebay run`.
+static void tell_of_client(const struct config *config)
 {
-    const char *name = command_endpoint_unused(config);
-    if (name != NULL) {
+    struct origin_client_value endpoint;
+    if (command_endpoint_unused(config, &endpoint)) {
         command_screen_tell(2,
-                            "forebay bench: %s is set, and bench does not use it: to measure that "
-                            "store, give --origin.endpoint \"$%s\"\n",
-                            name, name);
+                            "forebay bench: %s names an endpoint, and bench does not use it: to "
+                            "measure that store, give --origin.endpoint %s\n",
+                            command_client_visible(endpoint.source), endpoint.word);
     }
 }
 
@@ -704,7 +705,7 @@ static int measure(struct bench *b, bool only_disk, int argc, char **argv)
 {
     int code = EXIT_CODE_OK;
     if (!only_disk) {
-        tell_of_variable(b->config);
+        tell_of_client(b->config);
         block_signals(b);
         code = measure_origin(b, argc, argv);
         drop_server(b, STOP_TIMEOUT_MS);

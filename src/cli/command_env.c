@@ -298,6 +298,21 @@ bool command_env_variables(const char *url, bool global, command_env_variable_fn
     return true;
 }
 
+// AWS_IGNORE_CONFIGURED_ENDPOINT_URLS=false is not one of the variables, because calls to other
+// services would then go to endpoints that clients ignore now.
+void command_env_warn_of_ignored(const struct origin_client *client, const char *name)
+{
+    if (client->ignores_endpoints) {
+        command_screen_tell(
+            2,
+            "forebay %s: warning: AWS_IGNORE_CONFIGURED_ENDPOINT_URLS, or the profile, makes the "
+            "AWS SDKs ignore AWS_ENDPOINT_URL_S3, so they ask AWS and not Forebay. To use Forebay, "
+            "`export AWS_IGNORE_CONFIGURED_ENDPOINT_URLS=false`, and name the store with "
+            "--origin.endpoint\n",
+            name);
+    }
+}
+
 static enum shell default_shell(void)
 {
     const char *shell = getenv("SHELL");
@@ -402,7 +417,10 @@ int command_env(int argc, char **argv)
     }
     code = commands_print_result(&p.out);
     if (adds_to_environment(&p)) {
+        struct origin_client client;
+        origin_client_read(&client);
         command_old_clients_warn("env", NULL);
+        command_env_warn_of_ignored(&client, "env");
     }
     buf_done(&p.out);
     return code;

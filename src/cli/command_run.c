@@ -32,6 +32,8 @@
 #include "cli/client/command_server.h"
 #include "cli/command_run_summary.h"
 #include "config/config.h"
+#include "origin/origin.h"
+#include "server/server.h"
 #include "stats/stats.h"
 #include "store/offline/offline.h"
 
@@ -51,6 +53,7 @@
 struct run {
     struct command_server server;
     struct config *config;
+    struct origin_client client; // the settings of the AWS SDKs in this environment
     char dir[PATH_MAX];
     char dir_flag[FLAG_MAX], socket_flag[FLAG_MAX], endpoint_flag[FLAG_MAX];
     char url[64];
@@ -135,20 +138,39 @@ static bool start_server(struct run *run, unsigned *from, struct buf *ret_why)
     return true;
 }
 
-// Returns the endpoint that clients of this environment already use, which becomes the origin.
-// NULL: there is none, or the settings name an origin.
-static const char *environment_endpoint(const struct config *config)
+// Returns the endpoint that the SDKs of this environment use, which becomes the origin. NULL: there
+// is none, or the settings name an origin.
+static const char *client_endpoint(const struct run *run)
 {
-    const char *name, *endpoint = commands_client_endpoint(&name);
-    return is_default(config, "origin.endpoint") ? endpoint : NULL;
+    const char *endpoint = run->client.endpoint.text;
+    return endpoint[0] != '\0' && is_default(run->config, "origin.endpoint") ? endpoint : NULL;
+}
+
+// Prints the origin, and the setting, variable or profile that names it: with -v, or if the start
+// failed, because a user who gave no --origin.endpoint does not see the reason otherwise.
+static void print_origin(const struct run *run, bool has_failed)
+{
+    const char *setting = config_source_text(run->config, commands_setting("origin.endpoint"));
+    bool is_client = client_endpoint(run) != NULL;
+    const char *url = is_client ? run->client.endpoint.text : run->config->origin_endpoint;
+    char whole[COMMAND_ORIGINS_URL_MAX];
+    if (command_origins_url(run->config, url, whole)) {
+        url = whole;
+    }
+    if (has_failed || commands_common()->is_verbose) {
+        command_screen_tell(
+            2, "forebay run: the origin is %s (%s)\n", command_client_visible(url),
+            command_client_visible(is_client ? run->client.endpoint.source : setting));
+    }
 }
 
 // Warns if the environment already points clients to a Forebay on this host, as inside `forebay
 // env` or another `forebay run`.
-static void warn_of_nesting(const struct config *config)
+static void warn_of_nesting(const struct run *run)
 {
-    const char *endpoint = environment_endpoint(config);
-    if (endpoint != NULL && command_endpoint_is_forebay(endpoint)) {
+    const char *endpoint = client_endpoint(run);
+    bool is_nested = endpoint != NULL && command_endpoint_is_forebay(endpoint);
+    if (is_nested) {
         command_screen_tell(2,
                             "forebay run: warning: the endpoint of this environment, %s, is a "
                             "Forebay already, so each byte is cached twice; start the command "
@@ -167,7 +189,7 @@ static void tell_server(struct run *run, int argc, char **argv)
                     {"log.level", "--log.level=warn"},
                     {"log.format", "--log.format=text"},
                     {"shutdown.grace", "--shutdown.grace=5s"}};
-    const char *endpoint = environment_endpoint(run->config);
+    const char *endpoint = client_endpoint(run);
     command_server_settings(&run->server, argc, argv, ours);
     (void)snprintf(run->socket_flag, sizeof(run->socket_flag), "--admin.socket=%s",
                    run->server.admin + strlen("unix:"));
@@ -372,8 +394,10 @@ static int run_all(struct run *run, int argc, char **argv, char **words)
         if (start_server(run, &from, &why)) {
             command_screen_inform_more(2, "forebay run: %s answers from %s\n", run->url,
                                        command_client_visible(run->dir));
+            print_origin(run, false);
             command_old_clients_warn("run", words[0]);
-            warn_of_nesting(run->config);
+            command_env_warn_of_ignored(&run->client, "run");
+            warn_of_nesting(run);
             code = start_child(run, words, &signals);
             if (code == 0) {
                 code = wait_for_child(run, &signals.waited);
@@ -384,6 +408,7 @@ static int run_all(struct run *run, int argc, char **argv, char **words)
     }
     if (why.len > 0) {
         code = not_started(buf_cstr(&why));
+        print_origin(run, true);
     }
     buf_done(&why);
     command_server_done(&run->server);
@@ -404,6 +429,7 @@ int command_run(int argc, char **argv)
     argc -= (int)operand_count;
     argv += operand_count;
     run->config = commands_load_config(argc, argv);
+    origin_client_read(&run->client);
     int code = EXIT_NOT_STARTED;
     if (run->config != NULL) { // if NULL, the error has been reported
         code = run_all(run, argc, argv, words);

@@ -122,19 +122,14 @@ uint64_t commands_cache_room(const struct config *config, uint64_t cache_bytes);
 // Writes the URL by which clients on this machine reach a listener (commands_advertise.c). Returns
 // false for a unix socket, and if the URL does not fit.
 bool commands_advertise(const char *listen, char *ret_url, size_t size);
-// Returns the endpoint that the environment gives S3 clients, and the variable's name; NULL if it
-// gives none.
-const char *commands_client_endpoint(const char **ret_name);
 // Returns the i-th address that a server listens on, as `listen` has it; NULL after the last one.
 typedef const char *(*commands_address_fn)(const void *ctx, unsigned i);
 // Returns the addresses of the setting `listen`. `ctx`: the configuration.
 const char *commands_listen_address(const void *ctx, unsigned i);
-// Returns the variable that gives S3 clients an endpoint, if a user may expect it to set the origin
-// as `forebay run` does: the origin is the default, and the endpoint is none of the server's
-// addresses. Otherwise returns NULL. A message must not contain the value, because it may have a
-// password.
-const char *commands_unused_endpoint(const struct config *config, commands_address_fn address,
-                                     const void *ctx);
+// Returns true if a user may expect this endpoint of S3 clients to be the origin, as with `forebay
+// run`: the origin is the default, and the endpoint is none of the server's addresses.
+bool commands_endpoint_is_unused(const struct config *config, const char *endpoint,
+                                 commands_address_fn address, const void *ctx);
 
 #define COMMANDS_ADDRESS_MAX 512
 

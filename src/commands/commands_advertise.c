@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Endpoints of clients on this machine: how they reach a listener, what the environment says, and
-// whether the two are the same.
+// Endpoints of clients on this machine: how they reach a listener, and whether one is that of a
+// listener.
 #include "commands/commands.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 bool commands_advertise(const char *listen, char *ret_url, size_t size)
@@ -25,19 +24,6 @@ bool commands_advertise(const char *listen, char *ret_url, size_t size)
                   ? snprintf(ret_url, size, "%s://%s%s", tls ? "https" : "http", host, port)
                   : snprintf(ret_url, size, "%s://%s", tls ? "https" : "http", rest.ptr);
     return len > 0 && (size_t)len < size;
-}
-
-const char *commands_client_endpoint(const char **ret_name)
-{
-    static const char *const names[] = {"AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"};
-    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
-        const char *value = getenv(names[i]);
-        if (value != NULL && value[0] != '\0') { // the first one decides
-            *ret_name = names[i];
-            return value;
-        }
-    }
-    return NULL;
 }
 
 const char *commands_listen_address(const void *ctx, unsigned i)
@@ -68,12 +54,9 @@ static bool leads_to(const char *url, commands_address_fn address_fn, const void
     return false;
 }
 
-const char *commands_unused_endpoint(const struct config *config, commands_address_fn address,
-                                     const void *ctx)
+bool commands_endpoint_is_unused(const struct config *config, const char *endpoint,
+                                 commands_address_fn address, const void *ctx)
 {
-    const char *name, *url = commands_client_endpoint(&name);
     const char *source = config_source_text(config, commands_setting("origin.endpoint"));
-    bool is_unused =
-        url != NULL && strncmp(source, "default", 7) == 0 && !leads_to(url, address, ctx);
-    return is_unused ? name : NULL;
+    return strncmp(source, "default", 7) == 0 && !leads_to(endpoint, address, ctx);
 }

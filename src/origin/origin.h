@@ -74,7 +74,7 @@ enum err origin_proxy_url(const char *proxy, const char *auth_file, char **ret_u
 struct origin_client_value {
     char text[ORIGIN_CLIENT_TEXT_MAX]; // "": not set. An endpoint may contain a password.
     char source[256];                  // "env NAME", or the profile, for messages
-    const char *variable;              // the variable that has it, or NULL
+    char word[64];                     // how a shell writes it: "$NAME" in quotes, or URL
 };
 // Settings that the AWS SDKs of this process's environment use for S3.
 struct origin_client {

@@ -51,13 +51,14 @@ static const char *first_set(const char *const *names, size_t count)
 static void note(const struct shared_profile *p, struct span value, const char *variable,
                  const char *part, struct origin_client_value *ret_value)
 {
-    ret_value->variable = variable;
     span_to_text(value, ret_value->text, sizeof(ret_value->text));
     if (variable != NULL) {
         (void)snprintf(ret_value->source, sizeof(ret_value->source), "env %s", variable);
+        (void)snprintf(ret_value->word, sizeof(ret_value->word), "\"$%s\"", variable);
     } else {
         (void)snprintf(ret_value->source, sizeof(ret_value->source), "%sprofile %.*s", part,
                        (int)min_u64(p->name.len, 200), p->name.ptr);
+        (void)snprintf(ret_value->word, sizeof(ret_value->word), "URL");
     }
 }
 

@@ -140,15 +140,20 @@ static const char *address_of(const void *ctx, unsigned i)
     return http_server_address(ctx, i);
 }
 
-static void announce_variable(const struct command_announcement *s)
+// Names the variable or the profile that gives S3 clients another endpoint. Does not print the
+// endpoint, because it may contain a password.
+static void announce_client(const struct command_announcement *s)
 {
-    const char *name = commands_unused_endpoint(s->config, address_of, s->http);
-    if (name != NULL) {
+    struct origin_client client;
+    origin_client_read(&client);
+    const struct origin_client_value *endpoint = &client.endpoint;
+    if (endpoint->text[0] != '\0' &&
+        commands_endpoint_is_unused(s->config, endpoint->text, address_of, s->http)) {
         command_screen_tell(
             TEXT_COLUMN,
-            "             %s is set, and serve does not use it: to read from there, "
-            "give --origin.endpoint \"$%s\"\n",
-            name, name);
+            "             %s names an endpoint, and serve does not use it: to read from there, "
+            "give --origin.endpoint %s\n",
+            commands_visible(endpoint->source, strlen(endpoint->source)), endpoint->word);
     }
 }
 
@@ -181,7 +186,7 @@ static void announce_to_people(const struct command_announcement *s,
         TEXT_COLUMN, "  clients    %s%s\n", is_reached ? "export AWS_ENDPOINT_URL_S3=" : "",
         is_reached ? url : "S3 clients cannot connect: add a HOST:PORT listener to listen");
     announce_origins(s);
-    announce_variable(s);
+    announce_client(s);
     if (!has_immutable_rule(s->config)) {
         command_screen_tell(
             TEXT_COLUMN,

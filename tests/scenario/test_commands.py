@@ -418,7 +418,7 @@ def test_bench_names_an_endpoint_of_clients_that_is_not_its_origin(start, origin
     elsewhere = {**env, "AWS_ENDPOINT_URL_S3": "http://user:secret@192.0.2.1:1"}
     told = run_forebay("bench", *flags, env=elsewhere)
     assert told.returncode == 4 and told.stdout == ""
-    note = "AWS_ENDPOINT_URL_S3 is set, and bench does not use it: "
+    note = "AWS_ENDPOINT_URL_S3 names an endpoint, and bench does not use it: "
     assert note in told.stderr and '--origin.endpoint "$AWS_ENDPOINT_URL_S3"' in told.stderr
     assert "secret" not in told.stderr
     own = {**env, "AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{server.port}"}

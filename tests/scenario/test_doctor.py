@@ -272,6 +272,11 @@ def test_few_open_files_and_many_workers(tmp_path, origin):
             "green",
             "",
         ),
+        (
+            {"AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "true"},
+            "yellow",
+            "export AWS_IGNORE_CONFIGURED_ENDPOINT_URLS=false",
+        ),
     ],
 )
 def test_clients_of_this_environment(doctor, env, state, words):
@@ -291,9 +296,17 @@ def test_an_endpoint_of_clients_that_is_not_the_origin(origin, tmp_path):
         return Report(run_forebay("doctor", *words, env=env), 0).find("origin", "yellow")
 
     told = found(origin.endpoint)
-    assert "AWS_ENDPOINT_URL_S3 is set, and only `forebay run`" in told
+    assert "AWS_ENDPOINT_URL_S3 names an endpoint, and only `forebay run`" in told
     assert '--origin.endpoint "$AWS_ENDPOINT_URL_S3"' in told
     assert not found("http://127.0.0.1:9/") and not found(origin.endpoint, aws)
+
+
+def test_clients_whose_profile_names_an_endpoint(doctor, tmp_path):
+    """The endpoint that the profile gives clients is shown with its source."""
+    profiles = tmp_path / "profiles"
+    profiles.write_text("[default]\nendpoint_url = http://127.0.0.1:9\n")
+    found = doctor(env={"AWS_CONFIG_FILE": str(profiles)}).find("clients", "green")
+    assert "http://127.0.0.1:9 (profile default)" in found
 
 
 # --- a running server -----------------------------------------------------------------------------

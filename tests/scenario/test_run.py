@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 
 import pytest
 
@@ -166,6 +167,74 @@ def test_a_run_inside_another_one_warns(run, origin):
     assert inner.stderr.count("is a Forebay already, so each byte is cached twice") == 1
 
 
+PROFILES = """
+[profile lab]
+endpoint_url = {0}
+region = eu-west-3
+[profile services]
+services = lab
+endpoint_url = http://127.0.0.1:9
+region = eu-west-3
+[services lab]
+s3 =
+  endpoint_url = {0}
+"""
+BOTO3 = (
+    "import boto3; c = boto3.client('s3'); "
+    "print(c.meta.endpoint_url, len(c.get_object(Bucket='bkt', Key='a')['Body'].read()))"
+)
+
+
+@pytest.mark.parametrize("profile", ["lab", "services"])
+def test_the_profile_names_the_origin_as_for_the_sdks(run, origin, tmp_path, profile):
+    """endpoint_url and region of the profile are those of the origin, so that a job reads from the
+    store that it would read from without forebay. The job itself asks this server, although its
+    profile names another endpoint."""
+    origin.put("a", 1000)
+    (tmp_path / "config").write_text(PROFILES.format(origin.endpoint))
+    env = {
+        "AWS_CONFIG_FILE": str(tmp_path / "config"),
+        "AWS_PROFILE": profile,
+        "AWS_ENDPOINT_URL_S3": "",
+        "AWS_REGION": "",
+    }
+    got = run(sys.executable, "-c", BOTO3, env=env, flags=["-v"])
+    (endpoint, size) = got.stdout.split()
+    assert endpoint != origin.endpoint and size == "1000" and origin.bytes_sent("a") == 1000
+    assert f"the origin is {origin.endpoint} (" in got.stderr, got.stderr
+    assert f"profile {profile})" in got.stderr
+    request = origin.requests("a", "GET")[0]
+    assert "/eu-west-3/s3/" in request.header("authorization")
+    # A setting wins over the profile, and a variable does, too.
+    other = {**env, "AWS_ENDPOINT_URL": "http://127.0.0.1:9"}
+    assert "the origin is http://127.0.0.1:9 (env AWS_ENDPOINT_URL)" in (
+        run("true", env=other, flags=["-v"]).stderr
+    )
+    flags = ["-v", "--origin.endpoint=http://127.0.0.1:7"]
+    assert "the origin is http://127.0.0.1:7 (--origin.endpoint" in (
+        run("true", env=env, flags=flags).stderr
+    )
+
+
+def test_ignored_endpoints_are_no_origin(run, tmp_path):
+    """If the SDKs ignore configured endpoints, the origin is AWS, as without forebay. Such clients
+    ignore this server as well, which `run` and `env` warn of."""
+    (tmp_path / "config").write_text(PROFILES.format("http://127.0.0.1:9"))
+    env = {
+        "AWS_CONFIG_FILE": str(tmp_path / "config"),
+        "AWS_PROFILE": "lab",
+        "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "TRUE",
+    }
+    warned = "export AWS_IGNORE_CONFIGURED_ENDPOINT_URLS=false"
+    got = run("true", env=env, flags=["-v"])
+    assert "the origin is https://s3.us-east-1.amazonaws.com (default)" in got.stderr, got.stderr
+    assert warned in got.stderr
+    got = run_forebay("env", "--endpoint", "http://127.0.0.1:9000", "--shell", "bash", env=env)
+    assert warned in got.stderr, got
+    env["AWS_IGNORE_CONFIGURED_ENDPOINT_URLS"] = "false"
+    assert "IGNORE" not in run("true", env=env).stderr
+
+
 @pytest.mark.parametrize(
     "words, code",
     [
@@ -190,6 +259,7 @@ def test_a_deep_runtime_directory_is_no_obstacle(run, tmp_path):
 def test_125_when_the_cache_does_not_start(run, tmp_path):
     told = run("true", env={"AWS_ENDPOINT_URL_S3": f"dir:{tmp_path}/nowhere"})
     assert told.returncode == 125 and "must name an existing directory" in told.stderr
+    assert f"the origin is dir:{tmp_path}/nowhere (env AWS_ENDPOINT_URL_S3)" in told.stderr
     told = run("true", flags=["--cache.ttl=5"])
     assert told.returncode == 125 and "needs a unit" in told.stderr
     assert run_forebay("run", "--cache.size=64MiB").returncode == 2

@@ -140,9 +140,21 @@ def test_the_start_names_an_endpoint_of_clients_that_is_not_the_origin(
         env={name: value.format(port=port) for name, value in env.items()},
     )
     server.wait_stderr("hint")  # the last line
-    told = [line for line in server.stderr if "is set, and serve does not use it" in line]
+    told = [
+        line for line in server.stderr if "names an endpoint, and serve does not use it" in line
+    ]
     assert len(told) == (named is not None), server.stderr
     assert not named or told[0].endswith(f' give --origin.endpoint "${named}"'), told
+
+
+def test_the_start_names_the_endpoint_of_a_profile(start, data, tmp_path):
+    """`serve` says the same of a profile that names an endpoint."""
+    (tmp_path / "profiles").write_text("[profile lab]\nendpoint_url = http://192.0.2.1:1\n")
+    env = {"AWS_CONFIG_FILE": str(tmp_path / "profiles"), "AWS_PROFILE": "lab"}
+    server = start(None, env=env)
+    server.wait_stderr("hint")  # the last line
+    said = "profile lab names an endpoint, and serve does not use it: to read from there, give"
+    assert [line for line in server.stderr if f"{said} --origin.endpoint URL" in line]
 
 
 def test_nothing_but_an_origin(start, data):

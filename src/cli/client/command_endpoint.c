@@ -2,13 +2,13 @@
 #include "cli/client/command_endpoint.h"
 
 #include <curl/curl.h>
-#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
 #include "base/bytes.h"
 #include "base/check.h"
 #include "commands/commands.h"
+#include "origin/origin.h"
 
 #define LOOK_TIMEOUT_MS 2000u
 #define MARK "cache-status: forebay" // each reply of a Forebay has this header
@@ -57,8 +57,13 @@ bool command_endpoint_is_forebay(const char *url)
     return is_forebay;
 }
 
-const char *command_endpoint_unused(const struct config *config)
+bool command_endpoint_unused(const struct config *config, struct origin_client_value *ret_endpoint)
 {
-    const char *name = commands_unused_endpoint(config, commands_listen_address, config);
-    return name != NULL && !command_endpoint_is_forebay(getenv(name)) ? name : NULL;
+    struct origin_client client;
+    origin_client_read(&client);
+    const char *url = client.endpoint.text;
+    *ret_endpoint = client.endpoint;
+    return url[0] != '\0' &&
+           commands_endpoint_is_unused(config, url, commands_listen_address, config) &&
+           !command_endpoint_is_forebay(url);
 }

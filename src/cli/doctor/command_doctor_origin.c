@@ -13,6 +13,7 @@
 #include "commands/commands.h"
 #include "control/control.h"
 #include "net/net.h"
+#include "origin/origin.h"
 
 #define CANCEL_MS 500u  // added to the driver's timeout
 #define BUCKETS_MAX 20u // maximum number of buckets to check
@@ -364,16 +365,17 @@ static void check_with_credentials(struct doctor *d)
     buf_done(&why);
 }
 
-static void check_variable(struct doctor *d)
+static void check_client(struct doctor *d)
 {
-    const char *name = command_endpoint_unused(d->config);
-    if (name != NULL) {
-        char remedy[128];
+    struct origin_client_value endpoint;
+    if (command_endpoint_unused(d->config, &endpoint)) {
+        char remedy[256];
         (void)snprintf(remedy, sizeof(remedy),
-                       "to read from there, give --origin.endpoint \"$%s\", or set origin.endpoint",
-                       name);
+                       "to read from there, give --origin.endpoint %s, or set origin.endpoint",
+                       endpoint.word);
         command_doctor_find(d, DOCTOR_YELLOW, "origin", remedy,
-                            "%s is set, and only `forebay run` takes the origin from it", name);
+                            "%s names an endpoint, and only `forebay run` takes the origin from it",
+                            endpoint.source);
     }
 }
 
@@ -388,7 +390,7 @@ void command_doctor_origin(struct doctor *d)
                                      "origin.proxy");
     }
     buf_done(&why);
-    check_variable(d);
+    check_client(d);
     bool all = check_endpoint(d, c->origin_endpoint);
     for (unsigned i = 0; i < c->bucket_count && i < BUCKETS_MAX; i++) {
         if (c->buckets[i].endpoint != NULL) {

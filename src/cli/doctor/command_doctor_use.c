@@ -8,6 +8,7 @@
 
 #include "cli/client/command_old_clients.h"
 #include "cli/doctor/command_doctor.h"
+#include "origin/origin.h"
 
 #define USERS_MAX 16u
 
@@ -40,10 +41,17 @@ static bool proxy_takes_loopback(void)
 
 void command_doctor_clients(struct doctor *d, bool has_tls)
 {
-    const char *s3 = variable("AWS_ENDPOINT_URL_S3"), *all = variable("AWS_ENDPOINT_URL");
-    const char *endpoint = s3 != NULL ? s3 : all;
+    struct origin_client client;
+    origin_client_read(&client);
+    const char *endpoint = client.endpoint.text[0] != '\0' ? client.endpoint.text : NULL;
     unsigned before = d->count[DOCTOR_YELLOW] + d->count[DOCTOR_RED];
-    if (all != NULL && variable("AWS_WEB_IDENTITY_TOKEN_FILE") != NULL) {
+    if (client.ignores_endpoints) {
+        command_doctor_find(d, DOCTOR_YELLOW, "clients",
+                            "export AWS_IGNORE_CONFIGURED_ENDPOINT_URLS=false",
+                            "clients here ignore AWS_ENDPOINT_URL_S3, because "
+                            "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS or their profile says so");
+    }
+    if (variable("AWS_ENDPOINT_URL") != NULL && variable("AWS_WEB_IDENTITY_TOKEN_FILE") != NULL) {
         command_doctor_find(d, DOCTOR_YELLOW, "clients",
                             "set AWS_ENDPOINT_URL_S3 instead: it moves nothing but S3",
                             "AWS_ENDPOINT_URL moves STS as well, and a web identity "
@@ -70,10 +78,15 @@ void command_doctor_clients(struct doctor *d, bool has_tls)
             command_doctor_find(d, DOCTOR_YELLOW, "clients", old.remedy, "%s", old.what);
         }
     }
-    if (before == d->count[DOCTOR_YELLOW] + d->count[DOCTOR_RED]) {
-        command_doctor_find(d, DOCTOR_GREEN, "clients", NULL, "%s",
-                            endpoint != NULL ? endpoint
-                                             : "nothing in this environment leads them elsewhere");
+    if (before != d->count[DOCTOR_YELLOW] + d->count[DOCTOR_RED]) {
+        return;
+    }
+    if (endpoint != NULL) {
+        command_doctor_find(d, DOCTOR_GREEN, "clients", NULL, "%s (%s)", endpoint,
+                            client.endpoint.source);
+    } else {
+        command_doctor_find(d, DOCTOR_GREEN, "clients", NULL,
+                            "nothing in this environment leads them elsewhere");
     }
 }
 
