@@ -55,6 +55,7 @@ struct run {
     struct config *config;
     struct origin_client client; // the settings of the AWS SDKs in this environment
     char dir[PATH_MAX];
+    bool is_other_dir; // another process uses the first directory
     char dir_flag[FLAG_MAX], socket_flag[FLAG_MAX], endpoint_flag[FLAG_MAX];
     char url[64];
     bool is_quiet, is_global;
@@ -117,6 +118,7 @@ static bool choose_directory(struct run *run, unsigned *from)
         int len = i == 1 ? snprintf(run->dir, sizeof(run->dir), "%s", base)
                          : snprintf(run->dir, sizeof(run->dir), "%.4080s-%u", base, i);
         if (len > 0 && (store_look(run->dir, &look) != ERR_OK || !look.is_in_use)) {
+            run->is_other_dir = i > 1;
             (void)snprintf(run->dir_flag, sizeof(run->dir_flag), "--cache.dir=%s", run->dir);
             return true; // if store_look() failed, the server reports why
         }
@@ -165,8 +167,8 @@ static void print_origin(const struct run *run, bool has_failed)
 }
 
 // Warns if the environment already points clients to a Forebay on this host, as inside `forebay
-// env` or another `forebay run`.
-static void warn_of_nesting(const struct run *run)
+// env` or another `forebay run`. Returns true if so.
+static bool warn_of_nesting(const struct run *run)
 {
     const char *endpoint = client_endpoint(run);
     bool is_nested = endpoint != NULL && command_endpoint_is_forebay(endpoint);
@@ -176,6 +178,23 @@ static void warn_of_nesting(const struct run *run)
                             "Forebay already, so each byte is cached twice; start the command "
                             "without forebay run, or name the store with --origin.endpoint\n",
                             command_client_visible(endpoint));
+    }
+    return is_nested;
+}
+
+// Says that this run does not have the cache of other runs, because a command that reads the same
+// data as another one would otherwise be slow for no reason that its user sees.
+static void inform_of_directory(const struct run *run)
+{
+    char base[PATH_MAX];
+    if (run->is_other_dir && base_directory(run->config, base)) {
+        command_screen_inform(
+            2,
+            "forebay run: another forebay run or serve uses the cache %s, so this one uses a "
+            "second cache, %s. Neither has the data of the other. To share one cache, start "
+            "`forebay serve` once, and then each command without forebay run, in a shell after "
+            "`eval \"$(forebay env)\"`\n",
+            command_client_visible(base), command_client_visible(run->dir));
     }
 }
 
@@ -397,7 +416,9 @@ static int run_all(struct run *run, int argc, char **argv, char **words)
             print_origin(run, false);
             command_old_clients_warn("run", words[0]);
             command_env_warn_of_ignored(&run->client, "run");
-            warn_of_nesting(run);
+            if (!warn_of_nesting(run)) {
+                inform_of_directory(run);
+            }
             code = start_child(run, words, &signals);
             if (code == 0) {
                 code = wait_for_child(run, &signals.waited);

@@ -363,12 +363,18 @@ def test_a_server_that_dies_is_started_again(run, origin, tmp_path):
 
 
 def test_two_runs_have_a_directory_each(run, tmp_path):
+    """The second run says that it does not have the cache of the first one, and what to do."""
     one = run("sh", "-c", "echo ready; exec sleep 1000", wait=False)
     assert line_of(one) == "ready"
-    assert f"({tmp_path}/.cache/forebay-2)" in run("true").stderr
+    said = run("true").stderr
+    assert f"({tmp_path}/.cache/forebay-2)" in said
+    assert f"another forebay run or serve uses the cache {tmp_path}/.cache/forebay, " in said
+    assert "`forebay serve`" in said and '`eval "$(forebay env)"`' in said
+    assert run("true", flags=["-q"]).stderr == ""
     one.terminate()
     assert one.wait(WAIT_S) == 143
-    assert f"({tmp_path}/.cache/forebay)" in run("true").stderr
+    alone = run("true").stderr
+    assert f"({tmp_path}/.cache/forebay)" in alone and "another forebay" not in alone
 
 
 def test_runs_that_start_together_do_not_fail(run, tmp_path):
