@@ -509,13 +509,11 @@ static bool has_https_origin(const struct config *c)
     return found;
 }
 
-// Whether the text ends in ":PORT". libcurl would take port 1080 for a proxy without one.
-static bool names_port(const char *host)
+// libcurl would take port 1080 for a proxy without one.
+static bool names_port(struct span host)
 {
-    const char *colon = strrchr(host, ':');
     uint64_t port;
-    return colon != NULL && span_to_u64(span_from_cstr(colon + 1), &port) && port > 0 &&
-           port <= UINT16_MAX;
+    return config_value_find_port(host, &port) && port > 0;
 }
 
 // No message has the value, because a user may have written a password into it.
@@ -537,7 +535,7 @@ static void finish_proxy(struct loader *l)
         config_loader_error(l, where,
                             "origin.proxy: user and password belong into the file of "
                             "origin.proxy_auth_file");
-    } else if (!is_http || !names_port(host.ptr) || strcspn(host.ptr, "/?# ,") < host.len) {
+    } else if (!is_http || !names_port(host) || strcspn(host.ptr, "/?# ,") < host.len) {
         config_loader_error(l, where, "origin.proxy is no http://HOST:PORT");
     } else if (!has_https_origin(c)) {
         config_loader_error(l, where,

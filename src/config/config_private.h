@@ -141,6 +141,9 @@ void config_value_endpoint_render(struct span s, struct buf *out);
 // Returns the same as text in the loader's arena.
 const char *config_value_endpoint(struct loader *l, struct span value);
 // Returns true if the host of an http or https endpoint is an IP address.
+// Finds the port of HOST:PORT. *ret_port is 0 if there is none. Returns false if what follows the
+// host is not one port.
+bool config_value_find_port(struct span s, uint64_t *ret_port);
 bool config_value_is_address(struct span endpoint);
 bool config_value_is_glob(struct span s, char *ret_why);
 void config_value_format_bytes(uint64_t bytes, char *ret_text); // "4MiB"; WHY_MAX bytes

@@ -434,6 +434,22 @@ bool config_value_is_secret_file(const char *path, char *ret_why)
     return true;
 }
 
+// Returns the length of the host in HOST or HOST:PORT. An IPv6 address keeps its brackets.
+static size_t host_len(struct span s)
+{
+    bool is_bracketed = s.len > 0 && s.ptr[0] == '[';
+    return is_bracketed ? min_u64(span_find(s, ']') + 1, s.len) : span_find(s, ':');
+}
+
+bool config_value_find_port(struct span s, uint64_t *ret_port)
+{
+    struct span rest = {s.ptr + host_len(s), s.len - host_len(s)};
+    *ret_port = 0;
+    return rest.len == 0 || (rest.ptr[0] == ':' &&
+                             span_to_u64((struct span){rest.ptr + 1, rest.len - 1}, ret_port) &&
+                             *ret_port > 0 && *ret_port <= UINT16_MAX);
+}
+
 // Returns the host of an http or https endpoint without its port. An IPv6 address keeps its
 // brackets. *ret_path becomes the path after host and port.
 static struct span endpoint_host(struct span s, struct span *ret_path)
@@ -442,8 +458,7 @@ static struct span endpoint_host(struct span s, struct span *ret_path)
     struct span rest = {s.ptr + scheme, s.len - scheme};
     struct span host = {rest.ptr, span_find(rest, '/')};
     *ret_path = (struct span){rest.ptr + host.len, rest.len - host.len};
-    bool is_bracketed = host.len > 0 && host.ptr[0] == '[';
-    host.len = is_bracketed ? min_u64(span_find(host, ']') + 1, host.len) : span_find(host, ':');
+    host.len = host_len(host);
     return host;
 }
 
@@ -526,6 +541,13 @@ bool config_value_is_endpoint(struct span s, char *ret_why)
     struct span host = {rest.ptr, span_find(rest, '/')};
     if (host.len == 0 || host.ptr[0] == ':') {
         return refuse(ret_why, "\"%.*s\" has no host", SHOWN(s));
+    }
+    uint64_t port;
+    if (!config_value_find_port(host, &port)) {
+        return refuse(ret_why,
+                      "\"%.*s\": the host may be followed by one port from 1 to 65535 "
+                      "(%.*s%.*s:9000?); write an IPv6 address in brackets",
+                      SHOWN(s), (int)(rest.ptr - s.ptr), s.ptr, (int)host_len(host), host.ptr);
     }
     for (size_t i = 0; i < s.len; i++) {
         unsigned char c = (unsigned char)s.ptr[i];

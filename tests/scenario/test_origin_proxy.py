@@ -209,6 +209,7 @@ REFUSED = {
     "socks5://proxy:1080": "origin.proxy is no http://HOST:PORT",
     "http://": "origin.proxy is no http://HOST:PORT",
     "http://proxy": "origin.proxy is no http://HOST:PORT",
+    "http://proxy:3128:80": "origin.proxy is no http://HOST:PORT",
     "http://proxy:": "origin.proxy is no http://HOST:PORT",
     "http://proxy:99999": "origin.proxy is no http://HOST:PORT",
     "http://proxy:3128/path": "origin.proxy is no http://HOST:PORT",

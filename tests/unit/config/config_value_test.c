@@ -94,6 +94,15 @@ Test(config_value, endpoints)
                          "dir:",
                          "http://",
                          "http://:80",
+                         "http://h:443:80",
+                         "http://h:443:80/path",
+                         "http://h:",
+                         "http://h:0",
+                         "http://h:65536",
+                         "http://h:x",
+                         "http://fe80::1",
+                         "http://[::1]9000",
+                         "http://[::1]:9000:80",
                          "http://u@host",
                          "http://h?x=1",
                          "ftp://h",
@@ -106,6 +115,13 @@ Test(config_value, endpoints)
     for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
         cr_assert_not(config_value_is_endpoint(span_from_cstr(bad[i]), why), "%s", bad[i]);
     }
+}
+
+Test(config_value, an_endpoint_with_two_ports_is_refused_with_the_form_of_one)
+{
+    cr_assert_not(config_value_is_endpoint(SPAN("http://h:443:80"), why));
+    cr_assert_str_eq(why, "\"http://h:443:80\": the host may be followed by one port from 1 to "
+                          "65535 (http://h:9000?); write an IPv6 address in brackets");
 }
 
 Test(config_value, spellings_of_one_endpoint_have_one_form)
