@@ -137,6 +137,10 @@ static enum err late_open(struct store *store, struct buf *why)
     struct store_dir found;
     enum err err = store_dir_open(&found, late->options.dir, why);
     err = err == ERR_OK ? late_take_over(store, &found) : err;
+    if (err == ERR_OK && late->options.origin != NULL) {
+        char former[STATE_ORIGIN_MAX + 1]; // unused: nothing is cached of any origin
+        state_origin_exchange(&store->disk.dir, late->options.origin, former);
+    }
     err = err == ERR_OK ? late_begin(store, why) : err;
     store_dir_close(&found);
     if (err != ERR_OK) {
@@ -263,6 +267,7 @@ void store_late_done(struct store_late *late)
     check(late->guarded.thread.phase == DISK_THREAD_NEW ||
           late->guarded.thread.phase == DISK_THREAD_ENDED);
     free((char *)(uintptr_t)late->options.dir);
+    free((char *)(uintptr_t)late->options.origin);
     check(pthread_cond_destroy(&late->guarded.wake) == 0);
     check(pthread_mutex_destroy(&late->guarded.lock) == 0);
 }
@@ -273,7 +278,8 @@ void store_late_start(struct store *store, const struct store_options *options)
     check(!store->disk.attached);
     late->options = *options;
     late->options.dir = strdup(options->dir);
-    check(late->options.dir != NULL);
+    late->options.origin = options->origin != NULL ? strdup(options->origin) : NULL;
+    check(late->options.dir != NULL && (late->options.origin != NULL) == (options->origin != NULL));
     late->options.holders = NULL; // their numbers are in `format`
     late->options.holder_count = 0;
     late->options.groups = late->now.groups;

@@ -4,7 +4,7 @@
 // the former one, so it tells operators both names. Nothing else depends on the file: it is not
 // synced, and errors are ignored, because a wrong or missing line costs only that message.
 //
-// Thread: main, before the store's threads start.
+// Thread: main, before the store's threads start; or the late one (store_late.c).
 #include "store/state/state_origin.h"
 
 #include <fcntl.h>

@@ -236,6 +236,26 @@ static void path_in(const struct box *box, const char *name, char ret_path[1024]
     (void)snprintf(ret_path, 1024, "%s/%s", box->dir, name);
 }
 
+// Not even a small file may have fitted at the start.
+Test(store_late, notes_the_origin_of_this_start)
+{
+    struct box box;
+    char path[1024], line[64] = "";
+    begin(&box);
+    box.options.origin = "http://now";
+    fill_up();
+    cr_assert(box_open(&box) && !box.store->disk.attached);
+    path_in(&box, "origin", path);
+    (void)unlink(path);
+    give_room();
+    wait_for(box.store->disk.attached);
+    int fd = open(path, O_RDONLY);
+    cr_assert(fd >= 0 && read(fd, line, sizeof(line) - 1) > 0);
+    cr_assert_str_eq(line, "http://now\n");
+    (void)close(fd);
+    leave(&box);
+}
+
 static unsigned tries(void)
 {
     return atomic_load(&played.tries);
