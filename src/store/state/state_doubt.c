@@ -25,7 +25,8 @@
 // before the origin came back is revalidated once.
 //
 // At most STATE_DOUBTS_MAX buckets and origins have a time of their own. All others share one time,
-// so a doubt about one of them is a doubt about all of them.
+// so a doubt about one of them is a doubt about all of them. A start frees the rows that say no
+// more than the shared time does, such as those of buckets whose writes all had a known outcome.
 //
 // Threads:
 // - Look-ups: any thread, without a lock.
@@ -178,8 +179,20 @@ static void slot_load(struct store_doubts *doubts, struct store_doubt_slot *slot
     }
 }
 
+static void rows_free_unneeded(struct state_table *state)
+{
+    const struct state_row *rows = state_table_rows(state, STATE_DOUBTS);
+    const struct state_row *others = &state->others[STATE_DOUBTS];
+    for (unsigned i = state->count[STATE_DOUBTS]; i-- > 0;) {
+        if (!rows[i].flag && !others->flag && rows[i].number <= others->number) {
+            state_table_remove(state, STATE_DOUBTS, rows[i].key);
+        }
+    }
+}
+
 void state_doubts_load(struct store_doubts *doubts)
 {
+    rows_free_unneeded(&doubts->disk->dir.format.state);
     unsigned count = doubts->disk->dir.format.state.count[STATE_DOUBTS];
     check(atomic_load(&doubts->count) == 0 && count <= STATE_DOUBTS_MAX);
     slot_load(doubts, &doubts->others);

@@ -98,6 +98,59 @@ Test(store_doubt, the_next_process)
     store_end(next);
 }
 
+static void doubt_numbered(struct store *store, unsigned number, char ret_name[16])
+{
+    (void)snprintf(ret_name, 16, "b%u", number);
+    store_doubt(store, SPAN("origin"), span_from_cstr(ret_name));
+}
+
+// A write without a doubt leaves a slot, too. A start frees it, but no slot of a doubt.
+Test(store_doubt, a_start_frees_slots_of_buckets_without_a_doubt)
+{
+    enum { DOUBTED = 3 };
+    struct store *store = store_new(), *next = store_new();
+    char name[16];
+    for (unsigned i = 0; i < STATE_DOUBTS_MAX; i++) {
+        doubt_numbered(store, i, name);
+    }
+    state_doubts_settle(&store->doubts);
+    struct state_table *state = &next->disk.dir.format.state;
+    *state = store->disk.dir.format.state;
+    for (unsigned i = DOUBTED; i < STATE_DOUBTS_MAX; i++) {
+        state_table_rows(state, STATE_DOUBTS)[i].number = 0;
+    }
+    state_table_rows(state, STATE_DOUBTS)[STATE_DOUBTS_MAX - 1].flag = true; // killed while writing
+    uint64_t shared = stats_sum(COUNTER_bucket_doubts_shared);
+    state_doubts_load(&next->doubts);
+    cr_assert_eq(state->count[STATE_DOUBTS], DOUBTED + 1);
+    cr_assert(is_doubted(next, "b0", 0) && is_doubted(next, "b2", 0) && is_doubted(next, name, 0));
+    cr_assert(!is_doubted(next, "b3", UINT64_MAX) && !is_doubted(next, "other", UINT64_MAX));
+    for (unsigned i = 0; i < STATE_DOUBTS_MAX - DOUBTED - 1; i++) {
+        doubt_numbered(next, 1000 + i, name);
+    }
+    cr_assert_eq(stats_sum(COUNTER_bucket_doubts_shared), shared);
+    store_end(store);
+    store_end(next);
+}
+
+// The shared doubt covers buckets that nobody has named yet, also in the next process.
+Test(store_doubt, beyond_the_slots_in_the_next_process)
+{
+    struct store *store = store_new(), *next = store_new();
+    char name[16];
+    for (unsigned i = 0; i < STATE_DOUBTS_MAX + 1; i++) {
+        doubt_numbered(store, i, name);
+    }
+    state_doubts_settle(&store->doubts);
+    next->disk.dir.format.state = store->disk.dir.format.state;
+    state_doubts_load(&next->doubts);
+    cr_assert(is_doubted(next, "b0", 0) && is_doubted(next, name, 0));
+    cr_assert(is_doubted(next, "other", 0));
+    expect_over(next, name);
+    store_end(store);
+    store_end(next);
+}
+
 struct noting {
     struct store_note note;
     struct box *box;
