@@ -59,44 +59,22 @@ static const struct config *config_before(const struct command_reload *reload)
     return reload->guarded.latest != NULL ? reload->guarded.latest : reload->first;
 }
 
-// Returns the files to read again when they change.
-static void files_of(const struct command_reload *reload, const struct config *c,
-                     const char *ret_paths[COMMAND_WATCH_FILES])
+// Watches the files of a configuration, which are read after this. If it is then refused, a change
+// of its files has it read again.
+static void files_watch(struct command_reload *reload, const struct config *c)
 {
-    ret_paths[0] = reload->first->file;
-    ret_paths[1] = reload->first->auth_mode == CONFIG_AUTH_VERIFY ? c->auth_keys_file : NULL;
-    ret_paths[2] = c->listen_tls_cert;
-    ret_paths[3] = c->listen_tls_key;
-}
-
-// Records the state of the files before they are read, so that a later change is detected.
-static void files_note(struct command_reload *reload)
-{
-    const char *paths[COMMAND_WATCH_FILES];
-    files_of(reload, config_before(reload), paths);
+    bool has_keys = reload->first->auth_mode == CONFIG_AUTH_VERIFY;
+    const char *paths[COMMAND_WATCH_FILES] = {reload->first->file,
+                                              has_keys ? c->auth_keys_file : NULL,
+                                              c->listen_tls_cert, c->listen_tls_key};
     for (unsigned i = 0; i < COMMAND_WATCH_FILES; i++) {
-        command_watch_note(&reload->watch, i, paths[i]);
-    }
-}
-
-// Records the state of files that `latest` names and the configuration in use does not.
-static void files_note_new(struct command_reload *reload, const struct config *latest)
-{
-    const char *were[COMMAND_WATCH_FILES], *paths[COMMAND_WATCH_FILES];
-    files_of(reload, config_before(reload), were);
-    files_of(reload, latest, paths);
-    for (unsigned i = 0; i < COMMAND_WATCH_FILES; i++) {
-        if (!is_same(were[i], paths[i])) {
-            command_watch_note(&reload->watch, i, paths[i]);
-        }
+        command_watch_set(&reload->watch, i, paths[i]);
     }
 }
 
 bool command_reload_is_due(struct command_reload *reload)
 {
-    const char *paths[COMMAND_WATCH_FILES];
-    files_of(reload, config_before(reload), paths);
-    const char *changed = command_watch_look(&reload->watch, paths);
+    const char *changed = command_watch_look(&reload->watch);
     if (changed == NULL) {
         return false;
     }
@@ -117,12 +95,13 @@ void command_reload_init(struct command_reload *reload, int argc, char **argv,
                    config->file != NULL ? " -c " : "", config->file != NULL ? config->file : "");
     good_since_now(reload);
     values_take(reload, config);
-    files_note(reload);
+    files_watch(reload, config);
 }
 
 void command_reload_done(struct command_reload *reload)
 {
     if (reload->first != NULL) {
+        command_watch_done(&reload->watch);
         config_free(reload->guarded.latest);
         check(sem_destroy(&reload->told) == 0);
         check(pthread_mutex_destroy(&reload->guarded.lock) == 0);
@@ -478,6 +457,9 @@ static enum err prepare(struct command_reload *reload, struct fresh *fresh, stru
         certificate_load, keys_load,   rules_prepare,     log_open,
         access_load,      sts_prepare, connections_judge, origins_prepare};
     enum err err = config_load(reload->argc, reload->argv, &fresh->latest, why);
+    if (err == ERR_OK) {
+        files_watch(reload, fresh->latest);
+    }
     for (size_t i = 0; i < ARRAY_LEN(steps) && err == ERR_OK; i++) {
         buf_done(why); // drop warnings, which the start has reported
         err = steps[i](reload, fresh, why);
@@ -550,7 +532,6 @@ static void reload_apply(struct command_reload *reload, struct fresh *fresh,
                          struct command_reload_report *report)
 {
     struct config *latest = fresh->latest;
-    files_note_new(reload, latest);
     log_apply(config_before(reload), latest);
     config_compare(config_before(reload), latest, on_changed, report);
     config_compare(reload->first, latest, on_changed_since_start, report);
@@ -583,7 +564,7 @@ static void reload_apply(struct command_reload *reload, struct fresh *fresh,
 enum err command_reload_now(struct command_reload *reload, struct command_reload_report *report)
 {
     struct fresh fresh = {0};
-    files_note(reload);
+    command_watch_note(&reload->watch);
     enum err err = prepare(reload, &fresh, &report->errors);
     if (err == ERR_OK) {
         buf_done(&report->errors);

@@ -10,9 +10,11 @@
 // still be writing it. A missing file is not a change. Runs on the main thread.
 #include "server/command_watch.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 
 #define LOOK_MS 2000u
@@ -43,14 +45,41 @@ static bool is_same(const struct command_watch_file *a, const struct command_wat
            is_same_time(a->changed, b->changed);
 }
 
-void command_watch_note(struct command_watch *watch, unsigned i, const char *path)
+static void note(struct command_watch *watch, unsigned i)
 {
-    watch->read[i] = watch->seen[i] = look_at(path);
+    watch->read[i] = watch->seen[i] = look_at(watch->paths[i]);
     watch->looked_ms = clock_monotonic_ms();
 }
 
-const char *command_watch_look(struct command_watch *watch,
-                               const char *const paths[COMMAND_WATCH_FILES])
+void command_watch_set(struct command_watch *watch, unsigned i, const char *path)
+{
+    const char *was = watch->paths[i];
+    check(i < COMMAND_WATCH_FILES);
+    if (was == path || (was != NULL && path != NULL && strcmp(was, path) == 0)) {
+        return;
+    }
+    free(watch->paths[i]);
+    watch->paths[i] = path != NULL ? strdup(path) : NULL;
+    check((watch->paths[i] != NULL) == (path != NULL));
+    note(watch, i);
+}
+
+void command_watch_note(struct command_watch *watch)
+{
+    for (unsigned i = 0; i < COMMAND_WATCH_FILES; i++) {
+        note(watch, i);
+    }
+}
+
+void command_watch_done(struct command_watch *watch)
+{
+    for (unsigned i = 0; i < COMMAND_WATCH_FILES; i++) {
+        free(watch->paths[i]);
+        watch->paths[i] = NULL;
+    }
+}
+
+const char *command_watch_look(struct command_watch *watch)
 {
     uint64_t now_ms = clock_monotonic_ms();
     if (now_ms - watch->looked_ms < LOOK_MS) {
@@ -60,8 +89,8 @@ const char *command_watch_look(struct command_watch *watch,
     const char *changed = NULL;
     bool is_settled = true;
     for (unsigned i = 0; i < COMMAND_WATCH_FILES; i++) {
-        struct command_watch_file now = look_at(paths[i]);
-        changed = now.is_there && !is_same(&now, &watch->read[i]) ? paths[i] : changed;
+        struct command_watch_file now = look_at(watch->paths[i]);
+        changed = now.is_there && !is_same(&now, &watch->read[i]) ? watch->paths[i] : changed;
         is_settled &= is_same(&now, &watch->seen[i]);
         watch->seen[i] = now;
     }

@@ -483,6 +483,13 @@ def test_other_certificate_files(start, origin, tmp_path):
     assert served() == first
     assert not reload(server, {"size": "32MiB"}, listen_tls={**files[0], "cert": files[1]["cert"]})
     assert served() == first and capacity(server) == 64 * MIB
+    # Files that only a refused configuration names are watched, too.
+    late = {"cert": files[0]["cert"], "key": shutil.copy(files[1]["key"], tmp_path / "late")}
+    late = {kind: str(path) for kind, path in late.items()}
+    assert not reload(server, {"size": "64MiB"}, listen_tls=late)
+    shutil.copyfile(files[0]["key"], late["key"])
+    server.wait_condition("reload-refused", holds=False)
+    assert late["key"] in bytes(server.admin("/api/v1/config").body).decode()
     server.wait_condition("certificate-expiring", holds=False)
     expires = server.metric("forebay_tls_certificate_expiry_timestamp_seconds")
     date = time.strftime("expires on %Y-%m-%d %H:%M UTC, in ", time.gmtime(expires))
