@@ -6,7 +6,9 @@
 // (origin_rest()) until the process ends. Requests that began with it, writes of unknown outcome,
 // and keys in memory still point to it. If a later reload gives the origin back to a bucket, its
 // cached objects are still there. Writes to the same place have invalidated them as needed
-// (proxy/core/places.c).
+// (proxy/core/places.c). But two endpoints may be two names of one store. So if a reload gives a
+// bucket another origin, the objects that are cached there are in doubt, and each is revalidated
+// once. A write that is in flight then puts them in doubt again when it ends (pass_doubt.c).
 //
 // The identity of an origin is what it connects to, without timeouts and retries. An origin with
 // another identity is another origin. If a bucket's configuration is switched between two endpoints
@@ -467,13 +469,60 @@ void command_origins_now_free(struct command_origins_now *now)
         origin_update_free(now->updates[i]);
     }
     free(now->updates);
+    free(now->moved);
     free(now->is_used);
     free(now->buckets);
     *now = (struct command_origins_now){0};
 }
 
-void command_origins_use(struct command_origins *o, struct command_origins_now *now, sem_t *probed)
+static const struct proxy_bucket *listed(const struct proxy_bucket *buckets, unsigned count,
+                                         const char *name)
 {
+    for (unsigned i = 0; i < count; i++) {
+        if (strcmp(buckets[i].name, name) == 0) {
+            return &buckets[i];
+        }
+    }
+    return NULL;
+}
+
+// Puts the bucket in doubt at its new origin, unless that is its former one. NULL: the default
+// origin, where the bucket has the name that clients use.
+static void doubt_if_moved(const struct command_origins *o, struct command_origins_now *now,
+                           struct store *store, const struct proxy_bucket *from,
+                           const struct proxy_bucket *to)
+{
+    const char *name = from != NULL ? from->name : to->name;
+    struct proxy_bucket unlisted = {.name = name, .origin = o->origins[0], .origin_bucket = name};
+    from = from != NULL ? from : &unlisted;
+    to = to != NULL ? to : &unlisted;
+    if (from->origin != to->origin || strcmp(from->origin_bucket, to->origin_bucket) != 0) {
+        store_doubt_begin(store, span_from_cstr(origin_place(to->origin)),
+                          span_from_cstr(to->origin_bucket), &now->moved[now->moved_count++]);
+    }
+}
+
+static void doubt_moved(const struct command_origins *o, struct command_origins_now *now,
+                        struct store *store)
+{
+    now->moved = calloc(now->bucket_count + o->bucket_count + 1, sizeof(*now->moved));
+    check(now->moved != NULL && now->moved_count == 0);
+    for (unsigned i = 0; i < now->bucket_count; i++) {
+        const struct proxy_bucket *to = &now->buckets[i];
+        doubt_if_moved(o, now, store, listed(o->buckets, o->bucket_count, to->name), to);
+    }
+    for (unsigned i = 0; i < o->bucket_count; i++) {
+        const struct proxy_bucket *from = &o->buckets[i];
+        if (listed(now->buckets, now->bucket_count, from->name) == NULL) {
+            doubt_if_moved(o, now, store, from, NULL);
+        }
+    }
+}
+
+void command_origins_use(struct command_origins *o, struct command_origins_now *now,
+                         struct store *store, sem_t *probed)
+{
+    doubt_moved(o, now, store);
     for (unsigned i = 0; i < o->origin_count; i++) {
         if (now->updates[i] != NULL) {
             origin_update_use(now->updates[i]);
@@ -490,40 +539,18 @@ void command_origins_use(struct command_origins *o, struct command_origins_now *
     now->buckets = NULL;
 }
 
-// Returns true if the reload opened the bucket's origin, and writes are in flight or an older
-// origin connects to the same place. The bucket's cached objects may then miss writes of unknown
-// outcome that are still in flight through an older origin. While writes are in flight, each older
-// origin may be another name of the place.
-static bool misses_writes(const struct command_origins *o, const struct command_origins_now *now,
-                          const struct proxy_bucket *bucket)
-{
-    const char *place = origin_place(bucket->origin);
-    for (unsigned i = 0; i < now->known_count; i++) {
-        if (o->origins[i] == bucket->origin) {
-            return false;
-        }
-    }
-    bool is_at_risk =
-        stats_sum(COUNTER_writes_inflight) > 0 || stats_sum(COUNTER_writes_in_doubt) > 0;
-    for (unsigned i = 0; i < now->known_count && !is_at_risk; i++) {
-        is_at_risk = strcmp(origin_place(o->origins[i]), place) == 0;
-    }
-    return is_at_risk;
-}
-
 void command_origins_rest(struct command_origins *o, struct command_origins_now *now,
-                          struct store *store)
+                          struct store *store, bool by_all)
 {
+    bool may_miss_writes =
+        !by_all || stats_sum(COUNTER_writes_inflight) > 0 || stats_sum(COUNTER_writes_in_doubt) > 0;
     for (unsigned i = 0; i < o->origin_count; i++) {
         if (!now->is_used[i]) {
             origin_rest(o->origins[i], true);
         }
     }
-    for (unsigned i = 0; i < o->bucket_count; i++) {
-        if (misses_writes(o, now, &o->buckets[i])) {
-            store_doubt(store, span_from_cstr(origin_place(o->buckets[i].origin)),
-                        span_from_cstr(o->buckets[i].origin_bucket));
-        }
+    for (unsigned i = may_miss_writes ? 0 : now->moved_count; i-- > 0;) {
+        store_doubt_end(store, &now->moved[i]);
     }
 }
 

@@ -55,17 +55,22 @@ struct command_origins_now {
     struct origin_update **updates; // for each known origin that is still used
     struct proxy_bucket *buckets;
     unsigned bucket_count;
+    struct store_doubt_open *moved; // a doubt for each bucket that gets another origin
+    unsigned moved_count;
 };
 // Opens new origins and checks the others, without using any of them yet. The caller passes `now`
 // to command_origins_now_free() in any case.
 enum err command_origins_prepare(struct command_origins *o, const struct command_origins_reload *r,
                                  struct command_origins_now *now, struct buf *ret_why) MUST_USE;
-// Makes now->buckets the buckets of *o. Call it before requests use these buckets. Each origin that
-// ends its rest is probed; `probed` is as in origin_probe_start().
-void command_origins_use(struct command_origins *o, struct command_origins_now *now, sem_t *probed);
-// Lets unused origins rest (origin_rest()). Call it once requests use the new buckets.
+// Makes now->buckets the buckets of *o, and puts those that move in doubt. Call it before requests
+// use these buckets. Each origin that ends its rest is probed; `probed` is as in
+// origin_probe_start().
+void command_origins_use(struct command_origins *o, struct command_origins_now *now,
+                         struct store *store, sem_t *probed);
+// Lets unused origins rest (origin_rest()), and ends the doubts if no write can be missed. Call it
+// once requests use the new buckets. `by_all`: every worker does so.
 void command_origins_rest(struct command_origins *o, struct command_origins_now *now,
-                          struct store *store);
+                          struct store *store, bool by_all);
 void command_origins_now_free(struct command_origins_now *now); // accepts zeros
 // Appends the names of the origins in use, for people; of many only the first three. Any thread.
 void command_origins_names(struct origin *const *origins, unsigned count, struct buf *out);

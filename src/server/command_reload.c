@@ -493,19 +493,26 @@ static void rules_apply(struct command_reload *reload, struct fresh *fresh)
         command_proxy_settings(fresh->latest, &fresh->rules, reload->origins);
     store_set_groups(reload->store, fresh->rules.groups, fresh->rules.group_count);
     proxy_set(reload->proxy, &settings, fresh->log_file, &reload->told);
+    reload->told_due++;
     free(reload->rules->rules);
     *reload->rules = fresh->rules;
 }
 
 // Waits until every worker uses the new settings, so that a request after the reload sees them. The
-// wait has a limit, so that a stuck worker does not block the main thread.
-static void wait_for_workers(struct command_reload *reload)
+// wait has a limit, so that a stuck worker does not block the main thread. Returns false at the
+// limit.
+static bool wait_for_workers(struct command_reload *reload)
 {
     struct timespec until;
     check(clock_gettime(CLOCK_MONOTONIC, &until) == 0);
     until.tv_sec += WORKERS_WAIT_S;
-    while (sem_clockwait(&reload->told, CLOCK_MONOTONIC, &until) != 0 && errno == EINTR) {
+    bool is_late = false;
+    while (reload->told_due > 0 && !is_late) { // a reload before this one may have been late
+        bool is_told = sem_clockwait(&reload->told, CLOCK_MONOTONIC, &until) == 0;
+        reload->told_due -= is_told;
+        is_late = !is_told && errno != EINTR;
     }
+    return !is_late;
 }
 
 static void keys_apply(struct command_reload *reload, struct fresh *fresh)
@@ -525,7 +532,7 @@ static void origins_apply(struct command_reload *reload, struct fresh *fresh)
     if (fresh->sts != NULL) {
         origin_update_use(fresh->sts);
     }
-    command_origins_use(reload->origins, &fresh->origins, reload->probed);
+    command_origins_use(reload->origins, &fresh->origins, reload->store, reload->probed);
 }
 
 static void reload_apply(struct command_reload *reload, struct fresh *fresh,
@@ -549,8 +556,8 @@ static void reload_apply(struct command_reload *reload, struct fresh *fresh,
     config_free(reload->guarded.latest);
     reload->guarded.latest = latest;
     pthread_mutex_unlock(&reload->guarded.lock);
-    wait_for_workers(reload);
-    command_origins_rest(reload->origins, &fresh->origins, reload->store);
+    bool by_all = wait_for_workers(reload);
+    command_origins_rest(reload->origins, &fresh->origins, reload->store, by_all);
     command_origins_now_free(&fresh->origins);
     good_since_now(reload);
     stats_add(COUNTER_config_reloads, 1);

@@ -42,6 +42,7 @@ struct command_reload {
     atomic_bool is_disk_needed;           // readiness needs the disk, see cache.disk_failure
     atomic_bool names_buckets;            // /metrics has rows for each bucket
     sem_t told;                           // posted when every worker has applied a reload
+    unsigned told_due;                    // posts of `told` that have not come yet
     char remedy[COMMAND_RELOAD_TEXT_MAX]; // for a failed reload; constant
     struct {
         pthread_mutex_t lock;

@@ -227,6 +227,17 @@ void store_epoch_release(struct store *store, struct span origin, struct span bu
 // record that the origin confirmed before the end of that time must be revalidated before use. Any
 // thread.
 void store_doubt(struct store *store, struct span origin, struct span bucket);
+// As store_doubt(), for a caller that may soon know that no more keys change. If so, it calls
+// store_doubt_end(). Records that were confirmed before that call are still revalidated. Of several
+// such doubts, the last one is ended first. Any thread.
+struct store_doubt_slot;
+struct store_doubt_open {
+    struct store_doubt_slot *slot;
+    uint64_t before_ms, until_ms;
+};
+void store_doubt_begin(struct store *store, struct span origin, struct span bucket,
+                       struct store_doubt_open *ret_open);
+void store_doubt_end(struct store *store, const struct store_doubt_open *open);
 // Returns true if a record that was confirmed `age_ms` ago must be revalidated before use. With an
 // age of 0, returns true if the bucket is in doubt now. For a doubt about all buckets of an origin,
 // `origin` is its name and `bucket` is empty. Any thread; no lock.

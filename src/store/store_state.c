@@ -29,7 +29,20 @@ void store_epoch_release(struct store *store, struct span origin, struct span bu
 
 void store_doubt(struct store *store, struct span origin, struct span bucket)
 {
-    state_doubt(&store->doubts, origin, bucket);
+    struct store_doubt_open open; // ends by itself
+    state_doubt_begin(&store->doubts, origin, bucket, &open);
+}
+
+void store_doubt_begin(struct store *store, struct span origin, struct span bucket,
+                       struct store_doubt_open *ret_open)
+{
+    state_doubt_begin(&store->doubts, origin, bucket, ret_open);
+}
+
+void store_doubt_end(struct store *store, const struct store_doubt_open *open)
+{
+    check(open->slot != NULL);
+    state_doubt_end(&store->doubts, open);
 }
 
 bool store_is_doubted(const struct store *store, struct span origin, struct span bucket,

@@ -144,8 +144,14 @@ static inline struct live *live_ref(struct live *live)
 void live_unref(struct live *live); // NULL is fine
 // Returns the origin of a bucket, by the name that clients use. *ret_origin_bucket is its name at
 // that origin, and lives as long as `live` and `bucket`.
-struct origin *live_find_origin(const struct proxy *proxy, const struct live *live,
-                                struct span bucket, struct span *ret_origin_bucket);
+static inline struct origin *live_find_origin(const struct proxy *proxy, const struct live *live,
+                                              struct span bucket, struct span *ret_origin_bucket)
+{
+    const struct proxy_bucket *listed = live_bucket(live, bucket);
+    check(listed == NULL || (listed->origin != NULL && listed->origin_bucket != NULL));
+    *ret_origin_bucket = listed != NULL ? span_from_cstr(listed->origin_bucket) : bucket;
+    return listed != NULL ? listed->origin : proxy->options.default_origin;
+}
 
 struct proxy_worker {
     struct proxy *proxy;

@@ -162,12 +162,3 @@ void live_stop(struct proxy *proxy)
         check(pthread_mutex_destroy(&proxy->live.lock) == 0);
     }
 }
-
-struct origin *live_find_origin(const struct proxy *proxy, const struct live *live,
-                                struct span bucket, struct span *ret_origin_bucket)
-{
-    const struct proxy_bucket *listed = live_bucket(live, bucket);
-    check(listed == NULL || (listed->origin != NULL && listed->origin_bucket != NULL));
-    *ret_origin_bucket = listed != NULL ? span_from_cstr(listed->origin_bucket) : bucket;
-    return listed != NULL ? listed->origin : proxy->options.default_origin;
-}

@@ -184,6 +184,18 @@ void pass_doubt_begin(struct pass_state *p)
     }
 }
 
+// A reload may have given the bucket another origin since the write began. That may be another name
+// of the same store, under which the write has invalidated nothing.
+void pass_doubt_moved(const struct pass_state *p)
+{
+    struct span bucket;
+    check(p->phase == PASS_CLOSE);
+    const struct origin *now = live_find_origin(p->pw->proxy, p->pw->live, p->s3.bucket, &bucket);
+    if (now != p->origin || !span_equal(bucket, p->relay.bucket)) {
+        store_doubt(p->pw->store, span_from_cstr(origin_place(now)), bucket);
+    }
+}
+
 // The next process will not know the doubts of keys, so their buckets are put in doubt.
 void pass_doubt_free_all(struct proxy_worker *pw)
 {

@@ -214,6 +214,7 @@ static void begin_close(struct pass_state *p)
     check(p->awaited == 0);
     p->awaited = count_writes(p);
     pass_doubt_begin(p);
+    pass_doubt_moved(p);
     if (p->writes.key_count > 0) {
         pass_writes_close(p, on_keys_ended);
     }

@@ -473,6 +473,8 @@ void pass_phase_start(struct pass_state *p);
 // Called when no more can be learnt about the outcome, before the writes end. If the outcome is not
 // known, puts the keys and the bucket in doubt.
 void pass_doubt_begin(struct pass_state *p);
+// Called at the same time. If the bucket has another origin now, puts it in doubt there.
+void pass_doubt_moved(const struct pass_state *p);
 // Begins a doubt of this name of a key, if the outcome is not known.
 void pass_doubt_name(struct pass_state *p, struct object_key *name);
 void pass_doubt_take(struct pass_state *p, struct span data);

@@ -24,6 +24,9 @@
 // unless writes of the former process may still be applied. So each record that was confirmed
 // before the origin came back is revalidated once.
 //
+// If an origin leaves at a start, all others are in doubt in the same way (state_holder.c). A
+// reload that gives a bucket another origin puts the bucket in doubt there (command_origins.c).
+//
 // At most STATE_DOUBTS_MAX buckets and origins have a time of their own. All others share one time,
 // so a doubt about one of them is a doubt about all of them. A start frees the rows that say no
 // more than the shared time does, such as those of buckets whose writes all had a known outcome.
@@ -92,16 +95,30 @@ static struct store_doubt_slot *doubt_slot_locked(struct store_doubts *doubts,
     return slot;
 }
 
-void state_doubt(struct store_doubts *doubts, struct span origin, struct span bucket)
+// Each doubt of a slot has a later end than those before, by which state_doubt_end() knows it.
+void state_doubt_begin(struct store_doubts *doubts, struct span origin, struct span bucket,
+                       struct store_doubt_open *ret_open)
 {
     struct hash128 hash = doubt_hash(doubts, origin, bucket);
     pthread_mutex_lock(&doubts->lock);
     struct store_doubt_slot *slot = doubt_slot_locked(doubts, hash);
-    atomic_store(&slot->until_mono_ms, clock_monotonic_ms() + STORE_DOUBT_MS);
+    uint64_t before_ms = atomic_load(&slot->until_mono_ms);
+    uint64_t until_ms = max_u64(clock_monotonic_ms() + STORE_DOUBT_MS, before_ms + 1);
+    atomic_store(&slot->until_mono_ms, until_ms);
     atomic_store(&doubts->any, true);
     pthread_mutex_unlock(&doubts->lock);
+    *ret_open = (struct store_doubt_open){slot, before_ms, until_ms};
     stats_add(COUNTER_bucket_doubts, 1);
     stats_add(COUNTER_bucket_doubts_shared, slot == &doubts->others ? 1 : 0);
+}
+
+void state_doubt_end(struct store_doubts *doubts, const struct store_doubt_open *open)
+{
+    pthread_mutex_lock(&doubts->lock);
+    if (atomic_load(&open->slot->until_mono_ms) == open->until_ms) {
+        atomic_store(&open->slot->until_mono_ms, max_u64(clock_monotonic_ms(), open->before_ms));
+    }
+    pthread_mutex_unlock(&doubts->lock);
 }
 
 // --- `format` ------------------------------------------------------------------------------------
@@ -144,21 +161,45 @@ static void rows_from_slots(struct store_doubts *doubts)
     row_from_slot(doubts, &doubts->others);
 }
 
+// Returns the end of the last doubt of any bucket, as a time of the wall clock.
+static uint64_t last_until(const struct store_doubts *doubts)
+{
+    uint64_t until_ms = slot_until(&doubts->others);
+    for (unsigned i = 0; i < atomic_load(&doubts->count); i++) {
+        until_ms = max_u64(until_ms, slot_until(&doubts->slots[i]));
+    }
+    return until_ms;
+}
+
+static void slot_doubt_past(struct store_doubt_slot *slot, uint64_t until_wall_ms)
+{
+    uint64_t mono_ms = max_u64(clock_monotonic_ms(), atomic_load(&slot->until_mono_ms));
+    atomic_store(&slot->until_mono_ms, mono_ms);
+    atomic_store(&slot->until_wall_ms, until_wall_ms);
+}
+
 void state_doubt_origin(struct store_doubts *doubts, struct span origin)
 {
     struct hash128 hash = doubt_hash(doubts, origin, SPAN(""));
     pthread_mutex_lock(&doubts->lock);
     struct store_doubt_slot *slot = doubt_slot_locked(doubts, hash);
-    uint64_t until_ms = slot_until(&doubts->others);
-    for (unsigned i = 0; i < atomic_load(&doubts->count); i++) {
-        until_ms = max_u64(until_ms, slot_until(&doubts->slots[i]));
-    }
-    uint64_t mono_ms = max_u64(clock_monotonic_ms(), atomic_load(&slot->until_mono_ms));
-    atomic_store(&slot->until_mono_ms, mono_ms);
-    atomic_store(&slot->until_wall_ms, until_ms);
+    slot_doubt_past(slot, last_until(doubts));
     atomic_store(&doubts->any, true);
     pthread_mutex_unlock(&doubts->lock);
     stats_add(COUNTER_bucket_doubts_shared, slot == &doubts->others ? 1 : 0);
+    rows_from_slots(doubts);
+}
+
+void state_doubt_all(struct store_doubts *doubts)
+{
+    pthread_mutex_lock(&doubts->lock);
+    uint64_t until_ms = last_until(doubts);
+    for (unsigned i = 0; i < atomic_load(&doubts->count); i++) {
+        slot_doubt_past(&doubts->slots[i], until_ms);
+    }
+    slot_doubt_past(&doubts->others, until_ms);
+    atomic_store(&doubts->any, true);
+    pthread_mutex_unlock(&doubts->lock);
     rows_from_slots(doubts);
 }
 

@@ -42,14 +42,18 @@ void state_doubts_note_all(struct store_doubts *doubts);
 // and puts the doubts into `format`. `origin` is the origin's name. The caller holds the lock of
 // `format`, unless no other thread runs yet, and then writes it.
 void state_doubt_origin(struct store_doubts *doubts, struct span origin);
+// Requires the same of each record of all origins.
+void state_doubt_all(struct store_doubts *doubts);
 // Removes the notes if there was no write for STORE_DOUBT_MS. The supply thread calls it every
 // second.
 void state_doubts_tick(struct store_doubts *doubts);
 // The caller has zeroed *doubts.
 void state_doubts_init(struct store_doubts *doubts, struct store_disk *disk);
 void state_doubts_done(struct store_doubts *doubts);
-// These functions implement store_doubt() and the calls that follow it in store.h.
-void state_doubt(struct store_doubts *doubts, struct span origin, struct span bucket);
+// These functions implement store_doubt_begin() and the calls that follow it in store.h.
+void state_doubt_begin(struct store_doubts *doubts, struct span origin, struct span bucket,
+                       struct store_doubt_open *ret_open);
+void state_doubt_end(struct store_doubts *doubts, const struct store_doubt_open *open);
 bool state_is_doubted(const struct store_doubts *doubts, struct span origin, struct span bucket,
                       uint64_t age_ms);
 bool state_write_is_noted(const struct store_doubts *doubts, struct span origin,

@@ -18,7 +18,10 @@
 //   realm    gets a new number. Its earlier copies are unreachable for good, and eviction frees
 //            their space.
 //
-// A holder that each start names keeps its number and its copies. A running process removes no
+// A holder that each start names keeps its number and its copies. But requests to a bucket may have
+// used another origin, which leaves now. It may be another name of the same store, and writes may
+// have used it. So if a holder leaves, each copy is revalidated once (state_doubt_all()). This
+// includes realms, because a line does not tell realms from origins. A running process removes no
 // holder: a reload only adds some (access_keys_keep_realms()).
 //
 // Earlier versions did not distinguish the stores that an endpoint reaches in several regions. So a
@@ -27,10 +30,10 @@
 // one store. If an earlier version runs in between, it removes the line.
 //
 // Above STATE_HOLDERS_MAX holders, the others have no line, so they get new numbers at each start.
-// Above STATE_FORMER_MAX former holders, the one that left first loses its line. A line does not
-// tell realms from origins. A start lists its origins first, and moves lines in the reverse order,
-// so of the holders that leave at one start, realms lose their lines first. A directory from a
-// version without numbers may have missed writes already, so only origins keep their copies there.
+// Above STATE_FORMER_MAX former holders, the one that left first loses its line. A start lists its
+// origins first, and moves lines in the reverse order, so of the holders that leave at one start,
+// realms lose their lines first. A directory from a version without numbers may have missed writes
+// already, so only origins keep their copies there.
 //
 // Threads: only the main thread writes rows of holders, so it may read them without a lock. It
 // holds store_dir.format_lock while it writes them, unless no other thread runs yet. Rows of former
@@ -137,11 +140,16 @@ void state_holders_load(struct store_disk *disk, struct store_doubts *doubts,
         holder_enter(disk, doubts, &holders[i], is_first);
     }
     shared_names_end(disk, doubts, before, is_first, holders, count);
+    bool has_left = false;
     for (unsigned i = before->count[STATE_HOLDERS]; i-- > 0;) {
         const struct state_row *row = &state_table_rows(before, STATE_HOLDERS)[i];
         if (state_table_find(state, STATE_HOLDERS, row->key) == NULL) {
             former_enter(state, row);
+            has_left = true;
         }
+    }
+    if (has_left) {
+        state_doubt_all(doubts);
     }
     atomic_store(&doubts->has_former, state->count[STATE_FORMER] > 0);
     free(before);

@@ -55,6 +55,31 @@ Test(store_doubt, until_its_time)
     store_end(store);
 }
 
+Test(store_doubt, one_that_is_ended_early_covers_only_what_was_confirmed_before)
+{
+    struct store *store = store_new();
+    struct store_doubt_open open[3];
+    for (unsigned i = 0; i < 2; i++) {
+        store_doubt_begin(store, SPAN("origin"), SPAN("a"), &open[i]);
+    }
+    cr_assert(is_doubted(store, "a", 0));
+    pass_ms(1000);
+    store_doubt_end(store, &open[1]);
+    cr_assert(is_doubted(store, "a", 0), "the first one goes on");
+    store_doubt_end(store, &open[0]);
+    pass_ms(5000);
+    cr_assert(is_doubted(store, "a", 6000) && !is_doubted(store, "a", 4000));
+    store_doubt_begin(store, SPAN("origin"), SPAN("a"), &open[2]);
+    store_doubt(store, SPAN("origin"), SPAN("a"));
+    store_doubt_end(store, &open[2]);
+    expect_over(store, "a");
+    store_doubt(store, SPAN("origin"), SPAN("a"));
+    store_doubt_begin(store, SPAN("origin"), SPAN("a"), &open[2]);
+    store_doubt_end(store, &open[2]);
+    expect_over(store, "a");
+    store_end(store);
+}
+
 Test(store_doubt, beyond_the_slots)
 {
     struct store *store = store_new();

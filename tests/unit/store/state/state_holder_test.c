@@ -51,7 +51,26 @@ Test(store_holder, a_realm_that_comes_back_gets_a_new_number_and_others_keep_the
     cr_assert_neq(added[1].number, a);
     load(all, 3);
     cr_assert(all[0].number == 0 && all[1].number == added[1].number && all[2].number == b);
-    cr_assert(!all[0].is_back && !all[1].is_back && !is_doubted("origin", UINT64_MAX));
+    cr_assert(!all[0].is_back && !all[1].is_back);
+}
+
+// A bucket that used the one that leaves may use another one now, at the same store.
+Test(store_holder, copies_of_all_origins_are_revalidated_once_when_one_leaves)
+{
+    begin();
+    struct store_holder all[] = {holder("stays", true), holder("leaves", true)};
+    load(all, 2);
+    store_doubt(&store, SPAN("place"), SPAN("bucket"));
+    clock_test_advance_us((STORE_DOUBT_MS + 5000) * 1000ull);
+    load(all, 2);
+    cr_assert_not(is_doubted("stays", UINT64_MAX), "none has left");
+    load(all, 1);
+    clock_test_advance_us(5000000);
+    cr_assert(is_doubted("stays", 6000) && !is_doubted("stays", 4000));
+    cr_assert(store_is_doubted(&store, SPAN("place"), SPAN("bucket"), 6000));
+    cr_assert_eq(all[0].number, 0);
+    load(all, 1);
+    cr_assert_not(is_doubted("stays", 4000), "once");
 }
 
 Test(store_holder, an_origin_that_comes_back_gets_its_number_and_what_it_had_is_revalidated)
@@ -63,13 +82,12 @@ Test(store_holder, an_origin_that_comes_back_gets_its_number_and_what_it_had_is_
     cr_assert(other[0].number > 0 && !other[0].is_back);
     load(other, 1);
     clock_test_advance_us(10000000);
-    cr_assert_not(is_doubted("first", UINT64_MAX));
+    cr_assert_not(is_doubted("first", 9000));
     load(first, 1);
     cr_assert(first[0].number == 0 && first[0].is_back);
     clock_test_advance_us(5000000);
     cr_assert(is_doubted("first", 6000) && is_doubted("first", UINT64_MAX));
     cr_assert_not(is_doubted("first", 4000), "confirmed since it came back");
-    cr_assert_not(is_doubted("other", UINT64_MAX));
     uint64_t number = other[0].number;
     cr_assert_eq(store_holders_add(&store, other, 1), ERR_OK);
     cr_assert(other[0].number == number && other[0].is_back && is_doubted("other", 1));
