@@ -140,7 +140,7 @@ void state_holders_load(struct store_disk *disk, struct store_doubts *doubts,
         holder_enter(disk, doubts, &holders[i], is_first);
     }
     shared_names_end(disk, doubts, before, is_first, holders, count);
-    bool has_left = false;
+    bool has_left = before->count[STATE_HOLDERS] == STATE_HOLDERS_MAX; // maybe one without a line
     for (unsigned i = before->count[STATE_HOLDERS]; i-- > 0;) {
         const struct state_row *row = &state_table_rows(before, STATE_HOLDERS)[i];
         if (state_table_find(state, STATE_HOLDERS, row->key) == NULL) {

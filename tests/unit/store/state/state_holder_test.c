@@ -181,7 +181,9 @@ Test(store_holder, bounds)
     load(all, COUNT);
     uint64_t last = store.disk.dir.format.state.others[STATE_HOLDERS].number, noted = all[0].number;
     cr_assert_eq(stats_sum(COUNTER_holders_unnoted) - before, 3);
+    cr_assert_not(is_doubted("n0", UINT64_MAX));
     load(all, COUNT);
+    cr_assert(is_doubted("n0", UINT64_MAX), "one without a line may have left");
     cr_assert_eq(all[0].number, noted);
     for (unsigned i = STATE_HOLDERS_MAX; i < COUNT; i++) {
         cr_assert_gt(all[i].number, last);
