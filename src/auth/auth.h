@@ -88,8 +88,8 @@ struct auth_request {
 
 // Verifies the signature over the raw request. An unknown access key costs the same work as a known
 // one. Fills ret_claim as far as the request can be parsed. *ret_entry becomes the principal if the
-// signature is right, even if the request is refused then. ret_signing_key gets the 32 bytes for verifying signed chunks. On
-// refusal, fills ret_detail.
+// signature is right, even if the request is refused then. ret_signing_key gets the 32 bytes for
+// verifying signed chunks. On refusal, fills ret_detail.
 enum err auth_signature_verify(const struct auth_request *r, const struct access_keys *table,
                                time_t now, struct sigv4_claim *ret_claim, uint8_t *ret_signing_key,
                                const struct access_keys_principal **ret_entry,

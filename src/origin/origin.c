@@ -284,34 +284,6 @@ void origin_free(struct origin *origin)
     free(origin);
 }
 
-const char *origin_name(const struct origin *origin)
-{
-    return origin->name;
-}
-
-bool origin_name_was_shared(const struct origin *origin)
-{
-    return origin->name_was_shared;
-}
-
-char *origin_name_at(const struct origin *origin, const char *endpoint)
-{
-    const char *bucket = origin->options.bucket;
-    struct buf text;
-    buf_init(&text, 16384);
-    buf_append_cstr(&text, endpoint);
-    buf_printf(&text, "%s%s", bucket != NULL ? "#" : "", bucket != NULL ? bucket : "");
-    char *name = strdup(buf_cstr(&text));
-    check(name != NULL);
-    buf_done(&text);
-    return name;
-}
-
-const char *origin_shown(const struct origin *origin)
-{
-    return origin->shown;
-}
-
 void origin_times(const struct origin *origin, struct origin_times *ret_times)
 {
     *ret_times = (struct origin_times){

@@ -222,6 +222,9 @@ bool origin_answers_others(const struct origin *origin, uint64_t since_us);
 // exponentially, and half of it is random.
 uint64_t origin_backoff_ms(unsigned attempt);
 void origin_retry_init(struct origin *origin);
+
+// --- origin_name.c -------------------------------------------------------------------------------
+
 // Returns the endpoint followed by the bucket of the options, if any. The caller frees it.
 char *origin_name_at(const struct origin *origin, const char *endpoint);
 
@@ -315,8 +318,8 @@ void origin_trouble_forget(struct origin *origin); // Ends any trouble without a
 void origin_failures_note(struct origin *origin, bool failed);
 void origin_failures_forget(struct origin *origin);
 struct origin_failures origin_failures_of(const struct origin *origin);
-// Returns true if so many of the last requests failed that it is a trouble. It takes fewer to go on
-// than to begin, so that the trouble does not come and go.
+// Returns true if the share of failed requests is a trouble. It takes fewer to go on than to begin,
+// so that the trouble does not come and go.
 bool origin_failures_are_many(const struct origin *origin, bool were_many);
 
 // --- origin_probe.c ------------------------------------------------------------------------------

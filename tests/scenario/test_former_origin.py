@@ -224,7 +224,7 @@ def test_a_bucket_moves_to_another_name_of_its_store_and_back(start, origin, how
         assert asked(server, origin, "same") == 0
 
 
-# --- an endpoint with {region} ------------------------------------------------------------------------
+# --- an endpoint with {region} --------------------------------------------------------------------
 
 
 @pytest.fixture

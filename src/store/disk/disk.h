@@ -19,7 +19,7 @@
 #include "store/disk/disk_thread.h"
 #include "store/disk/store_dir.h"
 
-// What the store's own threads ask of the disk. At most one call of each kind runs at a time.
+// The calls of the store's own threads to the disk. At most one of each kind runs at a time.
 enum disk_call {
     DISK_CALL_FORMAT,  // the file `format` is written
     DISK_CALL_INDEX,   // payload is synced before a commit of the index, or the commit is written

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Trouble with the disk. After a failed write nothing is stored for 5 s, after the next for 10 s
 // and so on, up to 60 s. Many failed reads stop look-ups for 10 s. If the process has no free
-// descriptor, nothing is stored for a second. A call that does not return is seen by its age. Any
-// thread.
+// descriptor, nothing is stored for a second. Any thread.
 #include <errno.h>
 #include <string.h>
 
@@ -115,20 +114,4 @@ enum refusal disk_trouble(const struct store_disk *disk)
     return !atomic_load(&disk->is_in_trouble)     ? REFUSAL_none
            : failed == ENOSPC || failed == EDQUOT ? REFUSAL_disk_full
                                                   : REFUSAL_disk_degraded;
-}
-
-void disk_call_begins(struct store_disk *disk, enum disk_call call)
-{
-    atomic_store(&disk->call_began_ms[call], clock_monotonic_ms());
-}
-
-void disk_call_ends(struct store_disk *disk, enum disk_call call)
-{
-    atomic_store(&disk->call_began_ms[call], 0);
-}
-
-uint64_t disk_call_age_ms(const struct store_disk *disk, enum disk_call call)
-{
-    uint64_t began_ms = atomic_load(&disk->call_began_ms[call]), now_ms = clock_monotonic_ms();
-    return began_ms != 0 ? now_ms - min_u64(now_ms, began_ms) : 0;
 }

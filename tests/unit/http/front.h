@@ -29,8 +29,8 @@
 struct front {
     struct loop *loop;
     struct http_server *server;
-    const char *address; // of the first listener
-    int file;            // pattern bytes, FRONT_FILE_SIZE
+    const char *address;     // of the first listener
+    int file;                // pattern bytes, FRONT_FILE_SIZE
     atomic_uint refused_for; // the enum counter of the last refusal
     atomic_uint requests, refusals, done, gone, slow, cut, releases, slices, recalls, sinks_ended;
     atomic_uint questions; // whether pages of a slice are good
