@@ -68,11 +68,52 @@ static int order(const char *name, const char *path, json_t *body, const char *d
     return command_client_end(&client, code, answer);
 }
 
+static const char draining[] =
+    "draining: it ends when nothing is in flight, after shutdown.grace at the latest";
+
+struct drain {
+    struct command_client client;
+    json_t *answer; // NULL: the server has not accepted the drain
+    int code;
+};
+
+// Sends the order when the server has begun to send its figures: the connection is open, and ends
+// with the server.
+static bool on_figures(void *ctx, struct span line)
+{
+    struct drain *d = ctx;
+    (void)line;
+    if (d->answer == NULL) {
+        d->code = command_client_post(&d->client, "/api/v1/drain", json_object(), &d->answer);
+        if (d->code == EXIT_CODE_OK && !d->client.is_json) {
+            printf("%s\n", draining);
+            (void)fflush(stdout); // command_client_end() reports a failure
+        }
+    }
+    return d->code == EXIT_CODE_OK;
+}
+
+static int drain_and_wait(void)
+{
+    struct drain d = {.code = EXIT_CODE_OK};
+    int code = command_client_open(&d.client, "drain");
+    if (code != EXIT_CODE_OK) {
+        return code;
+    }
+    code = command_client_follow_to_end(&d.client, "/api/v1/events", on_figures, &d);
+    code = d.code != EXIT_CODE_OK ? d.code : code;
+    if (code == EXIT_CODE_OK && !d.client.is_json) {
+        printf("ended\n");
+    }
+    return command_client_end(&d.client, code, d.answer);
+}
+
 int command_drain(int argc, char **argv)
 {
-    (void)argc, (void)argv; // the command has no options of its own
-    return order("drain", "/api/v1/drain", json_object(),
-                 "draining: it ends when nothing is in flight, after shutdown.grace at the latest");
+    if (commands_argument_take(&argc, argv, "--wait")) {
+        return drain_and_wait();
+    }
+    return order("drain", "/api/v1/drain", json_object(), draining);
 }
 
 int command_loglevel(int argc, char **argv)

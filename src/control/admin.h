@@ -83,7 +83,7 @@ struct admin_access_options {
 };
 
 // admin_start() copies this struct and the rules in `access`. Everything else that a pointer in it
-// leads to must live until admin_stop().
+// leads to must live until admin_halt().
 struct admin_options {
     const char *host;        // numeric address; NULL: no TCP listener
     uint16_t port;           // 0: the kernel chooses one
@@ -125,8 +125,11 @@ void admin_access_free(struct admin_access *access); // for rules never applied;
 // Returns "127.0.0.1:9001" with the real port, or "" without a TCP listener. Valid as long as
 // `admin`.
 const char *admin_listen_address(const struct admin *admin);
-// Stops the thread, closes all connections and removes the socket's file. Actions may still answer
-// their calls afterwards. Accepts NULL.
+// Stops the thread, closes the listeners and removes the socket's file. Open connections stay open
+// without an answer until admin_stop(), so that a client can wait for the end of the server.
+// Actions may still answer their calls afterwards. Accepts NULL.
+void admin_halt(struct admin *admin);
+// Does the same, closes all connections and frees `admin`. Accepts NULL.
 void admin_stop(struct admin *admin);
 
 // Returns the listener's descriptor, which the admin still owns; -1: none.

@@ -229,7 +229,8 @@ static enum err follow(int fd, struct buf *text, admin_client_line_fn on_line, v
                 return ERR_OK;
             }
         } else if (got <= 0) {
-            return got == 0 ? ERR_ORIGIN_RESET : ERR_ORIGIN_TIMEOUT;
+            bool is_silent = got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
+            return is_silent ? ERR_ORIGIN_TIMEOUT : ERR_ORIGIN_RESET;
         }
         buf_append(text, piece, got > 0 ? (size_t)got : 0);
         if (!buf_ok(text)) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The admin thread: an event loop of libevent's evhttp with at most two listening sockets.
-// Everything here except admin_start() and admin_stop() runs on that thread. Each connection
-// carries one request and is cut after 10 s of silence. Heads and bodies are bounded. evhttp itself
-// answers malformed requests.
+// Everything here except admin_start(), admin_halt() and admin_stop() runs on that thread. Each
+// connection carries one request and is cut after 10 s of silence. Heads and bodies are bounded.
+// evhttp itself answers malformed requests.
 //
 // At most ADMIN_CONNECTIONS_MAX connections are open. When the limit is reached, the thread closes
 // the oldest connection that is silent or sends slowly. So idle connections cannot keep a probe
@@ -89,7 +89,7 @@ static void on_take(evutil_socket_t fd, short what, void *ctx)
 static void listeners_set(struct admin *admin, bool on)
 {
     for (unsigned i = 0; i < admin->listener_count; i++) {
-        struct evconnlistener *l = admin->listeners[i];
+        struct evconnlistener *l = evhttp_bound_socket_get_listener(admin->listeners[i]);
         check((on ? evconnlistener_enable(l) : evconnlistener_disable(l)) == 0);
     }
 }
@@ -270,9 +270,11 @@ static void accept_from(struct admin *admin, int fd)
     check(admin->listener_count < ADMIN_LISTENERS_MAX);
     struct evconnlistener *listener = evconnlistener_new(
         admin->base, NULL, NULL, LEV_OPT_CLOSE_ON_EXEC | LEV_OPT_CLOSE_ON_FREE, 0, fd);
-    check(listener != NULL && evhttp_bind_listener(admin->http, listener) != NULL);
+    check(listener != NULL);
+    struct evhttp_bound_socket *bound = evhttp_bind_listener(admin->http, listener);
+    check(bound != NULL);
     evconnlistener_set_error_cb(listener, on_accept_failed);
-    admin->listeners[admin->listener_count++] = listener;
+    admin->listeners[admin->listener_count++] = bound;
 }
 
 static bool listen_all(struct admin *admin, struct buf *ret_why)
@@ -430,18 +432,23 @@ const char *admin_listen_address(const struct admin *admin)
     return admin->address;
 }
 
-void admin_stop(struct admin *admin)
+void admin_halt(struct admin *admin)
 {
-    if (admin == NULL) {
+    if (admin == NULL || admin->is_halted) {
         return;
     }
     check(admin->magic == ADMIN_MAGIC);
+    admin->is_halted = true;
     if (admin->thread_runs) {
         uint64_t one = 1;
         check(write(admin->stop_fd, &one, sizeof(one)) == sizeof(one));
         check(pthread_join(admin->thread, NULL) == 0);
     }
     unix_socket_remove(&admin->name);
+    for (unsigned i = 0; i < admin->listener_count; i++) {
+        evhttp_del_accept_socket(admin->http, admin->listeners[i]);
+    }
+    admin->tcp_fd = -1;
     event_free(admin->stop_event);
     event_free(admin->sweep_event);
     event_free(admin->resume_event);
@@ -452,6 +459,14 @@ void admin_stop(struct admin *admin)
     admin_streams_forget(admin);
     event_free(admin->lines_event);
     event_free(admin->take_event);
+}
+
+void admin_stop(struct admin *admin)
+{
+    if (admin == NULL) {
+        return;
+    }
+    admin_halt(admin);
     evhttp_free(admin->http);
     sweep(admin);
     event_base_free(admin->base);

@@ -51,7 +51,7 @@ struct admin {
     struct evhttp *http;
     struct event *stop_event;
     int stop_fd;
-    struct evconnlistener *listeners[ADMIN_LISTENERS_MAX];
+    struct evhttp_bound_socket *listeners[ADMIN_LISTENERS_MAX];
     unsigned listener_count;
     struct bufferevent
         *open[ADMIN_CONNECTIONS_MAX]; // oldest first; admin holds a reference to each
@@ -72,7 +72,7 @@ struct admin {
         struct admin_access *access;
     } guarded;
     pthread_t thread;
-    bool thread_runs;
+    bool thread_runs, is_halted;
     int tcp_fd; // TCP listener; -1: none
     char address[64];
     struct unix_listener name; // listener of the unix socket; empty path: none

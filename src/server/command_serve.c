@@ -628,7 +628,7 @@ static void serve_end_all(struct serve *s)
 
 static void serve_tear_down(struct serve *s, bool running)
 {
-    admin_stop(s->admin);
+    admin_halt(s->admin);
     control_drain(&s->control);
     if (running) {
         serve_end_all(s);
@@ -650,6 +650,7 @@ static void serve_tear_down(struct serve *s, bool running)
     config_free(s->config);
     buf_done(&s->why);
     buf_done(&s->warnings);
+    admin_stop(s->admin); // the last, because `forebay drain --wait` returns then
 }
 
 // Ends an upgrade, after the cache was closed: lets the new process open the cache, and makes it

@@ -9,10 +9,11 @@ import json
 import os
 import re
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from client import Connection, request_bytes
+from client import Connection, judge, request_bytes
 from forebay import PATIENT, run_forebay, scaled
 from waiting import WAIT_S, wait_for
 
@@ -1180,6 +1181,30 @@ def test_loglevel_and_drain(start, origin):
     server.expect_failure = True  # it ends by itself
     assert ask(server, "drain")[-1]["draining"]
     assert server.process.wait(WAIT_S) == 0
+
+
+def test_drain_waits_for_the_end_of_the_server(start, origin):
+    """`drain --wait` returns when the server has ended its requests, and released its ports and its
+    cache: a server with the same ones starts at once."""
+    server = start(origin)
+    origin.put("a", 8 << 20)
+    gate = threading.Event()
+    origin.fault("a", "hold_at", (1 << 20, gate))
+    client = server.connection()
+    client.send(request_bytes("GET", "/bkt/a", "127.0.0.1"))
+    origin.wait_for(1, key="a")
+    server.expect_failure = True  # it ends by itself
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(ask, server, "drain", "--wait")
+        server.wait_condition("draining")
+        assert not waiting.done()
+        gate.set()
+        judge(client.read_reply(), origin, "a", 0, 8 << 20)
+        client.close()
+        result = waiting.result(WAIT_S)[-1]
+    assert result["draining"]
+    assert server.wait_exit() == 0
+    server.start()
 
 
 # --- who may --------------------------------------------------------------------------------------

@@ -228,6 +228,7 @@ int command_client_delete(struct command_client *client, const char *path, json_
 // --- following -----------------------------------------------------------------------------------
 
 #define SILENCE_MAX_MS 20000u // a server without news sends an empty line more often
+#define STOP_MAX_MS 60000u    // server/command_stop.c bounds a stop by half of it
 
 bool command_client_wait(uint64_t ms)
 {
@@ -260,8 +261,9 @@ static bool on_followed(void *ctx, struct span line)
     return goes_on && is_interrupted == 0;
 }
 
-int command_client_follow(struct command_client *client, const char *path,
-                          admin_client_line_fn on_line, void *ctx)
+// Sets *ret_err to the reason why the answer has ended, which is ERR_OK after a signal.
+static int follow(struct command_client *client, const char *path, unsigned silence_max_ms,
+                  admin_client_line_fn on_line, void *ctx, enum err *ret_err)
 {
     json_t *summary = NULL;
     // This also finds the server's address.
@@ -282,18 +284,43 @@ int command_client_follow(struct command_client *client, const char *path,
     commands_inform_request(request.method, request.address, path, ERR_OK, 0);
     catch_interrupts();
     enum err err =
-        admin_client_follow(&request, SILENCE_MAX_MS, on_followed, &following, &status, &body);
+        admin_client_follow(&request, silence_max_ms, on_followed, &following, &status, &body);
     if (err == ERR_OK && status != 200) {
         json_t *json = json_loadb(body.ptr, body.len, 0, NULL);
         const char *why = command_client_text(json, "reason");
         command_client_error(client, "%s", why[0] != '\0' ? why : "the server refused that");
         json_decref(json);
         code = code_of(status);
-    } else if (err != ERR_OK && is_interrupted == 0) {
+    }
+    buf_done(&body);
+    *ret_err = is_interrupted == 0 ? err : ERR_OK;
+    return code;
+}
+
+int command_client_follow(struct command_client *client, const char *path,
+                          admin_client_line_fn on_line, void *ctx)
+{
+    enum err err = ERR_OK;
+    int code = follow(client, path, SILENCE_MAX_MS, on_line, ctx, &err);
+    if (code == EXIT_CODE_OK && err != ERR_OK) {
         command_client_error(client, "the server at %s has ended", client->address);
         code = EXIT_CODE_UNREACHABLE;
     }
-    buf_done(&body);
+    return code;
+}
+
+int command_client_follow_to_end(struct command_client *client, const char *path,
+                                 admin_client_line_fn on_line, void *ctx)
+{
+    enum err err = ERR_OK;
+    int code = follow(client, path, STOP_MAX_MS, on_line, ctx, &err);
+    if (code == EXIT_CODE_OK && err != ERR_ORIGIN_RESET) {
+        if (err != ERR_OK) {
+            command_client_error(client, "the server at %s does not answer, and has not ended",
+                                 client->address);
+        }
+        code = EXIT_CODE_FAILED;
+    }
     return code;
 }
 

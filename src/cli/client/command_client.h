@@ -40,6 +40,10 @@ int command_client_delete(struct command_client *client, const char *path, json_
 // got another size.
 int command_client_follow(struct command_client *client, const char *path,
                           admin_client_line_fn on_line, void *ctx);
+// Does the same, but expects the server to end. Returns EXIT_CODE_OK only if it has ended: this is
+// when it has released its ports and its cache.
+int command_client_follow_to_end(struct command_client *client, const char *path,
+                                 admin_client_line_fn on_line, void *ctx);
 // Makes the key q on the terminal send SIGQUIT, and echoes no keys, until the process ends.
 void command_client_quit_by_key(void);
 // Waits for `ms` milliseconds. Returns false if one of these signals has arrived since the first

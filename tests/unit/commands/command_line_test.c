@@ -57,7 +57,7 @@ Test(command_line, a_wrong_command_line_is_reported)
         {"serve",
          {"--admin", "x"},
          "--admin: serve does not take it, but commands that ask a running server do"},
-        {"status", {"--wait"}, "--wait: status does not take it; it is for warm, upgrade"},
+        {"status", {"--wait"}, "--wait: status does not take it; it is for warm, upgrade, drain"},
         {"serve", {"--origin", "x"}, "--origin: no such option (did you mean \"--origin.KEY\"?)"},
         {"serve", {"--ttl", "5s"}, "--ttl: no such option (did you mean \"--cache.ttl\"?)"},
         {"env", {"--endpoint"}, "--endpoint needs a value: URL"},

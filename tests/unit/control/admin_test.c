@@ -68,7 +68,8 @@ static struct admin *start(const struct admin_options *o)
 // Sends `request` as it is, and returns everything that comes back.
 static char answer[1 << 20];
 
-static const char *talk(const char *address, const char *request)
+// Sends a request. Returns the connection.
+static int talk_open(const char *address, const char *request)
 {
     unsigned port = 0;
     cr_assert_eq(sscanf(address, "127.0.0.1:%u", &port), 1);
@@ -79,6 +80,12 @@ static const char *talk(const char *address, const char *request)
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof(t));
     cr_assert_eq(connect(fd, (struct sockaddr *)&to, sizeof(to)), 0);
     cr_assert_eq(send(fd, request, strlen(request), MSG_NOSIGNAL), (ssize_t)strlen(request));
+    return fd;
+}
+
+static const char *talk(const char *address, const char *request)
+{
+    int fd = talk_open(address, request);
     size_t len = 0;
     ssize_t got;
     while ((got = recv(fd, answer + len, sizeof(answer) - 1 - len, 0)) > 0) {
@@ -115,6 +122,31 @@ Test(admin, probes_say_why)
     buf_done(&body);
     admin_stop(admin);
     admin_stop(NULL);
+}
+
+// `forebay drain --wait` takes the end of its connection for the end of the server.
+Test(admin, open_connections_end_with_stop_and_not_with_halt)
+{
+    struct admin_options o = options();
+    struct admin *admin = start(&o);
+    char at[64], text[4096];
+    unsigned status = 0;
+    struct buf body;
+    buf_init(&body, 4096);
+    snprintf(at, sizeof(at), "%s", admin_listen_address(admin));
+    int fd = talk_open(at, "GET /api/v1/events HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n");
+    cr_assert_gt(recv(fd, text, sizeof(text), 0), 0);
+    admin_halt(admin);
+    admin_halt(admin);
+    ssize_t got;
+    while ((got = recv(fd, text, sizeof(text), MSG_DONTWAIT)) > 0) {
+    }
+    cr_assert(got < 0 && errno == EAGAIN);
+    cr_assert_eq(admin_client_get(at, "/livez", 5000, &status, &body), ERR_ORIGIN_CONNECT);
+    admin_stop(admin);
+    cr_assert_eq(recv(fd, text, sizeof(text), 0), 0);
+    close(fd);
+    buf_done(&body);
 }
 
 Test(admin, metrics_have_the_exact_type_and_end_in_a_newline)
