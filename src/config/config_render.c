@@ -104,8 +104,10 @@ void config_render_sample(struct buf *out)
 #define PATTERN_TIME "^[0-9]+(ms|s|m|h|d)$"
 #define PATTERN_SIZE "^[0-9]+(B|[KMGTPE]iB|[KMGTP]B)?$"
 #define PATTERN_WEB "^[^:]+://[^/?#@* ]+$"
-// Printable ASCII without ", #, ? and @. The first byte of the host is neither / nor :.
-#define PATTERN_URL "https?://[!$-.0-9;->A-~][!$->A-~]*"
+// An address in brackets, or printable ASCII without ", #, /, :, ?, @ and brackets
+#define PATTERN_HOST "(\\\\[[0-9A-Fa-f:.]+\\\\]|[!$-.0-9;->A-Z^-~]+)"
+#define PATTERN_PORT ":0*[1-9][0-9]{0,4}"
+#define PATTERN_URL "https?://" PATTERN_HOST "(" PATTERN_PORT ")?(/[!$->A-~]*)?"
 
 static void render_json_text(struct buf *out, const char *text)
 {
@@ -165,7 +167,8 @@ static const char *const texts[SETTING_COUNT_] = {
     [SETTING_origin_endpoint] =
         "\"type\": \"string\", \"pattern\": \"^(" PATTERN_URL "|dir:/.*)$\"",
     [SETTING_origin_proxy] =
-        "\"type\": \"string\", \"pattern\": \"^(http://[^/?# ,]+:0*[1-9][0-9]{0,4})?$\"",
+        "\"type\": \"string\", \"pattern\": \"^(http://([^/?# ,]*@)?" PATTERN_HOST PATTERN_PORT
+        ")?$\"",
     [SETTING_auth_allowed_origins] =
         "\"type\": [\"string\", \"array\"], \"pattern\": \"" PATTERN_WEB
         "\", \"items\": {\"type\": \"string\", \"pattern\": \"" PATTERN_WEB "\"}"};

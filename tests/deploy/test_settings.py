@@ -87,6 +87,7 @@ def refusals():
         "proxy:3128",
         "http://proxy",
         "http://proxy:0",
+        "http://proxy:1:2",
         "http://proxy:3128/path",
     ):
         yield nested("origin.proxy", proxy)
@@ -105,6 +106,7 @@ def refusals():
         {"origin": "dir:data"},
         {"origin": "dir:/data", "region": "x"},
         {"endpoint": "s3.example.com"},
+        {"endpoint": "https://s3.example.com:443:80"},
         {"endpoint": "https://s3.example.com/?x=y"},
         {"endpoint": "https://b.s3.eu-central-1.amazonaws.com"},
         {"endpoint": "https://10.0.0.1", "addressing": "virtual"},
@@ -143,6 +145,8 @@ def test_chart_refuses_what_the_server_refuses(artefacts, tmp_path, config):
         "s3.example.com",
         "https://",
         "https://:443",
+        "https://s3.example.com:443:80",
+        "https://s3.example.com:0",
         "https://s3.example.com?x=y",
         "https://s3.example.com/#x",
         "https://user@s3.example.com",
