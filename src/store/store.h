@@ -326,6 +326,8 @@ struct store_place {
 bool store_place_pin(struct store_place *place) MUST_USE;
 // Returns the pin and sets `segment` to NULL. Accepts a NULL segment. Any worker.
 void store_place_unpin(struct store_place *place);
+// Adds one more pin to a place that has one, also if its segment is dying.
+void store_place_pin_again(const struct store_place *place);
 
 // --- look-up -------------------------------------------------------------------------------------
 
@@ -423,6 +425,22 @@ struct store_read {
 };
 void store_read_start(struct worker *w, struct store_read *read);
 void store_read_cancel(struct store_read *read); // done() still runs, later
+// Returns true if a read of these bytes need not wait for the disk, because the page cache has them
+// and their run's header.
+bool store_is_in_memory(struct worker *w, const struct store_place *place, uint64_t first_byte,
+                        uint64_t len);
+
+// The caller knows how soon the origin would have sent the same bytes. It reports a read that takes
+// longer, and later the end of that read. It also reports a read that came in time. After some late
+// reads in a row the disk is slow, until reads come in time. Any thread.
+void store_read_late(const struct store_read *read);
+void store_read_late_over(const struct store_read *read);
+void store_read_in_time(const struct store_read *read);
+bool store_is_slow(const struct store *store);
+// Returns false if the origin should be asked in place of this read, because the disk is slow. Now
+// and then it returns true, so that the read shows whether the disk is still slow.
+bool store_takes_read(const struct store_read *read);
+bool store_times_reads(void); // false: a test counts hits, whatever the speed of the machine
 
 // Records a use of the run for the policy. Called once for each run and request, when the request
 // begins to receive bytes of the run. `bytes`: how many it will receive in all. `group`: the group

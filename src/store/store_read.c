@@ -593,3 +593,60 @@ void store_read_cancel(struct store_read *read)
     read->cancelled = true;
     disk_io_cancel(&read->op);
 }
+
+bool store_is_in_memory(struct worker *w, const struct store_place *place, uint64_t first_byte,
+                        uint64_t len)
+{
+    uint64_t run_begin = place->first_block * place->block_size_bytes;
+    check(place->segment != NULL && first_byte >= run_begin);
+    struct read_units units = units_of(first_byte - run_begin, len);
+    uint64_t end =
+        min_u64(units.begin + (uint64_t)units.count * STORE_CHECKSUM_UNIT, place->payload_len);
+    int fd = segment_borrow(place->segment);
+    if (fd < 0) {
+        return false; // opening the file may wait for the disk
+    }
+    bool has_header = info_find(store_worker_of(w), place) != NULL ||
+                      disk_io_resident(fd, place->header_offset, place->header_len);
+    bool is_there =
+        has_header && disk_io_resident(fd, place->payload_offset + units.begin, end - units.begin);
+    segment_return(place->segment);
+    return is_there;
+}
+
+// --- late reads
+
+static uint64_t read_bytes(const struct store_read *read)
+{
+    return read->header ? read->place.header_len : read->len;
+}
+
+void store_read_late(const struct store_read *read)
+{
+    disk_read_late(&read->store->disk, read_bytes(read));
+}
+
+void store_read_late_over(const struct store_read *read)
+{
+    disk_read_late_over(&read->store->disk);
+}
+
+void store_read_in_time(const struct store_read *read)
+{
+    disk_read_in_time(&read->store->disk, read_bytes(read));
+}
+
+bool store_is_slow(const struct store *store)
+{
+    return disk_is_slow(&store->disk);
+}
+
+bool store_takes_read(const struct store_read *read)
+{
+    return disk_takes_read(&read->store->disk);
+}
+
+bool store_times_reads(void)
+{
+    return !store_fault_is_steady();
+}

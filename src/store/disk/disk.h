@@ -58,7 +58,12 @@ struct store_disk {
     _Atomic uint64_t read_errors_since_us;
     atomic_uint read_errors;
     _Atomic uint64_t reading_off_until_us;
-    atomic_bool is_in_trouble; // from the first failed write to the first that succeeds
+    atomic_bool is_in_trouble;   // from the first failed write to the first that succeeds
+    atomic_uint reads_late;      // late reads in flight
+    atomic_uint slowness;        // rises with each late read, and falls with each read in time
+    _Atomic uint64_t late_bytes; // the largest late read since slowness was 0
+    // Monotonic; until then a slow disk gets no read that the origin can answer.
+    _Atomic uint64_t probe_at_us;
     _Atomic uint64_t call_began_ms[DISK_CALL_COUNT]; // monotonic; 0: no such call runs
 };
 
@@ -133,5 +138,11 @@ void disk_set_make_err(struct store_disk *disk, enum err err);
 bool disk_is_reading(const struct store_disk *disk);
 // Called after a failed read. After more than 100 in a minute, look-ups find nothing for 10 s.
 void disk_read_failed(struct store_disk *disk);
+// Judge reads that have a time limit: store_read_late() and its neighbours in store.h.
+void disk_read_late(struct store_disk *disk, uint64_t bytes);
+void disk_read_late_over(struct store_disk *disk);
+void disk_read_in_time(struct store_disk *disk, uint64_t bytes);
+bool disk_is_slow(const struct store_disk *disk);
+bool disk_takes_read(struct store_disk *disk);
 
 #endif

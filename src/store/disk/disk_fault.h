@@ -39,8 +39,9 @@ void store_fault_stall(enum store_fault fault, bool stall);
 // Waits until a call of this kind is stalled.
 void store_fault_stall_reached(enum store_fault fault);
 // Returns true if FOREBAY_TEST_STEADY=1 is set, for tests that count hits. The speed of the machine
-// then does not affect which runs are stored: no write is late. Also, the store does not refuse a
-// run for lack of a spare segment or of room in the queue of the index, but waits for it.
+// then does not affect which runs are stored or read: no write and no read is late. Also, the store
+// does not refuse a run for lack of a spare segment or of room in the queue of the index, but waits
+// for it.
 bool store_fault_is_steady(void);
 // Waits a moment for another thread of the store. Returns false, without waiting, if
 // store_fault_is_steady() is false or the caller has waited long enough. `tries`: how often the

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Trouble with the disk. After a failed write nothing is stored for 5 s, after the next for 10 s
 // and so on, up to 60 s. Many failed reads stop look-ups for 10 s. If the process has no free
-// descriptor, nothing is stored for a second. Any thread.
+// descriptor, nothing is stored for a second. After some late reads in a row the disk is slow,
+// until reads come in time. A slow disk gets only a few reads, as probes. Any thread.
 #include <errno.h>
 #include <string.h>
 
@@ -15,6 +16,11 @@
 #define READ_ERRORS_WINDOW_US 60000000u
 #define READING_OFF_US 10000000u
 #define SHORT_US 1000000u
+#define SLOWNESS_LATE 2u        // a late read adds this; a read in time takes 1
+#define SLOWNESS_SLOW 8u        // from here on the disk is slow: after four late reads in a row
+#define SLOWNESS_MAX 12u        // so that a disk that works again is soon not slow any more
+#define LATE_MAX 8u             // late reads in flight with which a slow disk gets no probe
+#define PROBE_EVERY_US 1000000u // interval of the probes of a slow disk
 
 void disk_filling_off(struct store_disk *disk, const char *what, int errno_value)
 {
@@ -78,6 +84,53 @@ void disk_read_failed(struct store_disk *disk)
         log_condition(LOG_LEVEL_ERROR, "reading_off", "errors=%u pause_ms=%u", READ_ERRORS_MAX,
                       READING_OFF_US / 1000);
     }
+}
+
+// Several threads may change the slowness at once. Then one of the changes is lost, which does no
+// harm.
+void disk_read_late(struct store_disk *disk, uint64_t bytes)
+{
+    atomic_fetch_add(&disk->reads_late, 1);
+    unsigned before = atomic_load(&disk->slowness);
+    unsigned after = (unsigned)min_u64(before + SLOWNESS_LATE, SLOWNESS_MAX);
+    atomic_store(&disk->late_bytes,
+                 max_u64(before > 0 ? atomic_load(&disk->late_bytes) : 0, bytes));
+    atomic_store(&disk->slowness, after);
+    if (before < SLOWNESS_SLOW && after >= SLOWNESS_SLOW) {
+        log_warn_condition("disk_slow", "late_reads_in_flight=%u largest_bytes=%llu",
+                           atomic_load(&disk->reads_late),
+                           (unsigned long long)atomic_load(&disk->late_bytes));
+    }
+}
+
+void disk_read_late_over(struct store_disk *disk)
+{
+    check(atomic_fetch_sub(&disk->reads_late, 1) > 0);
+}
+
+// A read that is smaller than the late ones proves less: it needs less of a limited bandwidth.
+void disk_read_in_time(struct store_disk *disk, uint64_t bytes)
+{
+    unsigned before = atomic_load_explicit(&disk->slowness, memory_order_relaxed);
+    if (before > 0) {
+        bool is_as_large = bytes >= atomic_load(&disk->late_bytes);
+        atomic_store(&disk->slowness, is_as_large ? 0 : before - 1);
+    }
+}
+
+bool disk_is_slow(const struct store_disk *disk)
+{
+    return atomic_load_explicit(&disk->slowness, memory_order_relaxed) >= SLOWNESS_SLOW;
+}
+
+bool disk_takes_read(struct store_disk *disk)
+{
+    if (!disk_is_slow(disk)) {
+        return true;
+    }
+    uint64_t now_us = clock_monotonic_us(), at_us = atomic_load(&disk->probe_at_us);
+    return atomic_load(&disk->reads_late) < LATE_MAX && now_us >= at_us &&
+           atomic_compare_exchange_strong(&disk->probe_at_us, &at_us, now_us + PROBE_EVERY_US);
 }
 
 void disk_fall_short(struct store_disk *disk, enum err err)

@@ -16,6 +16,12 @@ void store_place_unpin(struct store_place *place)
     }
 }
 
+void store_place_pin_again(const struct store_place *place)
+{
+    check(place->segment != NULL);
+    segment_pin_again(place->segment);
+}
+
 void store_place_unhold(struct store_place *place)
 {
     check(place->segment != NULL && place->segment_number != 0);
