@@ -443,6 +443,10 @@ void origin_relay_cancel(struct origin_relay *r);
 // Returns true if the origin has free slots for read-ahead, even after `more` calls that are about
 // to start. Some slots are always kept for other calls. Call it on `w`.
 bool origin_has_room(struct worker *w, struct origin *origin, unsigned more);
+// Returns the usual time from a call to the first byte of this origin's answer, in us. 0: it is not
+// known yet. UINT64_MAX: a call would wait longer, or fail. That is so if the origin is in trouble,
+// throttles, or has no free slot or bytes. Call it on `w`.
+uint64_t origin_usual_us(struct worker *w, struct origin *origin);
 // Takes one retry from the origin's retry budget. A caller does this before it resumes a body that
 // broke off. Returns false if the budget is used up; then the caller must not retry.
 bool origin_retry_take(struct origin *origin) MUST_USE;

@@ -74,6 +74,18 @@ bool origin_has_room(struct worker *w, struct origin *origin, unsigned more)
     return ow->waiting_count == 0 && ow->running_count + more + origin_slots_spared(ow) < ow->limit;
 }
 
+// A call is not made in place of a disk read if the origin has throttled within this time.
+#define THROTTLED_S 10u
+
+uint64_t origin_usual_us(struct worker *w, struct origin *origin)
+{
+    const struct origin_worker *ow = part_of(w, origin);
+    bool is_in_trouble = atomic_load(&origin->trouble) != ORIGIN_TROUBLE_NONE;
+    bool answers = !is_in_trouble && origin_has_answered(origin) &&
+                   !origin_throttles(origin, THROTTLED_S) && origin_slot_is_free(ow);
+    return answers ? ow->usual_us : UINT64_MAX;
+}
+
 // --- Retries -------------------------------------------------------------------------------------
 
 void origin_retry_init(struct origin *origin)

@@ -249,6 +249,7 @@ struct origin_call *origin_lines_first(struct origin_lines *lines);
 void origin_lines_next(struct origin_lines *lines, const struct origin_call *served);
 // Sets the slots of a worker: `first` at the beginning, and never more than `most`.
 void origin_slots_init(struct origin_worker *ow, unsigned most, unsigned first);
+bool origin_slot_is_free(const struct origin_worker *ow);     // An ordinary fetch would not wait.
 unsigned origin_slots_spared(const struct origin_worker *ow); // Slots that read-ahead leaves free.
 void origin_slot_init(struct origin_call *call);
 // Gives the call's slot back, or ends its wait for one.

@@ -274,6 +274,11 @@ static bool may_run(const struct origin_worker *ow, enum origin_call_kind kind)
     return has_slot_for(ow, kind) && rate_allows(ow, kind);
 }
 
+bool origin_slot_is_free(const struct origin_worker *ow)
+{
+    return !is_wanted(ow) && may_run(ow, ORIGIN_CALL_FETCH);
+}
+
 static void slot_take(struct origin_call *call)
 {
     call->has_slot = true;
