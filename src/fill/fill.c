@@ -201,7 +201,7 @@ static uint64_t fill_absent(struct fill_worker *fw, const struct subscription *s
     static _Thread_local struct store_view view;
     uint64_t size = sub->ask.block_size_bytes;
     check(count > 0 && size > 0);
-    if (sub->ask.skip_index) {
+    if (sub->ask.index != FILL_INDEX_COUNTS) {
         return count;
     }
     store_lookup(fw->worker, fw->store, sub->ask.key->hash, sub->ask.block * size,
@@ -261,6 +261,7 @@ static struct fill *fill_new(struct fill_worker *fw, struct subscription *sub, u
     sub->described = NULL;
     fill->fetch.client = sub->ask.client;
     fill->fetch.ahead = sub->ask.ahead;
+    fill->index = sub->ask.index;
     fill->trace = sub->ask.trace;
     fill->condition = sub->ask.condition;
     fill->suffix_bytes = sub->ask.suffix_bytes;

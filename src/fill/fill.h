@@ -88,6 +88,14 @@ static inline bool fill_ask_is_for_checksums(enum fill_ask_kind kind)
     return kind == FILL_ASK_CHECKSUMS || kind == FILL_ASK_CHECKSUMS_NOW;
 }
 
+enum fill_index {
+    FILL_INDEX_COUNTS,
+    FILL_INDEX_UNREADABLE, // the record in the index could not be read: ask the origin
+    // The disk does not bring the bytes in time: ask the origin for them. They are not stored
+    // again, because the disk has them.
+    FILL_INDEX_SLOW
+};
+
 // The question. subscription_ask() copies it, and takes references of its own to the key and the
 // versions. The caller still owns those that it has.
 struct fill_ask {
@@ -98,11 +106,11 @@ struct fill_ask {
     struct store_object *object;  // the wanted version; NULL: the current one
     struct store_object *refused; // version to which the origin answered 412; or NULL
     uint64_t asked_us;            // for FILL_ASK_TELL: when the origin was asked
-    bool strict;     // do not share a request that was sent to the origin before this ask
-    bool has_sent;   // the client has received bytes of `object`
-    bool skip_index; // the record in the index could not be read: ask the origin
-    bool no_pages;   // bytes for this client cannot be sent from a file
-    bool ahead;      // fetch for later readers: this reader gets no bytes, only the end
+    bool strict;   // do not share a request that was sent to the origin before this ask
+    bool has_sent; // the client has received bytes of `object`
+    enum fill_index index;
+    bool no_pages; // bytes for this client cannot be sent from a file
+    bool ahead;    // fetch for later readers: this reader gets no bytes, only the end
     // For an unknown version only. `condition` is the client's condition, which the origin
     // evaluates. `suffix_bytes` is the number of bytes wanted from the object's end. 0: the reader
     // wants first_byte to end_byte.

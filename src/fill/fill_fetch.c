@@ -256,10 +256,12 @@ static const char *fill_forbids_storing(const struct fill *fill, const struct or
         return origin_forbids_text(f->forbids)->word;
     }
     bool is_overwritten = fill->doomed || fill_is_outdated(fill);
+    bool is_held = fill->index == FILL_INDEX_SLOW;
     enum refusal why = !limits->cache   ? REFUSAL_rule
                        : too_large      ? REFUSAL_too_large
                        : f->too_young   ? REFUSAL_too_young
                        : is_overwritten ? REFUSAL_overwritten
+                       : is_held        ? REFUSAL_disk_slow
                                         : REFUSAL_none;
     if (why == REFUSAL_none) {
         return NULL;

@@ -236,6 +236,7 @@ struct fill {
     struct fill_worker *fw;
     struct object_key *key;
     bool doomed;              // invalidated: no reader joins the run, and it is not published
+    enum fill_index index;    // as in the ask that began the run
     uint64_t token;           // the home's token, if this run is a first request; otherwise 0
     const char *unstored_why; // one word: why the run is not stored; NULL: it is or was stored
     enum err failed;          // why no head was accepted; sent with FIRST_END

@@ -365,7 +365,7 @@ static void home_revalidate(struct home_key *h, struct subscription *sub)
         home_answer_version(h, sub, h->known, h->known_us);
         return;
     }
-    if (!sub->ask.skip_index && !for_checksums && home_shows_another(h, sub)) {
+    if (sub->ask.index == FILL_INDEX_COUNTS && !for_checksums && home_shows_another(h, sub)) {
         message_send_again(h->fw, sub); // the record appeared after the reader's look-up
         return;
     }

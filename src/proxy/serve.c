@@ -190,9 +190,8 @@ static void on_done(struct http_user *user, enum http_outcome outcome)
     r->ended = true;
     gate_release(&r->principal);
     serve_pass_done(r);
-    if (serve_get_done(r)) {
-        request_recycle(r);
-    }
+    serve_get_done(r);
+    request_recycle(r);
 }
 
 static struct request *begin(struct proxy_worker *pw, const struct http_request *http,

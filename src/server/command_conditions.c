@@ -305,6 +305,7 @@ static void look_at_counts(struct conditions *conditions)
     tell_count(conditions, CONDITION_disk_errors,
                stats_value(COUNTER_disk_errors_read) + stats_value(COUNTER_disk_errors_write),
                LATELY_S);
+    tell_count(conditions, CONDITION_disk_slow, stats_value(COUNTER_outrun_slow), SHORTLY_S);
     tell_count(conditions, CONDITION_wrong_bytes,
                stats_value(COUNTER_checksum_failures) +
                    stats_value(COUNTER_checksum_failures_scrub),

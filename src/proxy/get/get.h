@@ -9,9 +9,8 @@
 
 // Called first in on_done. Sets r->blocks_hit and r->result from the bytes that were sent.
 void serve_get_sum_up(struct request *r);
-// Called in on_done. Releases everything and leaves the runs. Returns false if a disk read is still
-// in flight; the read's callback then calls request_recycle().
-bool serve_get_done(struct request *r);
+// Called in on_done. Releases everything and leaves the runs and the disk read.
+void serve_get_done(struct request *r);
 struct span
 serve_get_version(const struct request *r); // ETag of the version in the reply; empty: none
 

@@ -73,14 +73,13 @@ struct subscription *get_ask_run(struct request *r, uint64_t byte, uint64_t end)
 {
     struct get_state *g = get_of(r);
     check(byte <= end);
-    check(!get_phase_is_reading(g));
     struct fill_ask ask = {.key = g->key,
                            .client = request_client(r),
                            .object = g->object,
                            .refused = g->refused,
                            .strict = g->object == NULL && is_strict(r),
                            .has_sent = get_phase_has_replied(g),
-                           .skip_index = g->skip_index,
+                           .index = g->index,
                            .with_checksums = g->object == NULL && get_state_wants_checksums(r),
                            .no_pages = byte < g->buffer_until || !http_exchange_can_sendfile(r->x),
                            .first_byte = byte,
@@ -92,8 +91,10 @@ struct subscription *get_ask_run(struct request *r, uint64_t byte, uint64_t end)
     ask.block = byte / size;
     uint64_t last_block = end > byte ? (end - 1) / size : ask.block;
     uint64_t count = min_u64(last_block - ask.block + 1, STORE_RUN_BLOCKS_MAX);
+    // In place of a slow disk, the origin is asked for cached blocks only. The run is not stored.
+    bool wants_cached = g->index == FILL_INDEX_SLOW;
     for (uint64_t i = 1; i < count; i++) {
-        if (get_state_place(g, (ask.block + i) * size) != NULL) {
+        if ((get_state_place(g, (ask.block + i) * size) != NULL) != wants_cached) {
             count = i;
         }
     }
@@ -117,7 +118,7 @@ struct subscription *get_ask_run(struct request *r, uint64_t byte, uint64_t end)
 enum step_result get_ask_home(struct request *r)
 {
     struct get_state *g = get_of(r);
-    check(g->phase == GET_PHASE_STEPS && g->revalidation == NULL);
+    check(!get_phase_has_replied(g) && g->revalidation == NULL);
     bool is_other = g->object != NULL && get_state_is_other(g, g->object->etag);
     struct fill_ask ask = {.kind = r->http->is_head ? FILL_ASK_CURRENT : FILL_ASK_CURRENT_TO_READ,
                            .key = g->key,
@@ -125,7 +126,7 @@ enum step_result get_ask_home(struct request *r)
                            .object = g->object,
                            .refused = g->refused,
                            .strict = is_strict(r) || is_other,
-                           .skip_index = g->skip_index};
+                           .index = g->index};
     read_trace(&r->http->headers, &ask.trace);
     g->revalidation = subscription_ask(r->pw->fill, &ask, on_change, r);
     store_object_unref(g->refused);

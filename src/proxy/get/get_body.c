@@ -7,6 +7,7 @@
 //            up the next window, and asks for a run of the missing bytes
 //   RUN      takes the pieces of runs[0], and asks for the run after it ahead of time
 //   READ     waits for a disk read that verifies the bytes
+//   RACE     waits for that read and for runs[0], and takes the bytes that come first
 //   SPANS    takes the bytes of that read
 //
 // Runs on the request's worker.
@@ -47,41 +48,65 @@ static void note_read(struct request *r, const struct store_place *place)
     }
 }
 
-static void on_read(struct store_read *read)
+static void on_read(struct request *r)
 {
-    struct request *r = get_state_read_over(read);
-    if (r == NULL) {
-        return;
-    }
     struct get_state *g = get_of(r);
+    const struct store_read *read = &g->read->read;
+    check(g->phase == GET_PHASE_READ || g->phase == GET_PHASE_RACE);
     if (read->err == ERR_OK) {
         check(read->first_byte == g->pos && read->len > 0 && read->span_count > 0);
         get_phase_enter(g, GET_PHASE_SPANS);
+        get_state_leave(&g->runs[0]);
         g->read_span = 0;
         note_read(r, &read->place);
         r->bytes_disk += read->len;
         stats_add(COUNTER_hit_read, 1);
     } else { // the bytes are lost or wrong, so this reply fetches them again
-        get_phase_enter(g, GET_PHASE_CHOOSE);
-        g->skip_index = true;
+        bool has_run = g->phase == GET_PHASE_RACE;
+        get_phase_enter(g, has_run ? GET_PHASE_RUN : GET_PHASE_CHOOSE);
+        get_read_leave(&g->read, false);
+        g->index = has_run ? FILL_INDEX_COUNTS : FILL_INDEX_UNREADABLE;
         get_state_view_done(g);
         store_place_unpin(&g->extra);
     }
     http_reply_ready(r->x);
 }
 
+// Asks the origin for the bytes that a slow disk should bring.
+static void race_begin(struct request *r)
+{
+    struct get_state *g = get_of(r);
+    enum fill_index index = g->index;
+    check(g->runs[0] == NULL && index != FILL_INDEX_SLOW);
+    g->index = FILL_INDEX_SLOW;
+    g->runs[0] = get_ask_run(r, g->pos, g->end);
+    g->index = index;
+    get_phase_enter(g, GET_PHASE_RACE);
+}
+
+// Returns how long the disk may take. 0: the reply waits for it, because the bytes are in memory,
+// or because the origin has just failed to bring them.
+static uint64_t read_limit_ms(struct request *r, const struct store_read *read)
+{
+    bool waits = get_of(r)->again > 0 ||
+                 store_is_in_memory(r->pw->worker, &read->place, read->first_byte, read->len);
+    return waits ? 0 : get_read_limit_ms(r);
+}
+
 static void read_start(struct request *r, const struct store_place *place)
 {
     struct get_state *g = get_of(r);
-    check(g->runs[0] == NULL && place->segment != NULL);
-    memset(&g->read, 0, sizeof(g->read));
-    g->read.store = r->pw->store;
-    g->read.place = *place;
-    g->read.first_byte = g->pos;
-    g->read.len = read_len(g, place);
-    g->read.done = on_read;
-    get_phase_enter(g, GET_PHASE_READ);
-    store_read_start(r->pw->worker, &g->read);
+    check(g->runs[0] == NULL);
+    struct get_read *read = get_read_new(r, place);
+    read->read.first_byte = g->pos;
+    read->read.len = read_len(g, place);
+    read->on_end = on_read;
+    read->on_late = race_begin;
+    if (get_read_begin(read, read_limit_ms(r, &read->read))) {
+        get_phase_enter(g, GET_PHASE_READ);
+    } else {
+        race_begin(r);
+    }
 }
 
 // --- pulling -------------------------------------------------------------------------------------
@@ -124,18 +149,19 @@ enum body_result {
 static enum body_result pull_span(struct request *r, struct http_slice *ret_slice)
 {
     struct get_state *g = get_of(r);
-    check(g->read_span < g->read.span_count);
-    struct span bytes = g->read.spans[g->read_span];
-    struct chunk *chunk = g->read.chunks[g->read_span];
+    check(g->read_span < g->read->read.span_count);
+    const struct store_read *read = &g->read->read;
+    struct span bytes = read->spans[g->read_span];
+    struct chunk *chunk = read->chunks[g->read_span];
     check(chunk != NULL && bytes.len > 0);
     ret_slice->kind = HTTP_SLICE_BYTES;
     ret_slice->bytes = bytes;
     ret_slice->release = release_chunk;
     ret_slice->release_ctx = chunk_ref(chunk);
     g->read_span++;
-    if (g->read_span == g->read.span_count) {
-        get_state_drop_read(g);
+    if (g->read_span == read->span_count) {
         get_phase_enter(g, GET_PHASE_CHOOSE);
+        get_read_leave(&g->read, false);
     }
     progress(r, bytes.len);
     return BODY_SLICE;
@@ -234,19 +260,21 @@ static enum body_result run_ended(struct request *r)
     struct subscription *sub = g->runs[0];
     check(sub->state == SUBSCRIPTION_ENDED);
     enum subscription_outcome outcome = sub->outcome;
+    bool has_cached = sub->ask.index == FILL_INDEX_SLOW;
     if (sub->place.segment != NULL) {
         store_place_unpin(&g->extra);
         g->extra = sub->place;
         sub->place.segment = NULL;
     }
     get_state_leave(&g->runs[0]);
-    if (outcome == OUTCOME_GONE || outcome == OUTCOME_ERROR) {
+    bool has_failed = outcome == OUTCOME_GONE || outcome == OUTCOME_ERROR;
+    if (has_failed && !has_cached) {
         return BODY_CUT;
     }
-    check(outcome == OUTCOME_DONE || outcome == OUTCOME_REJOIN);
-    if (outcome == OUTCOME_REJOIN) {
+    check(has_failed || outcome == OUTCOME_DONE || outcome == OUTCOME_REJOIN);
+    if (outcome != OUTCOME_DONE) { // if the origin has failed, the disk has the bytes
         get_state_view_done(g);
-        g->skip_index = false;
+        g->index = FILL_INDEX_COUNTS;
         g->again++;
     }
     get_phase_enter(g, GET_PHASE_CHOOSE);
@@ -282,6 +310,25 @@ static enum body_result pull_run(struct request *r, struct http_slice *ret_slice
     return BODY_WAIT;
 }
 
+// A step of the phase RACE: takes the first piece of runs[0] if it comes before the disk read.
+static enum body_result race(struct request *r, struct http_slice *ret_slice)
+{
+    struct get_state *g = get_of(r);
+    if (pull_piece(r, g->runs[0], ret_slice)) {
+        get_phase_enter(g, GET_PHASE_RUN);
+        get_read_leave(&g->read, false);
+        return BODY_SLICE;
+    }
+    if (g->runs[0]->state != SUBSCRIPTION_ENDED && get_state_run_covers(g->runs[0], g->pos)) {
+        subscription_want(g->runs[0], g->pos);
+        return BODY_WAIT;
+    }
+    get_state_leave(&g->runs[0]); // the origin does not bring the bytes
+    get_phase_enter(g, GET_PHASE_READ);
+    get_read_insist(g->read);
+    return BODY_WAIT;
+}
+
 // A step of the phase CHOOSE: chooses the source of the byte at g->pos.
 static enum body_result choose(struct request *r, struct http_slice *ret_slice)
 {
@@ -296,7 +343,7 @@ static enum body_result choose(struct request *r, struct http_slice *ret_slice)
     }
     const struct store_place *place = get_state_place(g, g->pos);
     bool is_in_view = g->pos >= g->view_first && g->pos < g->view_end;
-    if (place == NULL && !g->skip_index && !is_in_view) {
+    if (place == NULL && g->index == FILL_INDEX_COUNTS && !is_in_view) {
         get_state_view(r, g->pos, g->end);
         place = get_state_place(g, g->pos);
     }
@@ -311,7 +358,7 @@ static enum body_result choose(struct request *r, struct http_slice *ret_slice)
         return BODY_CUT;
     }
     g->runs[0] = get_ask_run(r, g->pos, g->end);
-    g->skip_index = false;
+    g->index = FILL_INDEX_COUNTS;
     get_phase_enter(g, GET_PHASE_RUN);
     return BODY_WAIT;
 }
@@ -335,6 +382,8 @@ static enum body_result body_step(struct request *r, struct http_slice *ret_slic
         return pull_run(r, ret_slice);
     case GET_PHASE_READ:
         return BODY_WAIT;
+    case GET_PHASE_RACE:
+        return race(r, ret_slice);
     case GET_PHASE_SPANS:
         return pull_span(r, ret_slice);
     default:

@@ -48,7 +48,7 @@ struct get_state {
     struct subscription *runs[2];      // the run that is being sent, and the next one
     // Version to which the origin answered 412. The next ask tells the home.
     struct store_object *refused;
-    bool skip_index; // bytes at a place of the index could not be read: ask the origin for them
+    enum fill_index index;    // for the next ask
     unsigned restarts, again; // attempts without progress, before the reply and in the body
 
     uint64_t first, end, pos; // range of the object to send, and the next byte to send
@@ -64,8 +64,28 @@ struct get_state {
     bool has_asked; // the request has asked for a run
     struct checksums_reply sum;
 
+    struct get_read *read; // the disk read of the next bytes; NULL: there is none
+    unsigned read_span;    // index of the next span of `read` to send
+};
+
+enum get_read_state {
+    GET_READ_PUT_OFF, // not started
+    GET_READ_TIMED,   // in flight; the timer ends its time limit
+    GET_READ_LATE,    // in flight, and its time limit has passed
+    GET_READ_PATIENT, // in flight, without a time limit
+    GET_READ_OVER     // has ended
+};
+
+struct get_read {
     struct store_read read;
-    unsigned read_span; // index of the next span of `read` to send
+    struct request *request; // NULL: the request has left, and nobody uses the result
+    struct object_key *key;  // reference
+    struct worker *worker;
+    enum get_read_state state;
+    // PUT_OFF: starts the read. TIMED: declares it late.
+    struct timer timer;
+    void (*on_late)(struct request *r); // the origin should be asked, too
+    void (*on_end)(struct request *r);
 };
 
 static inline struct get_state *get_of(struct request *r)
@@ -82,12 +102,29 @@ void get_phase_enter(struct get_state *g, enum get_phase phase);
 
 static inline bool get_phase_has_replied(const struct get_state *g)
 {
-    return g->phase != GET_PHASE_STEPS && g->phase != GET_PHASE_HEADER;
+    return g->phase != GET_PHASE_STEPS && g->phase != GET_PHASE_HEADER &&
+           g->phase != GET_PHASE_HEADER_RACE;
 }
-static inline bool get_phase_is_reading(const struct get_state *g) // a disk read is in flight
+static inline bool get_phase_is_reading(const struct get_state *g) // waits for a disk read
 {
-    return g->phase == GET_PHASE_HEADER || g->phase == GET_PHASE_READ;
+    return g->phase == GET_PHASE_HEADER || g->phase == GET_PHASE_HEADER_RACE ||
+           g->phase == GET_PHASE_READ || g->phase == GET_PHASE_RACE;
 }
+
+// --- get_read.c ----------------------------------------------------------------------------------
+
+// Sets g->read to a read of a place, put off. The caller sets the callbacks, and what to read.
+struct get_read *get_read_new(struct request *r, const struct store_place *place);
+// Returns how long a read may take before the origin is asked, too. 0: the origin cannot be asked.
+uint64_t get_read_limit_ms(struct request *r);
+// Starts the read, with a time limit unless `limit_ms` is 0. Returns false if the disk is slow. The
+// caller then asks the origin at once, and the read starts when the time limit has passed.
+bool get_read_begin(struct get_read *read, uint64_t limit_ms) MUST_USE;
+// Starts the read if it is put off, because the origin does not send the bytes.
+void get_read_insist(struct get_read *read);
+// Leaves the read, and frees it now or when the device has ended it. Accepts an empty slot.
+// `cancels`: the request ends. Otherwise the read goes on, so that its bytes come into memory.
+void get_read_leave(struct get_read **slot, bool cancels);
 
 // --- get_state.c ---------------------------------------------------------------------------------
 
@@ -100,17 +137,10 @@ void get_state_view(struct request *r, uint64_t first_byte, uint64_t end_byte);
 void get_state_judge_doubt(struct request *r, uint64_t age_ms);
 void get_state_view_done(struct get_state *g);
 void get_state_leave(struct subscription **slot);
-void get_state_drop_read(struct get_state *g); // releases the unsent bytes of the last disk read
-// ends the body early, and releases the bytes of the last disk read
-void get_state_cut(struct get_state *g);
+void get_state_cut(struct get_state *g); // ends the body early
 // Releases everything that belongs to the version.
 void get_state_forget_version(struct get_state *g);
-// Releases everything when the request ends. Returns false if a disk read is in flight: the read's
-// callback then releases the rest.
-bool get_state_release(struct request *r);
-// Call it first in the callback of a disk read. Returns NULL if the request has ended, after
-// recycling the request.
-struct request *get_state_read_over(struct store_read *read);
+void get_state_release(struct request *r); // releases everything when the request ends
 // Passes the request through to the origin. Called only if nothing has been sent to the client.
 enum step_result get_state_bypass(struct request *r, const char *reason);
 // Returns true if the index record in g->view is of the reply's version.
@@ -142,6 +172,7 @@ void get_state_check(const struct request *r); // asserts that the fields agree 
 // Returns the window to look up first for the client's Range. The object's size is not known yet.
 void get_ask_wanted(const struct get_state *g, uint64_t *ret_first, uint64_t *ret_end);
 // Asks for the run that begins at `byte`. It ends before `end`, and before the next cached block.
+// If g->index is SLOW, it ends before the next block that is not cached.
 struct subscription *get_ask_run(struct request *r, uint64_t byte, uint64_t end);
 // Asks the home which version is current, or whether the request's version is.
 enum step_result get_ask_home(struct request *r);

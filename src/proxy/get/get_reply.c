@@ -308,6 +308,10 @@ static enum step_result reply_body(struct request *r, unsigned status)
         get_state_leave(&g->runs[0]);
         run = NULL;
     }
+    if (g->index == FILL_INDEX_SLOW) { // the home has named the version, so the view was left
+        g->index = FILL_INDEX_COUNTS;
+        get_state_view(r, g->pos, max_u64(g->end, g->pos + 1));
+    }
     bool at_hand = g->small.len > 0 || run != NULL || get_state_place(g, g->pos) != NULL;
     if (!at_hand && get_state_has_record(g) && g->pos != g->view_first && g->pos < g->end) {
         get_state_view(r, g->pos, g->end); // for a suffix range, the window is known only now

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Acquires and releases the resources of a GET: the pins of a view, a reference to the version,
 // subscriptions to at most two runs, and one disk read. The memory stays with the pooled request.
-// If a disk read is in flight when the request ends, the request is recycled when that read ends.
 // On the request's worker.
 #include "base/date.h"
 #include "proxy/get/get_private.h"
@@ -105,27 +104,15 @@ void get_state_leave(struct subscription **slot)
     }
 }
 
-void get_state_drop_read(struct get_state *g)
-{
-    check(!get_phase_is_reading(g));
-    for (unsigned i = 0; i < ARRAY_LEN(g->read.chunks); i++) {
-        chunk_unref(g->read.chunks[i]);
-        g->read.chunks[i] = NULL;
-    }
-}
-
 void get_state_cut(struct get_state *g)
 {
-    bool has_spans = g->phase == GET_PHASE_SPANS;
     get_phase_enter(g, GET_PHASE_CUT);
-    if (has_spans) {
-        get_state_drop_read(g);
-    }
+    get_read_leave(&g->read, true);
 }
 
 void get_state_forget_version(struct get_state *g)
 {
-    check(!get_phase_is_reading(g)); // a disk read uses the pins of the view
+    check(!get_phase_is_reading(g));
     get_state_view_done(g);
     store_place_unpin(&g->extra);
     get_state_leave(&g->revalidation);
@@ -140,50 +127,20 @@ void get_state_forget_version(struct get_state *g)
     g->is_home_known = false;
 }
 
-bool get_state_release(struct request *r)
+void get_state_release(struct request *r)
 {
     struct get_state *g = r->get;
     if (g == NULL || g->key == NULL) {
-        return true;
+        return;
     }
-    if (get_phase_is_reading(g)) { // the disk read uses the pins of the view, and the key
-        store_read_cancel(&g->read);
-        return false;
-    }
-    bool has_spans = g->phase == GET_PHASE_SPANS;
-    if (g->phase != GET_PHASE_OVER) { // it is OVER if the disk read has just ended
-        get_phase_enter(g, GET_PHASE_OVER);
-    }
+    get_phase_enter(g, GET_PHASE_OVER);
+    get_read_leave(&g->read, true);
     get_state_forget_version(g);
-    if (has_spans) {
-        get_state_drop_read(g);
-    }
     checksums_reply_done(&g->sum);
     store_object_unref(g->refused);
     g->refused = NULL;
     object_key_unref_to(g->key, &r->spare_key);
     g->key = NULL;
-    return true;
-}
-
-struct request *get_state_read_over(struct store_read *read)
-{
-    struct get_state *g = container_of(read, struct get_state, read);
-    struct request *r = g->owner;
-    check(r != NULL && r->get == g);
-    check(get_phase_is_reading(g));
-    if (!r->ended) {
-        return r;
-    }
-    for (unsigned i = 0; i < ARRAY_LEN(read->chunks); i++) {
-        chunk_unref(read->chunks[i]);
-    }
-    store_object_unref(read->object);
-    get_phase_enter(g, GET_PHASE_OVER);
-    bool is_released = get_state_release(r);
-    check(is_released);
-    request_recycle(r);
-    return NULL;
 }
 
 enum step_result get_state_bypass(struct request *r, const char *reason)
@@ -337,8 +294,9 @@ void get_state_check(const struct request *r)
     check(g->key != NULL);
     check(r->pass == NULL);
     check(g->phase < GET_PHASE_OVER);
-    check(g->phase != GET_PHASE_SPANS || g->read_span < g->read.span_count);
-    check(g->phase != GET_PHASE_RUN || g->runs[0] != NULL);
+    check((g->read != NULL) == (get_phase_is_reading(g) || g->phase == GET_PHASE_SPANS));
+    check(g->phase != GET_PHASE_SPANS || g->read_span < g->read->read.span_count);
+    check((g->phase != GET_PHASE_RUN && g->phase != GET_PHASE_RACE) || g->runs[0] != NULL);
     check((g->phase != GET_PHASE_READ && g->phase != GET_PHASE_SPANS) || g->runs[0] == NULL);
     check(g->view_end == 0 || g->view_first < g->view_end);
     check(g->view_end - g->view_first <= STORE_WINDOW_MAX);

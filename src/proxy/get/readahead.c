@@ -688,14 +688,14 @@ static void track_follow(struct readahead_track *t, struct request *r)
     track_ask(next);
 }
 
-// Returns true if the rest of the object will not be stored either, so that fetching it ahead would
-// be useless. Refusals by the policy, the disk or the index do not count, because they are about
-// one run only, or temporary.
+// Returns true if the rest of the object will not be stored either, so that read-ahead is useless.
+// Refusals by policy, disk or index do not count: they are about one run only, or temporary.
 static bool is_unfit(const struct subscription *run)
 {
     enum refusal why = refusal_of_word(run->unstored_why);
     return run->unstored_why != NULL && why != REFUSAL_not_admitted && why != REFUSAL_disk_busy &&
-           why != REFUSAL_buffer_full && why != REFUSAL_index_busy && why != REFUSAL_index_full;
+           why != REFUSAL_buffer_full && why != REFUSAL_index_busy && why != REFUSAL_index_full &&
+           why != REFUSAL_disk_slow;
 }
 
 static void track_note(struct readahead_track *t, struct request *r)

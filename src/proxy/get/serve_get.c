@@ -20,13 +20,15 @@
 //
 // A place is read in one of three ways: small (header and body in one NOWAIT read), fast (verified
 // and resident: sendfile), or by an asynchronous read whose checksum is verified before a byte is
-// sent. The store drops a bad block, which is then a miss.
+// sent. The store drops a bad block, which is then a miss. An asynchronous read has a time limit
+// (get_read.c).
 //
 // In addition to its step, a GET has a phase (get_phases.def), which tells where its next bytes
 // come from.
 //
 // Each file calls only files above it in this list:
 // - get_phase.c: the order of phases
+// - get_read.c: a disk read and its time limit
 // - get_state.c: the resources of a GET
 // - get_ask.c: questions to other workers
 // - series.c: the next object of a series
@@ -38,12 +40,12 @@
 
 #include <string.h>
 
-bool serve_get_done(struct request *r)
+void serve_get_done(struct request *r)
 {
     if (r->get != NULL && r->get->key != NULL) {
         readahead_leave(r);
     }
-    return get_state_release(r);
+    get_state_release(r);
 }
 
 void serve_get_sum_up(struct request *r)
@@ -93,6 +95,7 @@ static enum step_result restart(struct request *r)
     check(g->phase == GET_PHASE_STEPS);
     get_state_forget_version(g);
     g->is_confirmed = false;
+    g->index = g->index == FILL_INDEX_SLOW ? FILL_INDEX_COUNTS : g->index; // wait for the disk
     r->result = RESULT_NONE;
     r->reason = NULL;
     r->collapsed = r->has_run = false;
@@ -161,7 +164,7 @@ static enum step_result lookup_missed(struct request *r)
     }
     // If a record is visible but its bytes cannot be read, other readers may still get its version.
     // So the home must find out which version is current (rule 31).
-    bool asks = g->needs_head || (g->skip_index && g->view.found);
+    bool asks = g->needs_head || (g->index != FILL_INDEX_COUNTS && g->view.found);
     return asks ? get_ask_home(r) : go_to(r, REQUEST_GET_FIRST);
 }
 
@@ -193,7 +196,7 @@ enum step_result serve_get_step_lookup(struct request *r)
     // removes it.
     bool refused = g->refused != NULL && g->view.found &&
                    g->view.etag_hash == hash64(g->refused->etag.ptr, g->refused->etag.len, 0);
-    if (!g->view.found || g->skip_index || refused) {
+    if (!g->view.found || g->index != FILL_INDEX_COUNTS || refused) {
         return lookup_missed(r);
     }
     r->known = true;
@@ -210,41 +213,70 @@ enum step_result serve_get_step_lookup(struct request *r)
 // Called when the run in the index cannot be read from the disk. Restarts, and asks the origin.
 static enum step_result unreadable(struct request *r)
 {
-    get_of(r)->skip_index = true;
+    get_of(r)->index = FILL_INDEX_UNREADABLE;
     return restart(r);
 }
 
-static void on_header_read(struct store_read *read)
+static void on_header_read(struct request *r)
 {
-    struct request *r = get_state_read_over(read);
-    if (r == NULL) {
-        return;
-    }
     struct get_state *g = get_of(r);
-    check(r->step == REQUEST_GET_DESCRIBE && g->object == NULL);
+    struct store_read *read = &g->read->read;
+    check(g->object == NULL && get_phase_is_reading(g));
+    bool has_failed = read->err != ERR_OK;
+    g->object = read->object;
+    read->object = NULL;
     get_phase_enter(g, GET_PHASE_STEPS);
-    if (read->err == ERR_OK) {
-        g->object = read->object;
-        read->object = NULL;
-    } else {
+    get_read_leave(&g->read, false);
+    get_state_leave(&g->revalidation);
+    g->index = FILL_INDEX_COUNTS;
+    r->step = REQUEST_GET_DESCRIBE;
+    if (has_failed) {
         (void)unreadable(r);
     }
     request_go(r);
 }
 
+// Asks the home which version is current, because the disk does not say in time what is cached.
+static void header_race_begin(struct request *r)
+{
+    struct get_state *g = get_of(r);
+    g->index = FILL_INDEX_SLOW;
+    (void)get_ask_home(r);
+    get_phase_enter(g, GET_PHASE_HEADER_RACE);
+}
+
+// Called when the home has answered before the disk. Returns false if the answer names no version.
+// The request then waits for the disk.
+static bool header_race_ends(struct request *r)
+{
+    struct get_state *g = get_of(r);
+    const struct subscription *sub = g->revalidation;
+    bool is_good = sub->validated_us != 0 || sub->err == ERR_OK || sub->err == ERR_NOT_MODIFIED;
+    if (is_good && sub->answer != NULL) {
+        get_phase_enter(g, GET_PHASE_STEPS);
+        get_read_leave(&g->read, false);
+        return true;
+    }
+    g->index = FILL_INDEX_COUNTS;
+    get_state_leave(&g->revalidation);
+    get_phase_enter(g, GET_PHASE_HEADER);
+    get_read_insist(g->read);
+    return false;
+}
+
 static enum step_result header_read_start(struct request *r, const struct store_place *place)
 {
     struct get_state *g = get_of(r);
-    g->read = (struct store_read){.store = r->pw->store,
-                                  .place = *place,
-                                  .header = true,
-                                  .hash = g->key->hash,
-                                  .realm = g->key->realm,
-                                  .bucket = g->key->bucket,
-                                  .key = g->key->key,
-                                  .done = on_header_read};
-    get_phase_enter(g, GET_PHASE_HEADER);
-    store_read_start(r->pw->worker, &g->read);
+    struct get_read *read = get_read_new(r, place);
+    read->read.header = true;
+    read->on_end = on_header_read;
+    read->on_late = header_race_begin;
+    // After a restart the request waits for the disk.
+    if (get_read_begin(read, g->restarts == 0 ? get_read_limit_ms(r) : 0)) {
+        get_phase_enter(g, GET_PHASE_HEADER);
+    } else {
+        header_race_begin(r);
+    }
     return STEP_WAIT;
 }
 
@@ -329,7 +361,8 @@ enum step_result serve_get_step_revalidated(struct request *r)
 {
     struct get_state *g = get_of(r);
     struct subscription *sub = g->revalidation;
-    if (sub == NULL || sub->state != SUBSCRIPTION_ENDED) {
+    bool has_ended = sub != NULL && sub->state == SUBSCRIPTION_ENDED;
+    if (!has_ended || (g->phase == GET_PHASE_HEADER_RACE && !header_race_ends(r))) {
         return STEP_WAIT;
     }
     if (sub->validated_us != 0) {

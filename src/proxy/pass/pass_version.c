@@ -88,7 +88,8 @@ bool pass_version_tell(struct pass_state *p)
     if (denies) {
         // The request has looked nothing up, so the home has no record to compare with the answer.
         ask.kind = FILL_ASK_CURRENT;
-        ask.strict = ask.skip_index = true;
+        ask.strict = true;
+        ask.index = FILL_INDEX_UNREADABLE;
     } else {
         ask.kind = FILL_ASK_TELL;
         ask.asked_us = p->call.asked_us;

@@ -271,10 +271,12 @@ static void choose_options(struct run *run)
     if (run->kind != CALM) {
         o->refuse_store = pick(8) == 0;
         o->bad_percent = pick(3) * 5;
+        o->limit_percent = run->seed % 3 * 45;
     }
     run->is_touched = run->kind == PAST && run->seed % 2 == 1;
     if (run->is_touched) {
         o->bad_percent = 0;
+        o->cold_percent = o->limit_percent > 0 ? 0 : o->cold_percent; // no header is late
     }
     if (run->kind == BEHIND) {
         o->strict = false;

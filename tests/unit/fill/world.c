@@ -556,6 +556,7 @@ void world_end(void)
     fill_room_free(world.room);
     cr_assert(world.epoch_holds == 0, "a hold is left: seed %llu", seed);
     cr_assert(world.longs_promised == 0, "a promise is left: seed %llu", seed);
+    cr_assert(world.reads_late == 0, "a late read is left: seed %llu", seed);
     cr_assert(world.objects == 0, "a version is left: seed %llu", seed);
     cr_assert(chunk_budget_used_bytes() == 0, "payload memory is left: seed %llu", seed);
     cr_assert(counter(COUNTER_fills_inflight) == 0, "seed %llu", seed);

@@ -55,6 +55,7 @@ struct world_options {
     unsigned slow_percent;     // clients that take one slice in 50 turns
     unsigned cold_percent;     // disk reads of headers that would block
     unsigned bad_percent;      // disk reads that fail their checksum
+    unsigned limit_percent;    // disk reads with a time limit, because the origin is fast
     unsigned pages_percent; // file ranges that can be sent when they are asked for; 0: as under TLS
     bool noted;             // as after store_note()
 };

@@ -489,9 +489,8 @@ void client_tell_done(struct client *c)
     struct request *r = c->r;
     world.current = c->worker;
     r->ended = true;
-    if (serve_get_done(r)) {
-        request_recycle(r);
-    }
+    serve_get_done(r);
+    request_recycle(r);
     turn_end(c->worker);
     free(c->x);
     arena_free(c->arena);

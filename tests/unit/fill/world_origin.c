@@ -71,6 +71,13 @@ bool origin_has_room(struct worker *w, struct origin *origin, unsigned more)
     return true;
 }
 
+uint64_t origin_usual_us(struct worker *w, struct origin *origin)
+{
+    (void)w, (void)origin;
+    unsigned percent = world.options.limit_percent;
+    return percent > 0 && rnd(100) < percent ? 1000 : UINT64_MAX;
+}
+
 void origin_doubt_head(struct origin *origin)
 {
     (void)origin;

@@ -212,7 +212,7 @@ struct world {
     struct change changes[256]; // not yet durable, in order
     unsigned change_count;
     struct store_read *reads[64];
-    unsigned read_count;
+    unsigned read_count, reads_late;
     unsigned objects;
     // clients
     struct client clients[MAX_CLIENTS];

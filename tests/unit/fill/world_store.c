@@ -169,6 +169,12 @@ bool store_place_pin(struct store_place *place)
     return true;
 }
 
+void store_place_pin_again(const struct store_place *place)
+{
+    check(place->segment->pins > 0);
+    place->segment->pins++;
+}
+
 void store_place_unpin(struct store_place *place)
 {
     if (place->segment != NULL) {
@@ -412,6 +418,48 @@ void store_read_start(struct worker *w, struct store_read *read)
 void store_read_cancel(struct store_read *read)
 {
     read->cancelled = true;
+}
+
+bool store_is_in_memory(struct worker *w, const struct store_place *place, uint64_t first_byte,
+                        uint64_t len)
+{
+    (void)w, (void)place, (void)first_byte, (void)len;
+    unsigned percent = world.options.limit_percent;
+    return percent == 0 || rnd(100) >= percent;
+}
+
+bool store_times_reads(void)
+{
+    return true;
+}
+
+void store_read_late(const struct store_read *read)
+{
+    (void)read;
+    world.reads_late++;
+}
+
+void store_read_late_over(const struct store_read *read)
+{
+    (void)read;
+    check(world.reads_late-- > 0);
+}
+
+void store_read_in_time(const struct store_read *read)
+{
+    (void)read;
+}
+
+bool store_is_slow(const struct store *store)
+{
+    (void)store;
+    return false;
+}
+
+bool store_takes_read(const struct store_read *read)
+{
+    (void)read;
+    return world.options.limit_percent == 100 || rnd(2) == 0;
 }
 
 void read_complete(unsigned i)

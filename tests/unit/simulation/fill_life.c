@@ -214,8 +214,9 @@ static void get_go_on(struct worker *w, struct get *g)
     } else {
         past->tally[TALLY_STORED] += object == NULL;
         // The version cannot be described now, so the home has to find out which one is current.
-        g->ask.skip_index = object == NULL && found;
-        get_ask(w, g, object, object != NULL ? missing : 0, g->ask.skip_index);
+        bool revalidate = object == NULL && found;
+        g->ask.index = revalidate ? FILL_INDEX_UNREADABLE : FILL_INDEX_COUNTS;
+        get_ask(w, g, object, object != NULL ? missing : 0, revalidate);
     }
 }
 

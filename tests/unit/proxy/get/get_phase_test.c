@@ -25,6 +25,28 @@ Test(get_phase, disk_read_is_followed_by_its_bytes)
     }
 }
 
+Test(get_phase, late_disk_read_races_a_run)
+{
+    static const enum get_phase winners[] = {GET_PHASE_SPANS, GET_PHASE_RUN, GET_PHASE_READ};
+    for (size_t i = 0; i < ARRAY_LEN(winners); i++) {
+        struct get_state g = in_phase(GET_PHASE_READ);
+        get_phase_enter(&g, GET_PHASE_RACE);
+        cr_assert(get_phase_is_reading(&g) && get_phase_has_replied(&g));
+        get_phase_enter(&g, winners[i]);
+    }
+}
+
+Test(get_phase, late_disk_read_of_a_header_races_the_home)
+{
+    static const enum get_phase winners[] = {GET_PHASE_STEPS, GET_PHASE_HEADER};
+    for (size_t i = 0; i < ARRAY_LEN(winners); i++) {
+        struct get_state g = in_phase(GET_PHASE_HEADER);
+        get_phase_enter(&g, GET_PHASE_HEADER_RACE);
+        cr_assert(get_phase_is_reading(&g) && !get_phase_has_replied(&g));
+        get_phase_enter(&g, winners[i]);
+    }
+}
+
 Test(get_phase, request_can_end_in_every_phase)
 {
     for (unsigned phase = 0; phase < GET_PHASE_OVER; phase++) {

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+// Proves: if a disk read takes longer than the origin would, the origin is asked for the same
+// bytes, and the first answer wins. Neither a slow disk nor a failing origin costs the client its
+// reply.
+#include "world.h"
+
+#include "test.h"
+
+#define SIZE ((uint64_t)2 * WORLD_BLOCK) // one run
+
+// Stores the object. The disk then answers nothing until world_release().
+static void begin(unsigned cold_percent)
+{
+    struct world_options options = {.seed = 2,
+                                    .size_bytes = SIZE,
+                                    .piece_bytes = 1000,
+                                    .limit_percent = 100,
+                                    .cold_percent = cold_percent};
+    world_begin(&options);
+    (void)client_get(0, 0, UINT64_MAX);
+    world_run();
+    cr_assert(store_visible(0) && store_visible(1));
+    cr_assert_eq(origin_requests(), 1);
+    world_hold(EVENT_READ, -1, -1);
+    world_hold(EVENT_TIMER, -1, -1);
+}
+
+// Starts a reader, and lets the time limit of its disk read pass.
+static int get_late(unsigned worker)
+{
+    int client = client_get(worker, 0, UINT64_MAX);
+    (void)world_do(EVENT_PULL, client, -1);
+    cr_assert(world_do(EVENT_TIMER, -1, -1), "the disk read has a time limit");
+    return client;
+}
+
+static void end(unsigned requests)
+{
+    world_release();
+    world_run();
+    cr_assert_eq(origin_requests(), requests, "%u requests", origin_requests());
+    world_end(); // checks that the late reads have left nothing
+}
+
+static void expect_complete(int client)
+{
+    cr_assert_eq(client_outcome(client), CLIENT_COMPLETE, "%d", (int)client_outcome(client));
+    cr_assert_eq(client_received(client), SIZE);
+}
+
+// The run is not stored again.
+Test(get_read, origin_answers_for_a_late_disk)
+{
+    begin(0);
+    int client = get_late(0);
+    world_run();
+    expect_complete(client);
+    cr_assert_eq(counter(COUNTER_outrun_late), 1);
+    cr_assert_eq(counter(COUNTER_fills_stored), 1);
+    end(2);
+}
+
+Test(get_read, disk_that_answers_first_ends_the_request_to_the_origin)
+{
+    begin(0);
+    world_hold(EVENT_ORIGIN, -1, -1);
+    int client = get_late(0);
+    world_deliver_all();
+    cr_assert(world_do(EVENT_READ, -1, -1));
+    while (client_outcome(client) == CLIENT_OPEN &&
+           (world_do(EVENT_PULL, client, -1) || world_do(EVENT_READ, -1, -1))) {
+    }
+    expect_complete(client);
+    cr_assert_eq(counter(COUNTER_hit_read), 1);
+    world_deliver_all();
+    cr_assert_eq(counter(COUNTER_fills_cancelled), 1);
+    end(2);
+}
+
+Test(get_read, failing_origin_leaves_the_reader_to_the_disk)
+{
+    begin(0);
+    int client = get_late(0);
+    origin_fail_next(ERR_ORIGIN_UNAVAILABLE);
+    world_run();
+    cr_assert_eq(client_outcome(client), CLIENT_OPEN);
+    world_release();
+    world_run();
+    expect_complete(client);
+    end(2);
+}
+
+// The rest of the reply comes from the disk after all.
+Test(get_read, body_of_the_origin_that_breaks_is_completed_from_the_disk)
+{
+    begin(0);
+    int client = get_late(0);
+    origin_reset_next(1000);
+    world_run();
+    world_release();
+    world_run();
+    expect_complete(client);
+    cr_assert_eq(counter(COUNTER_hit_read), 1);
+    world_end();
+}
+
+// Rule 8: the origin has another version by now. The reply has begun with the cached one.
+Test(get_read, version_that_is_gone_at_the_origin_comes_from_the_disk)
+{
+    begin(0);
+    int client = get_late(0);
+    origin_overwrite();
+    world_run();
+    cr_assert_eq(client_outcome(client), CLIENT_OPEN);
+    world_release();
+    world_run();
+    expect_complete(client);
+    cr_assert_eq(client_version(client), 1);
+    end(2);
+}
+
+// Rule 16.
+Test(get_read, readers_of_the_same_bytes_share_one_request)
+{
+    begin(0);
+    world_hold(EVENT_ORIGIN, -1, -1);
+    int clients[6];
+    for (unsigned i = 0; i < ARRAY_LEN(clients); i++) {
+        clients[i] = get_late(i % WORLD_WORKERS);
+    }
+    world_deliver_all();
+    while (world_do(EVENT_ORIGIN, -1, -1)) {
+        world_deliver_all();
+    }
+    world_run();
+    for (unsigned i = 0; i < ARRAY_LEN(clients); i++) {
+        expect_complete(clients[i]);
+    }
+    end(2);
+}
+
+Test(get_read, reader_that_leaves_a_late_read_leaves_nothing_behind)
+{
+    begin(0);
+    world_hold(EVENT_ORIGIN, -1, -1);
+    int client = get_late(0);
+    client_leave(client);
+    world_run();
+    cr_assert_eq(client_outcome(client), CLIENT_LEFT);
+    end(2);
+}
+
+// The home names the version, and the origin sends its bytes.
+Test(get_read, origin_answers_for_late_headers)
+{
+    begin(100);
+    int client = get_late(0);
+    world_deliver_all();
+    while (client_outcome(client) == CLIENT_OPEN && world_step()) {
+        (void)world_do(EVENT_TIMER, -1, -1);
+    }
+    expect_complete(client);
+    cr_assert_eq(client_version(client), 1);
+    cr_assert_eq(counter(COUNTER_fills_stored), 1);
+    end(3); // a HEAD, and a GET
+}
+
+Test(get_read, failing_origin_leaves_the_reader_of_late_headers_to_the_disk)
+{
+    begin(100);
+    origin_fail_next(ERR_ORIGIN_UNAVAILABLE);
+    int client = get_late(0);
+    world_run();
+    cr_assert_eq(client_outcome(client), CLIENT_OPEN);
+    world_release();
+    world_run();
+    expect_complete(client);
+    world_end();
+}
