@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "test.h"
+#include "waiting.h"
 
 // --- waiting
 
@@ -290,10 +291,15 @@ enum err box_write(struct box *box, unsigned index, const struct object *object,
                                 .first_block = first_block,
                                 .block_count = block_count,
                                 .finish_blocks = finish_blocks};
-    wake_init(&call->wake);
-    box_on_worker(box, index, do_write, call);
-    wake_wait(&call->wake);
-    enum err err = call->err;
+    enum err err;
+    unsigned looks = 0;
+    do {
+        (void)usleep(looks > 0 ? 1000 : 0);
+        wake_init(&call->wake);
+        box_on_worker(box, index, do_write, call);
+        wake_wait(&call->wake);
+        err = call->err;
+    } while (err == ERR_NO_SEGMENT && ++looks < WAIT_LOOKS_MAX);
     if (err == ERR_OK) {
         *ret_place = call->place;
     }

@@ -44,7 +44,8 @@ void box_on_worker(struct box *box, unsigned index, void (*fn)(struct worker *w,
                    void *ctx);
 
 // Writes [first_block, first_block + block_count) on worker `index`, all of it or `finish_blocks`
-// of it. With ERR_OK the place is pinned and held.
+// of it. Waits while the supply thread has no segment ready yet. With ERR_OK the place is pinned
+// and held.
 enum err box_write(struct box *box, unsigned index, const struct object *object,
                    uint64_t first_block, uint32_t block_count, uint32_t finish_blocks,
                    struct store_place *ret_place);
