@@ -41,15 +41,23 @@ static bool find_field(struct span line, const char *name, struct span *ret_valu
     return false;
 }
 
-// Appends a value. Words that underscores join become separate words again, and escaped quotes lose
-// their backslash.
-static void append_words(struct buf *out, struct span value)
+// Appends the name of an event or a field, with spaces instead of underscores.
+static void append_name(struct buf *out, struct span name)
 {
-    for (size_t i = 0; i < value.len; i++) {
-        bool is_escaped = value.ptr[i] == '\\' && i + 1 < value.len &&
-                          (value.ptr[i + 1] == '"' || value.ptr[i + 1] == '\\');
+    for (size_t i = 0; i < name.len; i++) {
+        buf_append_char(out, name.ptr[i] == '_' ? ' ' : name.ptr[i]);
+    }
+}
+
+// Appends a text without the backslashes of escaped quotes. Its underscores stay, because they are
+// parts of settings, paths and variables.
+static void append_text(struct buf *out, struct span text)
+{
+    for (size_t i = 0; i < text.len; i++) {
+        bool is_escaped = text.ptr[i] == '\\' && i + 1 < text.len &&
+                          (text.ptr[i + 1] == '"' || text.ptr[i + 1] == '\\');
         i += is_escaped;
-        buf_append_char(out, value.ptr[i] == '_' ? ' ' : value.ptr[i]);
+        buf_append_char(out, text.ptr[i]);
     }
 }
 
@@ -61,7 +69,7 @@ static void append_all(struct buf *out, struct span line)
         if (!span_equal_cstr(field.name, "ts") && !span_equal_cstr(field.name, "level") &&
             !span_equal_cstr(field.name, "event") && !span_equal_cstr(field.name, "remedy")) {
             buf_append_cstr(out, before);
-            append_words(out, field.name);
+            append_name(out, field.name);
             buf_append_char(out, ' ');
             buf_append_span(out, field.value);
             before = ", ";
@@ -78,19 +86,19 @@ void command_log_line_append(struct buf *out, struct span line)
     // event.
     bool is_condition = find_field(line, "severity", &value);
     if (find_field(line, is_condition ? "name" : "event", &value)) {
-        append_words(out, value);
+        append_name(out, value);
     }
     while (i < ARRAY_LEN(texts) && !find_field(line, texts[i], &value)) {
         i++;
     }
     if (i < ARRAY_LEN(texts)) {
         buf_append_cstr(out, ": ");
-        append_words(out, value);
+        append_text(out, value);
     } else {
         append_all(out, line);
     }
     if (find_field(line, "remedy", &value)) {
         buf_append_cstr(out, "; ");
-        append_words(out, value);
+        append_text(out, value);
     }
 }

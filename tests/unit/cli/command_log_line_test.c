@@ -25,7 +25,14 @@ Test(command_log_line, text_and_remedy_of_the_line_are_shown_without_its_keys)
            "it\"",
            "disk-full: no room; make it");
     expect("ts=1 level=error event=pins_damaged why=bad_line file=pins remedy=pin_again",
-           "pins damaged: bad line; pin again");
+           "pins damaged: bad_line; pin_again");
+}
+
+Test(command_log_line, underscores_of_settings_and_variables_stay)
+{
+    expect("ts=1 level=warn event=condition_begun name=origin-unreachable severity=critical "
+           "text=\"AWS_PROFILE is ours\" remedy=\"set origin.ca_file to /etc/a_b.pem\"",
+           "origin-unreachable: AWS_PROFILE is ours; set origin.ca_file to /etc/a_b.pem");
 }
 
 Test(command_log_line, line_without_a_text_shows_its_fields)
