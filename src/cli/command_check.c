@@ -32,8 +32,8 @@ static int check_live(const struct config *config)
                : status == 200 ? EXIT_CODE_OK
                                : EXIT_CODE_FAILED;
     if (err != ERR_OK) {
-        command_screen_tell(2, "forebay: no server answers%s (set --admin or FOREBAY_ADMIN)\n",
-                            commands_tried());
+        command_screen_tell(2, "forebay: no server answers%s (set --admin or FOREBAY_ADMIN)%s\n",
+                            commands_tried(), commands_run_hint());
     } else if (commands_common()->is_json) {
         json_t *answer = json_loadb(body.ptr, body.len, 0, NULL);
         commands_line("item", answer);

@@ -367,8 +367,8 @@ static int find_endpoint(int argc, char **argv, struct answer *ret_answer)
         command_screen_tell(
             2,
             "forebay env: no server answers%s: start one (forebay serve), say where it "
-            "is (--admin), or which endpoint you mean (--endpoint http://HOST:PORT)\n",
-            commands_tried());
+            "is (--admin), or which endpoint you mean (--endpoint http://HOST:PORT)%s\n",
+            commands_tried(), commands_run_hint());
         return EXIT_CODE_UNREACHABLE;
     }
     if (!ret_answer->has_endpoint) {

@@ -234,11 +234,12 @@ static void set_variable(void *ctx, const char *name, const char *value)
     check(setenv(name, value, 1) == 0);
 }
 
-// Sets the environment variables of CMD. A client without keys sends no request. A directory as the
-// origin accepts any keys, so CMD then gets some.
+// Sets the environment variables of CMD, which commands of Forebay inside CMD use, too. A client
+// without keys sends no request. A directory as the origin accepts any keys, so CMD then gets some.
 static void set_environment(const struct run *run)
 {
     check(command_env_variables(run->url, run->is_global, set_variable, NULL));
+    set_variable(NULL, "FOREBAY_ADMIN", run->server.admin);
     if (strncmp(run->config->origin_endpoint, "dir:", 4) == 0 &&
         getenv("AWS_ACCESS_KEY_ID") == NULL && getenv("AWS_PROFILE") == NULL) {
         set_variable(NULL, "AWS_ACCESS_KEY_ID", "forebay");
@@ -413,6 +414,8 @@ static int run_all(struct run *run, int argc, char **argv, char **words)
         if (start_server(run, &from, &why)) {
             command_screen_inform_more(2, "forebay run: %s answers from %s\n", run->url,
                                        command_client_visible(run->dir));
+            command_screen_inform_more(2, "forebay run: to watch it: forebay top --admin %s\n",
+                                       run->server.admin);
             print_origin(run, false);
             command_old_clients_warn("run", words[0]);
             command_env_warn_of_ignored(&run->client, "run");

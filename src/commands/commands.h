@@ -145,6 +145,11 @@ enum err commands_ask(const struct config *config, struct admin_client_request *
 // Returns the addresses that the last commands_ask() tried: " at A or B"; "" if the configuration
 // names none.
 const char *commands_tried(void);
+// Makes a folder for the admin socket of a private server (commands_runs.c), and writes the
+// socket's address. Both places have `size` bytes. Returns false, with errno, on failure.
+bool commands_run_make(char *ret_folder, char *ret_admin, size_t size);
+// Returns "; a forebay run of yours answers at --admin ADDRESS" if there is one, otherwise "".
+const char *commands_run_hint(void);
 // Sends a GET to the server at commands_address().
 enum err commands_ask_server(const struct config *config, const char *path, unsigned *ret_status,
                              struct buf *ret_body) MUST_USE;

@@ -136,6 +136,24 @@ def test_the_second_run_reads_what_the_first_has_cached(run, origin, tmp_path):
     assert not list(tmp_path.glob("forebay-*"))
 
 
+def test_commands_inside_and_elsewhere_find_the_server(run, tmp_path):
+    """A command of Forebay inside the run asks its server. One in another terminal that finds no
+    server names that of the run, as -v does."""
+    inside = run(binary(), "status")
+    assert inside.returncode == 0 and "origin" in inside.stdout, inside
+    process = run("sh", "-c", "echo ready; exec sleep 1000", wait=False, flags=["-v"])
+    assert line_of(process) == "ready"
+    env = {"XDG_RUNTIME_DIR": str(tmp_path)}
+    lost = run_forebay("status", "--admin", "127.0.0.1:1", env=env)
+    (address,) = re.findall(r"a forebay run of yours answers at --admin (\S+)", lost.stderr)
+    assert address.startswith(f"unix:{tmp_path}/forebay-"), lost
+    found = run_forebay("status", "--admin", address, env=env)
+    assert found.returncode == 0, found
+    process.terminate()
+    assert f"forebay top --admin {address}\n" in process.communicate(timeout=WAIT_S)[1]
+    assert "a forebay run" not in run_forebay("status", "--admin", address, env=env).stderr
+
+
 def test_the_summary_names_the_settings_that_avoid_checks(run, origin):
     """If a large part of the requests only asked the origin whether an object has changed, the
     summary says how many, and how to avoid them."""

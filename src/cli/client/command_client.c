@@ -179,8 +179,8 @@ static int ask(struct command_client *client, const char *method, const char *pa
     json_t *json = err == ERR_OK ? json_loadb(answer.ptr, answer.len, 0, NULL) : NULL;
     if (err != ERR_OK) {
         command_client_error(
-            client, "no server answers%s (is it running? else set --admin or FOREBAY_ADMIN)",
-            commands_tried());
+            client, "no server answers%s (is it running? else set --admin or FOREBAY_ADMIN)%s",
+            commands_tried(), commands_run_hint());
         code = EXIT_CODE_UNREACHABLE;
     } else if (status != 200) {
         const char *why = command_client_text(json, "reason");

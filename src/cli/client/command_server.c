@@ -25,6 +25,7 @@
 #include "base/child.h"
 #include "base/clock.h"
 #include "base/random.h"
+#include "commands/commands.h"
 #include "control/control.h"
 
 #define BACKLOG 1024
@@ -78,17 +79,8 @@ static bool open_notify(struct command_server *s, struct buf *ret_why)
 
 static bool make_folder(struct command_server *s, struct buf *ret_why)
 {
-    const char *base = getenv("XDG_RUNTIME_DIR");
-    bool fits = base != NULL && // the path of a socket must be short
-                strlen(base) + sizeof("/forebay-XXXXXX/admin.sock") <= sizeof(s->folder);
-    base = fits && base[0] == '/' && access(base, W_OK) == 0 ? base : "/tmp";
-    (void)snprintf(s->folder, sizeof(s->folder), "%s/forebay-XXXXXX", base);
-    if (mkdtemp(s->folder) == NULL) {
-        s->folder[0] = '\0';
-        return fail(ret_why, "no folder for a socket");
-    }
-    (void)snprintf(s->admin, sizeof(s->admin), "unix:%s/admin.sock", s->folder);
-    return true;
+    return commands_run_make(s->folder, s->admin, sizeof(s->folder)) ||
+           fail(ret_why, "no folder for a socket");
 }
 
 bool command_server_init(struct command_server *s, struct buf *ret_why)

@@ -10,14 +10,14 @@
 
 #include "base/bytes.h"
 
-#define COMMAND_SERVER_PATH_MAX 100u // longest path of a unix socket
+#define COMMAND_SERVER_PATH_MAX 128u // fits "unix:PATH" of a socket
 
 struct command_server {
     pid_t pid; // 0: no server runs
     int listen_fd, notify_fd, log_fd;
     unsigned port;
-    char folder[COMMAND_SERVER_PATH_MAX];      // holds the admin socket; removed at the end
-    char admin[COMMAND_SERVER_PATH_MAX + 24u]; // "unix:PATH" of that socket
+    char folder[COMMAND_SERVER_PATH_MAX]; // holds the admin socket; removed at the end
+    char admin[COMMAND_SERVER_PATH_MAX];  // "unix:PATH" of that socket
     char notify[64];
     // Words of the server's command line, ended by NULL.
     char **words;
