@@ -283,3 +283,12 @@ def test_server_stops_while_the_disk_holds_a_late_read(disk, origin):
     mark = origin.mark()
     disk.read("a", MIB)
     assert not origin.requests(since=mark)
+
+
+@pytest.mark.both_engines
+def test_long_object_comes_from_the_origin_while_the_disk_holds_it(disk, origin):
+    """The reply looks into the index several times, and asks for the bytes after each part of the
+    index ahead of time. It never waits for the disk."""
+    disk.put(["a"], 40 * MIB)
+    with disk.held():
+        disk.read("a", 40 * MIB)

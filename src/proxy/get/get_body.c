@@ -88,7 +88,7 @@ static void race_begin(struct request *r)
 // or because the origin has just failed to bring them.
 static uint64_t read_limit_ms(struct request *r, const struct store_read *read)
 {
-    bool waits = get_of(r)->again > 0 ||
+    bool waits = get_of(r)->has_origin_failed ||
                  store_is_in_memory(r->pw->worker, &read->place, read->first_byte, read->len);
     return waits ? 0 : get_read_limit_ms(r);
 }
@@ -121,6 +121,7 @@ static void progress(struct request *r, uint64_t bytes)
     struct get_state *g = get_of(r);
     g->pos += bytes;
     g->again = 0;
+    g->has_origin_failed = false;
     check(bytes > 0 && g->pos <= g->end);
     get_state_release_passed(g);
 }
@@ -272,7 +273,8 @@ static enum body_result run_ended(struct request *r)
         return BODY_CUT;
     }
     check(has_failed || outcome == OUTCOME_DONE || outcome == OUTCOME_REJOIN);
-    if (outcome != OUTCOME_DONE) { // if the origin has failed, the disk has the bytes
+    g->has_origin_failed = has_failed; // then the disk has the bytes
+    if (outcome != OUTCOME_DONE) {
         get_state_view_done(g);
         g->index = FILL_INDEX_COUNTS;
         g->again++;

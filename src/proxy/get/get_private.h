@@ -62,6 +62,8 @@ struct get_state {
     uint64_t buffer_until;
 
     bool has_asked; // the request has asked for a run
+    // The origin failed to send the next bytes, which the cache has: the reply waits for the disk.
+    bool has_origin_failed;
     struct checksums_reply sum;
 
     struct get_read *read; // the disk read of the next bytes; NULL: there is none

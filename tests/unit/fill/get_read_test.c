@@ -139,6 +139,36 @@ Test(get_read, readers_of_the_same_bytes_share_one_request)
     end(2);
 }
 
+// Rule 23: the run removes a reader that is much slower than the others. That is no failure of the
+// origin, so the reader asks it again.
+Test(get_read, reader_that_a_run_leaves_behind_does_not_wait_for_the_disk)
+{
+    uint64_t size = 8u << 20;
+    struct world_options options = {.seed = 2,
+                                    .size_bytes = size,
+                                    .block_size_bytes = (uint32_t)size,
+                                    .piece_bytes = 65536,
+                                    .limit_percent = 100};
+    world_begin(&options);
+    (void)client_get(0, 0, UINT64_MAX);
+    world_run();
+    cr_assert(store_visible(0));
+    world_hold(EVENT_READ, -1, -1);
+    world_hold(EVENT_TIMER, -1, -1);
+    int slow = get_late(0), fast = get_late(1);
+    world_hold(EVENT_PULL, slow, -1);
+    world_run();
+    cr_assert_eq(client_outcome(fast), CLIENT_COMPLETE);
+    cr_assert_eq(counter(COUNTER_readers_detached), 1);
+    while (client_outcome(slow) == CLIENT_OPEN &&
+           (world_do(EVENT_PULL, slow, -1) || world_do(EVENT_TIMER, -1, -1))) {
+        world_run();
+    }
+    cr_assert_eq(client_outcome(slow), CLIENT_COMPLETE);
+    cr_assert_eq(client_received(slow), size);
+    end(3);
+}
+
 Test(get_read, reader_that_leaves_a_late_read_leaves_nothing_behind)
 {
     begin(0);
