@@ -159,9 +159,10 @@ struct proxy_object {
     // A write of unknown outcome may change it, or its origin was away for some starts. So the
     // origin must confirm it first.
     bool is_doubted;
-    bool is_changed;     // a listing showed another version or size
-    uint64_t age_ms;     // time since the origin confirmed it; UINT64_MAX: unknown
-    uint64_t size_bytes; // if the cache does not know the object: the size in a listing, or 0
+    bool is_changed; // a listing showed another version or size
+    uint64_t age_ms; // time since the origin confirmed it; UINT64_MAX: unknown
+    // If the cache does not know the object: its size in a listing or at the origin, or 0.
+    uint64_t size_bytes;
     uint32_t block_size_bytes;
     char etag[80]; // as sent; "": the cached header could not be read without waiting
     // "known", "none" (the origin has none), or "unknown" (the next reader that wants the object's
@@ -190,6 +191,12 @@ struct proxy_object {
 static inline bool proxy_object_is_fresh(const struct proxy_object *object)
 {
     return object->copy == PROXY_COPY_FRESH && !object->is_doubted;
+}
+// Returns true if its rule does not store objects of this size.
+static inline bool proxy_object_is_too_large(const struct proxy_object *object)
+{
+    uint64_t max_bytes = object->rule->max_object_size_bytes;
+    return max_bytes > 0 && object->size_bytes > max_bytes;
 }
 #define PROXY_EXPLAIN_ASK_MS 3000u
 // Explains the cached state of an object. `end_byte` UINT64_MAX: to the object's end.

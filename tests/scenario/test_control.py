@@ -590,6 +590,37 @@ def test_explain_suggests_no_warm_of_missing_objects(start, origin):
         assert "host and port of origin.endpoint" in text, text
 
 
+def test_explain_says_what_keeps_an_unknown_object_out(start, origin):
+    """Nothing is cached of an object that is too large or has a weak ETag. `explain` takes its size
+    and headers from the origin, names the reason and the limit, and promises no next read."""
+    origin.put("large", 3 * MIB)
+    origin.put("small", MIB)
+    origin.put("r/large", 2 * MIB)
+    origin.put("weak", MIB)
+    origin.fault("weak", "weak_etag", times=None)
+    server = start(
+        origin,
+        settings={"cache.max_object_size": "2MiB"},
+        file={"rules": [{"match": "bkt/r/**", "max_object_size": "1MiB"}]},
+    )
+    for _ in range(2):  # before a read, and after one
+        for key, limit in (("large", "2.0 MiB"), ("r/large", "1.0 MiB")):
+            text = said(server, "explain", f"s3://bkt/{key}")
+            assert "verdict  too-large: " in text and "remedy   raise cache.max_object" in text, (
+                text
+            )
+            assert f", max_object_size {limit}\n" in text and "object   " in text, text
+            assert "policy  " not in text and "warm" not in text, text
+        text = said(server, "explain", "s3://bkt/weak")
+        assert "verdict  weak-etag: " in text and "policy  " not in text, text
+        assert "verdict  absent: " in said(server, "explain", "s3://bkt/small")
+        with server.client() as client:
+            assert "detail=too-large" in client.get("large").header("cache-status")
+            assert client.get("weak").status == 200
+    told = ask(server, "explain", "s3://bkt/large")[-1]
+    assert told["size"] == 3 * MIB and not told["known"] and not told["would_keep"], told
+
+
 def test_a_silent_origin_delays_no_command(start, origin):
     """`explain` answers although the origin holds its request, and gives the origin as the
     reason."""

@@ -21,9 +21,12 @@ static void append_rule(struct buf *out, const json_t *rule)
         buf_printf(out, "cache: false\n");
         return;
     }
-    buf_printf(out, "%s%s%s, blocks of %s\n", freshness, is_ttl ? " " : "",
+    double max_object_size = command_client_double(rule, "max_object_size");
+    buf_printf(out, "%s%s%s, blocks of %s%s%s\n", freshness, is_ttl ? " " : "",
                is_ttl ? command_time(command_client_double(rule, "ttl_s")) : "",
-               command_bytes(command_client_double(rule, "block_size")));
+               command_bytes(command_client_double(rule, "block_size")),
+               max_object_size > 0 ? ", max_object_size " : "",
+               max_object_size > 0 ? command_bytes(max_object_size) : "");
 }
 
 // Appends each cell of the map as cached in full, in part, or not at all.
@@ -140,7 +143,10 @@ static void append_explanation(struct buf *out, const char *uri, const json_t *e
                    etag[0] != '\0' ? ", etag " : "", command_client_visible(etag),
                    command_client_text(e, "origin"));
     } else {
-        buf_printf(out, "object   not known here, from %s\n", command_client_text(e, "origin"));
+        double size = command_client_double(e, "size");
+        buf_printf(out, "object   %s%snot known here, from %s\n",
+                   size > 0 ? command_bytes(size) : "", size > 0 ? ", " : "",
+                   command_client_text(e, "origin"));
     }
     append_oddities(out, json_object_get(e, "oddities"));
     append_rule(out, json_object_get(e, "rule"));

@@ -250,9 +250,23 @@ static void policy_look(struct explanation *e)
                        e->look.key->limits.group, &e->policy);
 }
 
+// Returns true if the policy decides whether the object is cached. Otherwise something else forbids
+// to store it, so that what the policy would do with it misleads.
+static bool policy_decides(const struct proxy_object *o)
+{
+    return (o->copy != PROXY_COPY_NONE && o->range_cached_blocks == o->range_blocks) ||
+           (o->rule->cache && !proxy_object_is_too_large(o) && o->origin_err == ERR_OK &&
+            o->forbids == ORIGIN_FORBIDS_NOTHING);
+}
+
 static void explain_judge(struct explanation *e)
 {
+    struct proxy_object *o = &e->look.object;
     check(e->look.key == NULL); // the look has ended
+    if (!policy_decides(o)) {
+        o->is_wanted = false;
+        e->policy.run_count = 0;
+    }
     if (!e->asks_policy) {
         explain_end(e);
         return;
@@ -267,8 +281,12 @@ static void explain_judge(struct explanation *e)
 
 static enum err on_origin_head(struct origin_fetch *f)
 {
-    (void)f;
-    return ERR_OK; // only the object's existence was asked for
+    struct proxy_object *o = &container_of(f, struct explanation, fetch)->look.object;
+    o->size_bytes = f->size_bytes;
+    if (f->forbids != ORIGIN_FORBIDS_NOTHING) { // the last GET may have had another reason
+        o->forbids = f->forbids;
+    }
+    return ERR_OK;
 }
 
 static enum err on_origin_body(struct origin_fetch *f, struct span data)

@@ -75,7 +75,7 @@ struct proxy_verdict proxy_verdict(const struct proxy_object *o, const struct st
     if (!rule->cache) {
         return verdict_of_refusal(REFUSAL_rule);
     }
-    if (rule->max_object_size_bytes > 0 && o->size_bytes > rule->max_object_size_bytes) {
+    if (proxy_object_is_too_large(o)) {
         return verdict_of_refusal(REFUSAL_too_large);
     }
     if (o->copy != PROXY_COPY_NONE && o->is_doubted) {
