@@ -8,7 +8,9 @@
 // cached objects are still there. Writes to the same place have invalidated them as needed
 // (proxy/core/places.c). But two endpoints may be two names of one store. So if a reload gives a
 // bucket another origin, the objects that are cached there are in doubt, and each is revalidated
-// once. A write that is in flight then puts them in doubt again when it ends (pass_doubt.c).
+// once. A write that is in flight then puts them in doubt again when it ends (pass_doubt.c). The
+// objects that are cached at the former origin are in doubt, too, because a restart may give it
+// back to the bucket after writes to the new one.
 //
 // The identity of an origin is what it connects to, without timeouts and retries. An origin with
 // another identity is another origin. If a bucket's configuration is switched between two endpoints
@@ -486,8 +488,8 @@ static const struct proxy_bucket *listed(const struct proxy_bucket *buckets, uns
     return NULL;
 }
 
-// Puts the bucket in doubt at its new origin, unless that is its former one. NULL: the default
-// origin, where the bucket has the name that clients use.
+// Puts the bucket in doubt at its former origin and its new one, unless these are the same. NULL:
+// the default origin, where the bucket has the name that clients use.
 static void doubt_if_moved(const struct command_origins *o, struct command_origins_now *now,
                            struct store *store, const struct proxy_bucket *from,
                            const struct proxy_bucket *to)
@@ -497,8 +499,11 @@ static void doubt_if_moved(const struct command_origins *o, struct command_origi
     from = from != NULL ? from : &unlisted;
     to = to != NULL ? to : &unlisted;
     if (from->origin != to->origin || strcmp(from->origin_bucket, to->origin_bucket) != 0) {
+        struct command_origins_move *move = &now->moved[now->moved_count++];
+        store_doubt_begin(store, span_from_cstr(origin_place(from->origin)),
+                          span_from_cstr(from->origin_bucket), &move->from);
         store_doubt_begin(store, span_from_cstr(origin_place(to->origin)),
-                          span_from_cstr(to->origin_bucket), &now->moved[now->moved_count++]);
+                          span_from_cstr(to->origin_bucket), &move->to);
     }
 }
 
@@ -542,15 +547,18 @@ void command_origins_use(struct command_origins *o, struct command_origins_now *
 void command_origins_rest(struct command_origins *o, struct command_origins_now *now,
                           struct store *store, bool by_all)
 {
-    bool may_miss_writes =
-        !by_all || stats_sum(COUNTER_writes_inflight) > 0 || stats_sum(COUNTER_writes_in_doubt) > 0;
+    bool has_writes =
+        stats_sum(COUNTER_writes_inflight) > 0 || stats_sum(COUNTER_writes_in_doubt) > 0;
     for (unsigned i = 0; i < o->origin_count; i++) {
         if (!now->is_used[i]) {
             origin_rest(o->origins[i], true);
         }
     }
-    for (unsigned i = may_miss_writes ? 0 : now->moved_count; i-- > 0;) {
-        store_doubt_end(store, &now->moved[i]);
+    for (unsigned i = by_all ? now->moved_count : 0; i-- > 0;) {
+        if (!has_writes) { // else they may still change what the new origin confirms
+            store_doubt_end(store, &now->moved[i].to);
+        }
+        store_doubt_end(store, &now->moved[i].from);
     }
 }
 

@@ -49,13 +49,16 @@ struct command_origins_reload {
     struct loop *loop;
     const struct command_limits_plan *plan;
 };
+struct command_origins_move {
+    struct store_doubt_open from, to; // at the former origin, and at the new one
+};
 struct command_origins_now {
     unsigned known_count;           // origins that were open before the reload
     bool *is_used;                  // for each known origin: the new configuration names it
     struct origin_update **updates; // for each known origin that is still used
     struct proxy_bucket *buckets;
     unsigned bucket_count;
-    struct store_doubt_open *moved; // a doubt for each bucket that gets another origin
+    struct command_origins_move *moved; // the doubts of each bucket that gets another origin
     unsigned moved_count;
 };
 // Opens new origins and checks the others, without using any of them yet. The caller passes `now`
@@ -67,8 +70,8 @@ enum err command_origins_prepare(struct command_origins *o, const struct command
 // origin_probe_start().
 void command_origins_use(struct command_origins *o, struct command_origins_now *now,
                          struct store *store, sem_t *probed);
-// Lets unused origins rest (origin_rest()), and ends the doubts if no write can be missed. Call it
-// once requests use the new buckets. `by_all`: every worker does so.
+// Lets unused origins rest (origin_rest()), and ends the doubts that no write in flight needs. Call
+// it once requests use the new buckets. `by_all`: every worker does so.
 void command_origins_rest(struct command_origins *o, struct command_origins_now *now,
                           struct store *store, bool by_all);
 void command_origins_now_free(struct command_origins_now *now); // accepts zeros

@@ -29,8 +29,7 @@ void store_epoch_release(struct store *store, struct span origin, struct span bu
 
 void store_doubt(struct store *store, struct span origin, struct span bucket)
 {
-    struct store_doubt_open open; // ends by itself
-    state_doubt_begin(&store->doubts, origin, bucket, &open);
+    state_doubt(&store->doubts, origin, bucket);
 }
 
 void store_doubt_begin(struct store *store, struct span origin, struct span bucket,

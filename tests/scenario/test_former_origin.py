@@ -196,30 +196,34 @@ MOVES = {
 
 
 @pytest.mark.parametrize("how", MOVES)
-def test_a_bucket_moves_to_another_name_of_its_store_and_back(start, origin, how):
+@pytest.mark.parametrize("first", ["default", "own"])
+def test_a_bucket_moves_to_another_name_of_its_store_and_back(start, origin, first, how):
     """Meanwhile a client overwrites an object by that name. The default origin has its name all the
-    time, so it does not come back."""
+    time, so it does not come back. The bucket's own origin does not if only reloads leave it out."""
     origin.put("k", SIZE)
     origin.put("same", SIZE)
-    server = serve(start, origin, RULES)
+    alias = origin.endpoint.replace("127.0.0.1", "localhost")
+    own = {**RULES, "buckets": [bucket("bkt", origin, endpoint=alias)]}
+    here, there = (RULES, own) if first == "default" else (own, RULES)
+    server = serve(start, origin, here)
     assert asked(server, origin, "k") > 0 and asked(server, origin, "same") > 0
     server.durable()
-    alias = origin.endpoint.replace("127.0.0.1", "localhost")
-    moved = {**RULES, "buckets": [bucket("bkt", origin, endpoint=alias)]}
-    for way, file in zip(MOVES[how], (moved, RULES, RULES), strict=False):
+    for way, file in zip(MOVES[how], (there, here, here), strict=False):
         if way == "change":
             change(server, file)
         else:
             server.kill9() if way == "kill" else server.stop()
             server.file = merged(server.base, file)
             server.start()
-        if file is moved:
+        if file is there:
             with server.client() as client:
                 assert client.request("PUT", "/bkt/k", body=b"new bytes").status == 200
     with server.client() as client:
         assert client.get("k").body == b"new bytes"
     mark = origin.mark()
-    assert asked(server, origin, "same") == 1 and origin.bytes_sent(since=mark) == 0
+    assert asked(server, origin, "same") > 0
+    if MOVES[how][0] == "change" or first == "default":  # else the write has dropped what was left
+        assert origin.bytes_sent(since=mark) == 0
     if "kill" not in MOVES[how]:  # writes of a killed process may still be applied
         assert asked(server, origin, "same") == 0
 

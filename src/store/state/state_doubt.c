@@ -25,7 +25,9 @@
 // before the origin came back is revalidated once.
 //
 // If an origin leaves at a start, all others are in doubt in the same way (state_holder.c). A
-// reload that gives a bucket another origin puts the bucket in doubt there (command_origins.c).
+// reload that gives a bucket another origin puts the bucket in doubt at both (command_origins.c).
+// The next write saves these doubts in `format` before it is sent, because a start cannot know that
+// the bucket was elsewhere.
 //
 // At most STATE_DOUBTS_MAX buckets and origins have a time of their own. All others share one time,
 // so a doubt about one of them is a doubt about all of them. A start frees the rows that say no
@@ -96,8 +98,8 @@ static struct store_doubt_slot *doubt_slot_locked(struct store_doubts *doubts,
 }
 
 // Each doubt of a slot has a later end than those before, by which state_doubt_end() knows it.
-void state_doubt_begin(struct store_doubts *doubts, struct span origin, struct span bucket,
-                       struct store_doubt_open *ret_open)
+static void doubt_add(struct store_doubts *doubts, struct span origin, struct span bucket,
+                      struct store_doubt_open *ret_open)
 {
     struct hash128 hash = doubt_hash(doubts, origin, bucket);
     pthread_mutex_lock(&doubts->lock);
@@ -110,6 +112,19 @@ void state_doubt_begin(struct store_doubts *doubts, struct span origin, struct s
     *ret_open = (struct store_doubt_open){slot, before_ms, until_ms};
     stats_add(COUNTER_bucket_doubts, 1);
     stats_add(COUNTER_bucket_doubts_shared, slot == &doubts->others ? 1 : 0);
+}
+
+void state_doubt(struct store_doubts *doubts, struct span origin, struct span bucket)
+{
+    struct store_doubt_open open; // ends by itself
+    doubt_add(doubts, origin, bucket, &open);
+}
+
+void state_doubt_begin(struct store_doubts *doubts, struct span origin, struct span bucket,
+                       struct store_doubt_open *ret_open)
+{
+    doubt_add(doubts, origin, bucket, ret_open);
+    atomic_fetch_add(&doubts->unsaved, 1); // after the doubt, which on_note() then sees
 }
 
 void state_doubt_end(struct store_doubts *doubts, const struct store_doubt_open *open)
@@ -263,7 +278,7 @@ bool state_write_is_noted(const struct store_doubts *doubts, struct span origin,
     // The increment changes no doubt; it only orders this check and the removal of notes.
     atomic_fetch_add((atomic_uint *)(uintptr_t)&doubts->passings, 1);
     return !doubts->disk->attached ||
-           (!atomic_load(&doubts->has_former) &&
+           (atomic_load(&doubts->unsaved) == 0 &&
             atomic_load(&doubt_find(doubts, doubt_hash(doubts, origin, bucket))->is_noted));
 }
 
@@ -276,13 +291,14 @@ static void on_note(struct blocking_job *job)
     pthread_mutex_lock(&doubts->lock);
     struct store_doubt_slot *slot = doubt_slot_locked(doubts, note->bucket);
     pthread_mutex_unlock(&doubts->lock);
-    if (!atomic_load(&slot->is_noted) || atomic_load(&doubts->has_former)) {
+    unsigned unsaved = atomic_load(&doubts->unsaved); // before the rows
+    if (!atomic_load(&slot->is_noted) || unsaved > 0) {
         rows_from_slots(doubts);
         row_of(doubts, slot)->flag = true;
         state_table_clear(&doubts->disk->dir.format.state, STATE_FORMER);
         job->err = disk_commit_state(doubts->disk);
         atomic_store(&slot->is_noted, job->err == ERR_OK);
-        atomic_store(&doubts->has_former, job->err != ERR_OK);
+        atomic_fetch_sub(&doubts->unsaved, job->err == ERR_OK ? unsaved : 0);
     }
     pthread_mutex_unlock(&doubts->disk->dir.format_lock);
 }

@@ -18,8 +18,10 @@ struct store_doubt_slot {
 
 struct store_doubts {
     struct store_disk *disk;
-    atomic_bool any;                // false: no bucket was ever in doubt
-    atomic_bool has_former;         // `format` has lines of former holders: see state_holder.c
+    atomic_bool any; // false: no bucket was ever in doubt
+    // Above 0: the next write saves `format` before it is sent. Either `format` has lines of former
+    // holders (state_holder.c), or a doubt that a reload began may not be in it.
+    atomic_uint unsaved;
     struct store_doubt_slot others; // shared by all buckets without a slot
     atomic_uint count;              // number of slots in use; it only rises
     struct store_doubt_slot slots[STATE_DOUBTS_MAX];
@@ -50,7 +52,8 @@ void state_doubts_tick(struct store_doubts *doubts);
 // The caller has zeroed *doubts.
 void state_doubts_init(struct store_doubts *doubts, struct store_disk *disk);
 void state_doubts_done(struct store_doubts *doubts);
-// These functions implement store_doubt_begin() and the calls that follow it in store.h.
+// These functions implement store_doubt() and the calls that follow it in store.h.
+void state_doubt(struct store_doubts *doubts, struct span origin, struct span bucket);
 void state_doubt_begin(struct store_doubts *doubts, struct span origin, struct span bucket,
                        struct store_doubt_open *ret_open);
 void state_doubt_end(struct store_doubts *doubts, const struct store_doubt_open *open);

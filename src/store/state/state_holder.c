@@ -151,7 +151,7 @@ void state_holders_load(struct store_disk *disk, struct store_doubts *doubts,
     if (has_left) {
         state_doubt_all(doubts);
     }
-    atomic_store(&doubts->has_former, state->count[STATE_FORMER] > 0);
+    atomic_fetch_add(&doubts->unsaved, state->count[STATE_FORMER] > 0 ? 1 : 0);
     free(before);
 }
 
