@@ -494,6 +494,8 @@ def test_a_server_whose_reload_was_refused(start, origin, tmp_path, trusts):
     file.write_text("cache:\n  ttl: 5\n")
     server.process.send_signal(signal.SIGHUP)
     server.wait_condition("reload-refused")
+    files = min(20000, resource.getrlimit(resource.RLIMIT_NOFILE)[1])  # fewer than the defaults
+    resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (files, files))
     env = {} if trusts else {"FOREBAY_ADMIN": f"unix:{settings['admin.socket']}"}
     report, _ = asked(env={**env_of(server, tmp_path), **env})
     assert f"{file}:2:8: error: " in report.find("configuration", "red") and report.exit == 3
@@ -501,6 +503,7 @@ def test_a_server_whose_reload_was_refused(start, origin, tmp_path, trusts):
     assert f"former configuration is in force: {file}:2:8: error: " in found, report.rows
     assert f"forebay check -c {file} " in found
     assert report.find("configuration", "green") and report.find("clients", "green")
+    assert f"{files} open files" in report.find("limits", "green"), report.rows
     assert f"{server.cache}: in use by a running server" in report.find("directory", "green")
     assert "bkt: LIST, HEAD and ranged GET work" in report.find("rights", "green"), report.rows
     assert "nowhere: " in report.find("rights", "red")
@@ -557,6 +560,17 @@ def test_a_signed_request_that_hangs(doctor, origin):
             lambda report: report.red == {"rights"},
         )
     assert report.exit == 4 and report.red == {"rights"}
+
+
+def test_an_origin_that_fails(doctor, origin):
+    """A server error is a fault of the origin, and no lack of rights."""
+    origin.fault(None, "error", (500, "InternalError", "Oops"), times=None)
+    for words, asked_for in (([], "ListBuckets"), (["bkt"], "LIST of bkt")):
+        report = doctor(*words)
+        assert report.exit == 4 and report.red == {"origin"}, report.rows
+        found = report.find("origin", "red")
+        assert f"it answers {asked_for} with a server error (status 500)" in found
+        assert "the health of the store" in found
 
 
 def test_an_untrusted_certificate(doctor, tmp_path):

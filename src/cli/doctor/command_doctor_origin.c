@@ -203,8 +203,28 @@ static const char *asked_name(enum command_probe_kind kind)
     return names[kind];
 }
 
-// Reports what was refused, and why. Credentials without the right to list may still read, so a
-// refused listing alone is yellow.
+static bool is_failure(const struct command_probe_answer *a)
+{
+    return a->err == ERR_ORIGIN_5XX || a->err == ERR_ORIGIN_UNAVAILABLE ||
+           (a->err == ERR_OK && a->status >= 500 && a->status != 501);
+}
+
+static void find_failure(struct doctor *d, const struct origin *origin, const char *bucket,
+                         enum command_probe_kind kind, const struct command_probe_answer *a)
+{
+    char what[512], status[32] = "5xx"; // the status of some answers is unknown here
+    bool has_bucket = kind != PROBE_BUCKETS;
+    if (a->status != 0) {
+        (void)snprintf(status, sizeof(status), "status %u", a->status);
+    }
+    (void)snprintf(what, sizeof(what), "it answers %s%s%s with a server error (%s)",
+                   asked_name(kind), has_bucket ? " of " : "", has_bucket ? bucket : "", status);
+    command_doctor_red_of_origin(d, "origin", conditions_row(CONDITION_origin_failing).remedy, what,
+                                 origin_shown(origin));
+}
+
+// Reports why a request got no good answer. Credentials without the right to list may still read,
+// so a refused listing alone is yellow.
 static void find_refused(struct doctor *d, const struct origin *origin, const char *bucket,
                          enum command_probe_kind kind, const struct command_probe_answer *a)
 {
@@ -214,6 +234,10 @@ static void find_refused(struct doctor *d, const struct origin *origin, const ch
         command_doctor_find(d, DOCTOR_YELLOW, "rights",
                             conditions_row(CONDITION_origin_throttled).remedy, "origin %s: %s",
                             origin_shown(origin), ORIGIN_THROTTLES);
+        return;
+    }
+    if (is_failure(a)) {
+        find_failure(d, origin, bucket, kind, a);
         return;
     }
     if (a->err == ERR_ORIGIN_REFUSED && origin_in_trouble(origin, &trouble)) {

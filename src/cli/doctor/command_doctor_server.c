@@ -111,7 +111,8 @@ static void append_list(struct buf *file, const json_t *answer, const char *name
 }
 
 // Loads the settings of the answer as flags, because these override all else, and its lists from a
-// file in memory.
+// file in memory. Defaults are left out, because a default of a limit is no shortage where fewer
+// are there.
 static struct config *load_answer(const json_t *answer)
 {
     const json_t *row, *settings = json_object_get(answer, "settings");
@@ -130,6 +131,9 @@ static struct config *load_answer(const json_t *answer)
     words[1] = path;
     json_array_foreach(settings, i, row)
     {
+        if (strcmp(command_client_text(row, "source"), "default") == 0) {
+            continue;
+        }
         buf_init(&flag, ANSWER_MAX_BYTES);
         buf_printf(&flag, "--%s=%s", command_client_text(row, "key"),
                    command_client_text(row, "value"));
