@@ -150,6 +150,7 @@ struct response_head {
 
     // Valid once the head is complete.
     unsigned status, version_minor;
+    bool says_slow_down; // The reason phrase is "Slow Down".
     bool is_strict;  // Every line was well formed. If false, the answer must not be stored.
     bool has_length; // There is a Content-Length.
     uint64_t length;

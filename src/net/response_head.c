@@ -46,6 +46,8 @@ static enum err take_status_line(struct response_head *h, struct span line)
     if (!headers_value_is_clean(line)) {
         h->is_strict = false;
     }
+    struct span reason = span_trim((struct span){line.ptr + 12, line.len - 12});
+    h->says_slow_down = span_equal_nocase(reason, SPAN("Slow Down"));
     if (h->status < 200) {
         h->state = RESPONSE_INTERIM;
         return ++h->interim_count > RESPONSE_INTERIM_MAX ? ERR_ORIGIN_PROTOCOL : ERR_OK;

@@ -16,6 +16,7 @@
 // The back-off after SlowDown does not grow beyond that of this attempt, because the call keeps its
 // slot.
 #define SLOWDOWN_BACKOFFS 2u
+#define THROTTLED_S 60u // A HEAD's 503 within this time after a SlowDown is one, too.
 #define SKEW_SEEN_S 600 // From this skew on, a 403 without a code counts as a clock error.
 
 static const struct origin_s3_verdict ask = {.next = S3_NEXT_ASK};
@@ -365,6 +366,34 @@ static bool wants_tls(const struct origin_s3_call *c, const struct s3_error_body
             memmem(text.ptr, text.len, "HTTPS server", 12) != NULL);
 }
 
+// Returns true if a 503 to a HEAD, which has no body with a code, stands for SlowDown. S3 has its
+// own reason phrase for that. Other stores send the ordinary phrase, so the answers to other
+// requests have to tell.
+static bool is_slow_down_of_head(const struct origin_s3_call *c)
+{
+    return c->response_head.status == 503 && origin_s3_call_is_head(c) &&
+           (c->response_head.says_slow_down || origin_throttles(c->call.ow->origin, THROTTLED_S));
+}
+
+static enum err failure_of(const struct origin_s3_call *c, const struct s3_error_body *body)
+{
+    return is_slow_down_of_head(c) ? ERR_ORIGIN_SLOWDOWN
+                                   : origin_s3_status_failure(c->response_head.status, body->code);
+}
+
+// Counts a failed request by its last answer. A HEAD that only other answers have shown to be
+// throttled must not count as such an answer itself. Otherwise HEADs alone could go on for ever to
+// show that the origin throttles.
+static void note_last_failure(struct origin_s3_call *c, enum err err)
+{
+    bool is_shown = !is_slow_down_of_head(c) || c->response_head.says_slow_down;
+    if (err == ERR_ORIGIN_SLOWDOWN && is_shown) {
+        origin_trouble_throttled(c->call.ow->origin, origin_s3_call_is_virtual(c));
+    } else if (err != ERR_ORIGIN_SLOWDOWN && err != ERR_ORIGIN_TIMEOUT) {
+        origin_trouble_failed(c->call.ow->origin);
+    }
+}
+
 struct origin_s3_verdict origin_s3_call_answered(struct origin_s3_call *c)
 {
     struct s3_error_body body = {{NULL, 0}, {NULL, 0}, {NULL, 0}, {NULL, 0}};
@@ -398,7 +427,7 @@ struct origin_s3_verdict origin_s3_call_answered(struct origin_s3_call *c)
         return answer_is_final(c, ERR_LOOP);
     }
     if (status == 408 || status == 429 || (status >= 500 && status != 501)) {
-        enum err err = origin_s3_status_failure(status, body.code);
+        enum err err = failure_of(c, &body);
         origin_count_error(err);
         if (is_overload(err)) {
             origin_slot_slow_down(c->call.ow);
@@ -406,11 +435,7 @@ struct origin_s3_verdict origin_s3_call_answered(struct origin_s3_call *c)
         if (origin_s3_call_is_safe(c) && may_retry(c, err, &verdict)) {
             return verdict;
         }
-        if (err == ERR_ORIGIN_SLOWDOWN) {
-            origin_trouble_throttled(c->call.ow->origin, origin_s3_call_is_virtual(c));
-        } else if (err != ERR_ORIGIN_TIMEOUT) {
-            origin_trouble_failed(c->call.ow->origin);
-        }
+        note_last_failure(c, err);
         if (c->call.r == NULL || !origin_s3_status_is_hidden(status)) {
             return answer_is_final(c, err);
         }

@@ -68,7 +68,7 @@ REASONS = {
     500: "Internal Server Error",
     501: "Not Implemented",
     502: "Bad Gateway",
-    503: "Slow Down",
+    503: "Service Unavailable",
     504: "Gateway Timeout",
 }
 SUB_RESOURCES = (

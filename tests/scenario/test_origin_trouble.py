@@ -316,6 +316,44 @@ def test_an_origin_that_begins_to_fail_is_named_everywhere(start, origin):
     server.wait_stderr("condition_ended.*origin-failing")
 
 
+def test_the_probe_alone_ends_server_errors(start, origin):
+    """Without clients the probe shows that the origin is well again. It asks often enough that the
+    errors are forgotten after about a minute."""
+    server = start(origin, settings=PROBE, ahead_s=0)
+    origin.fault(None, "error", (500, "InternalError", "Oops"), times=None)
+    client = server.client()
+    for _ in range(10):
+        assert client.get("k").status == 500
+    server.wait_condition("origin-failing")
+    probes = len(origin.requests())
+    wait_for(lambda: len(origin.requests()) > probes, "the first probe")
+    origin.clear_faults()
+    for _ in range(14):
+        probes = len(origin.requests())
+        server.advance(5)
+        if "origin-failing" in server.conditions():
+            wait_for(lambda: len(origin.requests()) > probes, "a probe")
+    server.wait_condition("origin-failing", holds=False)
+
+
+@pytest.mark.parametrize("has_phrase", [True, False])
+def test_throttled_heads_are_no_server_errors(start, origin, has_phrase):
+    """SlowDown to a HEAD has no document. S3 tells it by the reason phrase. For other stores a
+    SlowDown to another request tells it."""
+    server = start(origin, settings={**PROBE, "origin.retries": 0})
+    origin.put("k", 1000)
+    phrase = b"Slow Down" if has_phrase else b"Service Unavailable"
+    head = b"HTTP/1.1 503 " + phrase + b"\r\nContent-Length: 0\r\n\r\n"
+    origin.fault("k", "raw", head, times=None, method="HEAD")
+    origin.fault("k", "error", (503, "SlowDown", "Less"), times=None, method="GET")
+    with server.client() as client:
+        assert has_phrase or client.get("k").code == "SlowDown"
+        for _ in range(10):
+            assert client.head("k").status == 503
+    server.wait_condition("origin-throttled")
+    assert server.conditions() == {"origin-throttled"}
+
+
 def test_an_origin_that_fails_from_the_start_is_not_called_unreachable(start, origin):
     """The probe gets 5xx: the origin answers, so its condition is the one for server errors."""
     origin.fault(None, "error", (502, "", ""), times=None)
