@@ -7,15 +7,16 @@
 //
 // The counts cover the present window and the one before it. A window lasts until it is old enough
 // and has enough requests. So at a high rate the counts cover the last minute at most, and at a low
-// rate the last few requests, however long ago they were.
+// rate the last few requests, however long ago they were. While many requests have failed, the
+// probe alone sends enough, so that the counts are never much older than a minute.
 #include "base/clock.h"
 #include "origin/origin_private.h"
 
 #define WINDOW_US 30000000u
-#define WINDOW_REQUESTS 10u
-#define FAILURES_MIN 5u // fewer are never many
-#define BEGIN_SHARE 10u // many from one in ten on ...
-#define END_SHARE 20u   // ... until fewer than one in twenty
+#define WINDOW_REQUESTS 6u // the probe of a failing origin sends as many in a window
+#define FAILURES_MIN 5u    // fewer are never many
+#define BEGIN_SHARE 10u    // many from one in ten on ...
+#define END_SHARE 20u      // ... until fewer than one in twenty
 #define FAILURE ((uint64_t)1 << 32)
 
 static uint64_t requests_of(uint64_t window)

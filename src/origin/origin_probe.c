@@ -7,7 +7,8 @@
 // - idle: nothing is wrong, or the probe of the start has not been sent yet.
 // - running: a request of one attempt is in flight.
 // - waiting: the timer runs until the next request. Each failure doubles the wait, up to
-//   PROBE_WAIT_MAX_MS.
+//   PROBE_WAIT_MAX_MS. Of an origin with server errors the wait is PROBE_WAIT_FAILS_MS, because
+//   these answers must replace the counts of origin_failures.c where clients ask little.
 #include <stdlib.h>
 
 #include "base/clock.h"
@@ -15,6 +16,7 @@
 
 #define PROBE_WAIT_MIN_MS 1000u
 #define PROBE_WAIT_MAX_MS 30000u
+#define PROBE_WAIT_FAILS_MS 5000u
 
 struct origin_probe {
     struct origin *origin;
@@ -74,7 +76,9 @@ static void on_end(struct origin_relay *relay, enum err err)
     if (!probe->is_closed && origin_in_trouble(origin, &text)) {
         uint64_t wait_ms = (uint64_t)PROBE_WAIT_MIN_MS
                            << (probe->failures < 5 ? probe->failures : 5);
-        timer_start(&probe->timer, min_u64(wait_ms, PROBE_WAIT_MAX_MS));
+        timer_start(&probe->timer, text.kind == ORIGIN_KIND_FAILS
+                                       ? PROBE_WAIT_FAILS_MS
+                                       : min_u64(wait_ms, PROBE_WAIT_MAX_MS));
         probe->failures++;
     }
 }
