@@ -81,6 +81,25 @@ static void print_warnings(struct span log)
     buf_done(&last);
 }
 
+// Explains why the cache served nothing. `requests`: all that the server has answered.
+static void print_idle(const char *dir, uint64_t requests, bool is_global)
+{
+    if (requests > 0) {
+        command_screen_inform(COLUMN,
+                              "forebay: served    nothing from the cache (%s): %llu requests came "
+                              "here, and none of them read an object\n",
+                              dir, (unsigned long long)requests);
+        return;
+    }
+    command_screen_inform(COLUMN,
+                          "forebay: served    nothing, because no request came here (%s). If "
+                          "the command reads from S3, its client has another endpoint, or "
+                          "needs %s\n",
+                          dir,
+                          is_global ? "a variable of its own: see deploy/guide/clients.md"
+                                    : "forebay run --global");
+}
+
 void command_run_summary_print(const json_t *summary, struct span log, const char *dir,
                                bool is_global)
 {
@@ -89,13 +108,7 @@ void command_run_summary_print(const json_t *summary, struct span log, const cha
         print_served(summary, dir, requests);
         print_checks(summary, requests);
     } else {
-        command_screen_inform(COLUMN,
-                              "forebay: served    nothing, because no request came here (%s). If "
-                              "the command reads from S3, its client has another endpoint, or "
-                              "needs %s\n",
-                              dir,
-                              is_global ? "a variable of its own: see deploy/guide/clients.md"
-                                        : "forebay run --global");
+        print_idle(dir, command_client_sum(json_object_get(summary, "requests")), is_global);
     }
     print_warnings(log);
 }

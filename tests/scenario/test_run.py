@@ -154,6 +154,20 @@ def test_commands_inside_and_elsewhere_find_the_server(run, tmp_path):
     assert "a forebay run" not in run_forebay("status", "--admin", address, env=env).stderr
 
 
+def test_a_command_that_only_writes_is_not_told_of_another_endpoint(run, origin):
+    """The summary counts requests that are no reads, because the client did use this endpoint."""
+    code = (
+        "import boto3; c = boto3.client('s3'); c.put_object(Bucket='bkt', Key='a', Body=b'x'); "
+        "c.delete_object(Bucket='bkt', Key='a')"
+    )
+    got = run(sys.executable, "-c", code)
+    assert got.returncode == 0, got
+    assert re.search(
+        r"served +nothing .*: 2 requests came here, and none of them read an object\n", got.stderr
+    )
+    assert "endpoint" not in got.stderr
+
+
 def test_the_summary_names_the_settings_that_avoid_checks(run, origin):
     """If a large part of the requests only asked the origin whether an object has changed, the
     summary says how many, and how to avoid them."""
