@@ -5,7 +5,8 @@
 // The steps of a turn, on the worker's thread:
 // - Step 1: wait for events and run those of sockets, ours and curl's. The events of the ring, the
 //   eventfd and the timer only end the wait.
-// - Step 2: run due timers and the callbacks of finished disk operations. Deliver messages from
+// - Step 2: run the callbacks of finished disk operations, then due timers. So a worker that comes
+//   late to its turn does not take for late what has ended in the meantime. Deliver messages from
 //   other threads.
 // - Step 3: deliver messages to itself, run deferred work, deliver messages to itself again.
 // - Step 4: submit disk operations.
@@ -141,8 +142,8 @@ void loop_turn(struct worker *w)
     *w->now_us = 0;
     check(event_base_loop(w->base, flags) >= 0);
 
-    timer_heap_run(&w->timers, worker_now_us(w));
     disk_io_dispatch(w);
+    timer_heap_run(&w->timers, worker_now_us(w));
     mailbox_deliver_inbox(w);
 
     mailbox_deliver_self(w);

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "loop/loop.h"
+#include "loop/loop_private.h"
 #include "loop_fixture.h"
 #include "stats/stats.h"
 #include "test.h"
@@ -643,4 +643,62 @@ Test(disk_io, residency)
     cr_assert(!disk_io_resident(fd, 0, 100));
     close(fd);
     fixture_dir_remove(dir);
+}
+
+// --- A worker that comes late --------------------------------------------------------------------
+
+struct late_turn {
+    struct disk_op op;
+    struct timer timer;
+    bool is_over, was_over_before_timer;
+    struct signal over;
+};
+
+static void on_late_turn_read(struct disk_op *op)
+{
+    container_of(op, struct late_turn, op)->is_over = true;
+}
+
+static void on_late_turn_timer(struct timer *timer)
+{
+    struct late_turn *late = container_of(timer, struct late_turn, timer);
+    late->was_over_before_timer = late->is_over;
+    signal_raise(&late->over);
+}
+
+// Runs at the end of the turn, when the read has been submitted.
+static void stay_away(void *ctx)
+{
+    struct late_turn *late = ctx;
+    struct worker *w = worker_current();
+    while (!disk_io_has_work(w) || clock_monotonic_us() <= late->timer.due_us) {
+    }
+}
+
+static void late_turn_begin(struct worker *w, void *ctx)
+{
+    struct late_turn *late = ctx;
+    late->op.done = on_late_turn_read;
+    timer_init(w, &late->timer, on_late_turn_timer);
+    timer_start(&late->timer, 1);
+    disk_io_start(w, &late->op);
+    worker_free_later(w, stay_away, late);
+}
+
+// Proves that a read which has ended in time counts as such, although its worker was away until
+// after the time limit.
+BOTH_ENGINES(read_that_has_ended_is_told_before_a_timer_that_is_due)
+{
+    char path[300], byte;
+    snprintf(path, sizeof(path), "%s/file", rig->dir);
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    cr_assert(fd >= 0 && write(fd, "x", 1) == 1);
+    struct iovec iov = {&byte, 1};
+    struct late_turn late = {.op = {.kind = DISK_READ, .fd = fd, .iov = &iov, .iov_count = 1}};
+    signal_init(&late.over);
+    fixture_run_on(rig->worker, late_turn_begin, &late);
+    signal_wait(&late.over);
+    signal_done(&late.over);
+    cr_assert(late.was_over_before_timer);
+    (void)close(fd);
 }
