@@ -84,7 +84,7 @@ struct get_read {
     struct object_key *key;  // reference
     struct worker *worker;
     enum get_read_state state;
-    // PUT_OFF: starts the read. TIMED: declares it late.
+    // PUT_OFF: starts the read if the disk takes it. TIMED: declares it late.
     struct timer timer;
     void (*on_late)(struct request *r); // the origin should be asked, too
     void (*on_end)(struct request *r);

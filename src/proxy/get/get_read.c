@@ -55,8 +55,12 @@ static void on_timer(struct timer *timer)
 {
     struct get_read *read = container_of(timer, struct get_read, timer);
     check(read->request != NULL);
-    if (read->state == GET_READ_PUT_OFF) {
+    if (read->state == GET_READ_PUT_OFF && store_takes_read(&read->read)) {
         start(read, GET_READ_PATIENT);
+        return;
+    }
+    if (read->state == GET_READ_PUT_OFF) {
+        timer_start(timer, LIMIT_MAX_MS); // meanwhile the origin sends the bytes, or fails
         return;
     }
     check(read->state == GET_READ_TIMED);
@@ -139,5 +143,8 @@ void get_read_leave(struct get_read **slot, bool cancels)
     read->request = NULL;
     if (cancels) {
         store_read_cancel(&read->read);
+    } else if (read->state == GET_READ_PATIENT) { // the origin was faster
+        read->state = GET_READ_LATE;
+        store_read_late(&read->read);
     }
 }

@@ -56,6 +56,7 @@ struct world_options {
     unsigned cold_percent;     // disk reads of headers that would block
     unsigned bad_percent;      // disk reads that fail their checksum
     unsigned limit_percent;    // disk reads with a time limit, because the origin is fast
+    bool slow_disk;            // which takes no read that the origin can answer
     unsigned pages_percent; // file ranges that can be sent when they are asked for; 0: as under TLS
     bool noted;             // as after store_note()
 };

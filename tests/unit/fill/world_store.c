@@ -459,7 +459,7 @@ bool store_is_slow(const struct store *store)
 bool store_takes_read(const struct store_read *read)
 {
     (void)read;
-    return world.options.limit_percent == 100 || rnd(2) == 0;
+    return !world.options.slow_disk && (world.options.limit_percent == 100 || rnd(2) == 0);
 }
 
 void read_complete(unsigned i)
