@@ -191,7 +191,7 @@ def test_drop_in_for_another_disk_is_one(tmp_path):
     shutil.copy(UNITS / "other-disk.conf", drop_in)
     assert complaints(tmp_path / "forebay.service") == []
     text = drop_in.read_text()
-    assert "useradd --system" in text and text.count("/nvme/forebay") == 5
+    assert "useradd --system" in text and text.count("/nvme/forebay") == 7
     drop_in.write_text(text.replace("ReadWritePaths=", "ReadWritePath="))
     assert any("ReadWritePath" in line for line in complaints(tmp_path / "forebay.service"))
 
