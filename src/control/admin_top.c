@@ -79,6 +79,9 @@ static bool name_of(enum top_by by, const json_t *line, struct buf *name)
         return name->len > 0;
     case BY_REASONS:
         buf_append_span(name, member(line, "reason"));
+        if (name->len == 0) {
+            buf_append_span(name, member(line, "unstored"));
+        }
         return name->len > 0;
     case BY_COUNT:
     default:

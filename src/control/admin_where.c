@@ -43,6 +43,7 @@ static const struct field {
     {"why", "why", 0, false, false},
     {"result", "result", 0, false, false},
     {"reason", "reason", 0, false, false},
+    {"unstored", "unstored", 0, false, false},
     {"source", "source", 0, false, false},
     {"blocks_hit", "blocks_hit", 1, false, false},
     {"blocks_total", "blocks_total", 1, false, false},

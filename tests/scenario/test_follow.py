@@ -80,9 +80,19 @@ def within(server, interval_s, words, work):
 def test_top_ranks_what_is_asked_for(start, origin):
     """`top` ranks keys, prefixes, buckets, clients and reasons by frequency. With --where it counts
     only matching requests."""
-    server = start(origin, file={"rules": [{"match": "bkt/never/**", "cache": False}]})
+    server = start(
+        origin,
+        settings={"cache.max_object_size": "1MiB"},
+        file={"rules": [{"match": "bkt/never/**", "cache": False}]},
+    )
     for key in ("hot/a", "hot/b", "never/x"):
         origin.put(key, 1000)
+    origin.put("large", 2 << 20)
+
+    def refused(client):
+        for _ in range(2):
+            assert "detail=too-large" in client.get("large").header("cache-status")
+        assert client.get("never/x").status == 200
 
     def six(client):
         for key in ("hot/a", "hot/b", "hot/a", "never/x", "hot/b", "hot/a"):
@@ -106,6 +116,14 @@ def test_top_ranks_what_is_asked_for(start, origin):
     assert re.search(r" 6 .* 127.0.0.1\n$", ranked("clients"))
     text = ranked("reasons")
     assert re.search(r" 1 .* rule: a rule says cache: false: change it", text), text
+    text = within(server, 2, ["reasons"], refused).end(interrupt=False)
+    assert re.search(r" 2 .* too-large: raise cache.max_object_size", text), text
+    assert re.search(r" 1 .* rule: a rule says cache: false", text), text
+    text = within(server, 2, ["keys", "--where", "unstored=too-large"], refused)
+    text = text.end(interrupt=False)
+    assert "bkt/large" in text and "never" not in text, text
+    lines = server.access_log(wait_for=lambda e: e.get("key") == "large")
+    assert {line.get("unstored") for line in lines if line.get("key") == "large"} == {"too-large"}
     text = ranked("keys", "--where", "result=bypass")
     assert "bkt/never/x" in text and "hot" not in text, text
     assert "no such field" in said(server, "top", "keys", "--where", "kye=a", code=2)

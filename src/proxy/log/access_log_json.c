@@ -63,6 +63,7 @@ void access_log_json(struct access_log_line *line, const struct log_entry *entry
     put_json_if(line, "why", span_from_cstr(log_entry_why(entry)));
     put_json_if(line, "result", span_from_cstr(request_result_name(r->result)));
     put_json_if(line, "reason", span_from_cstr(r->reason));
+    put_json_if(line, "unstored", span_from_cstr(log_entry_unstored(entry)));
     put_json_if(line, "checksums", span_from_cstr(r->checksums));
     put_json_if(line, "source", span_from_cstr(request_source_name(r)));
     if (r->blocks_total > 0) {

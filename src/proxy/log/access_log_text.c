@@ -45,7 +45,7 @@ void access_log_text(struct access_log_line *line, const struct log_entry *entry
     const struct request *r = entry->r;
     char hash[LOG_KEY_HASH_SIZE], head[64];
     struct access_log_line date;
-    struct span range = {NULL, 0}, trace = {NULL, 0};
+    struct span range = {NULL, 0};
     const char *result = request_result_name(r->result);
     access_log_line_init(&date, line->date);
     access_log_line_date(&date, clock_wall_us());
@@ -63,6 +63,6 @@ void access_log_text(struct access_log_line *line, const struct log_entry *entry
     put_word(line, " ", span_from_cstr(log_entry_error(entry)));
     put_word(line, " why=", span_from_cstr(log_entry_why(entry)));
     put_word(line, " reason=", span_from_cstr(r->reason));
-    put_word(line, " unstored=", r->has_run ? span_from_cstr(r->unstored_why) : trace);
+    put_word(line, " unstored=", span_from_cstr(log_entry_unstored(entry)));
     access_log_line_literal(line, "\n");
 }

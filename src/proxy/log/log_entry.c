@@ -19,6 +19,12 @@ const char *log_entry_error(const struct log_entry *entry)
     return err != ERR_OK ? error_row(err)->s3_code : relayed;
 }
 
+const char *log_entry_unstored(const struct log_entry *entry)
+{
+    const struct request *r = entry->r;
+    return r->has_run && r->unstored_why != NULL ? r->unstored_why : "";
+}
+
 const char *log_entry_why(const struct log_entry *entry)
 {
     const struct request *r = entry->r;

@@ -47,7 +47,7 @@ void recent_note(struct recent *recent, const struct log_entry *entry)
     item->first_byte_us = entry->first_byte_us;
     item->op = s3_operation_name(r->s3.operation);
     item->result = request_result_name(r->result);
-    item->reason = r->reason != NULL ? r->reason : "";
+    item->reason = r->reason != NULL ? r->reason : log_entry_unstored(entry);
     item->source = request_source_name(r);
     const char *error = r->err != ERR_OK ? error_row(r->err)->s3_code : r->origin_error;
     copy_text(item->error, sizeof(item->error), span_from_cstr(error != NULL ? error : ""));
