@@ -67,13 +67,13 @@ static json_t *policy_json(const struct store_explain *policy)
     json_t *pieces = json_array();
     for (unsigned i = 0; i < policy->run_count; i++) {
         const struct store_explain_run *run = &policy->runs[i];
-        json_t *piece = json_pack(
-            "{s:I, s:i, s:s, s:b, s:b, s:i, s:f, s:f, s:o, s:o, s:I}", "first_block",
-            (json_int_t)run->first_block, "blocks", (int)run->block_count, "state",
-            states[run->state], "pinned", run->is_pinned, "on_probation", run->is_on_probation,
-            "priority", (int)run->priority, "worth", (double)run->rank, "bar", (double)run->bar,
-            "age_bytes", or_null(run->age_bytes), "age_s", seconds_json(run->age_ms),
-            "interval_bytes", (json_int_t)run->interval_bytes);
+        json_t *piece =
+            json_pack("{s:I, s:i, s:s, s:b, s:b, s:i, s:f, s:f, s:o, s:I}", "first_block",
+                      (json_int_t)run->first_block, "blocks", (int)run->block_count, "state",
+                      states[run->state], "pinned", run->is_pinned, "on_probation",
+                      run->is_on_probation, "priority", (int)run->priority, "worth",
+                      (double)run->rank, "bar", (double)run->bar, "age_bytes",
+                      or_null(run->age_bytes), "interval_bytes", (json_int_t)run->interval_bytes);
         check(piece != NULL && json_array_append_new(pieces, piece) == 0);
     }
     json_t *json = json_pack(

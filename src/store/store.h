@@ -654,9 +654,9 @@ struct store_explain_run {
     bool is_on_probation;    // stored in a segment of runs that are evicted soon
     uint32_t segment_number; // the segment in which it is stored; 0: it is not stored
     uint32_t header_offset;
-    // Since its last known use: the bytes requested from the cache (UINT64_MAX: unknown, or never
-    // requested), and about how much time has passed (UINT64_MAX: longer than is recorded).
-    uint64_t age_bytes, age_ms;
+    // About how many bytes were requested from the cache since its last known use. UINT64_MAX:
+    // unknown, or never requested.
+    uint64_t age_bytes;
     // Lower bound of the bytes requested from the cache between its last two uses; 0: it was not
     // used twice.
     uint64_t interval_bytes;

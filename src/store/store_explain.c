@@ -12,7 +12,6 @@ static struct store_explain_run *run_add(struct store_explain *explain, uint64_t
     *run = (struct store_explain_run){.first_block = first_block,
                                       .block_count = block_count,
                                       .age_bytes = UINT64_MAX,
-                                      .age_ms = UINT64_MAX,
                                       .priority = STORE_PRIORITY_NORMAL,
                                       .state = STORE_EXPLAIN_WANTED};
     return run;

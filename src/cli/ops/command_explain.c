@@ -95,9 +95,6 @@ static void append_policy(struct buf *out, const json_t *policy)
     }
     buf_printf(out, "policy   ");
     append_piece(out, worst, command_client_bool(policy, "full"));
-    if (!json_is_null(json_object_get(worst, "age_s"))) {
-        buf_printf(out, "; last read %s ago", command_time(command_client_double(worst, "age_s")));
-    }
     buf_printf(out, "%s\n", json_array_size(pieces) > 1 ? " (the piece that is worth least)" : "");
 }
 

@@ -273,10 +273,9 @@ struct policy_explanation {
     bool is_on_probation; // the run's segment is on probation
     bool would_be_taken;  // a request now would store the run, and not on probation
     unsigned group;
-    // Time since the run's last use, in requested bytes as the policy's clock counts them, and in
-    // ticks. age_bytes is POLICY_UNKNOWN if no use is known.
+    // Time since the run's last use, in requested bytes as the policy's clock counts them.
+    // POLICY_UNKNOWN: no use is known.
     uint64_t age_bytes;
-    uint32_t age_ticks;
     // Lower bounds of the last interval between two uses of the run, and of the interval before
     // that one. 0: there was no such interval.
     uint64_t interval_bytes, former_interval_bytes;

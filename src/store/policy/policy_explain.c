@@ -19,8 +19,7 @@ static void explain_past(const struct policy *policy, uint32_t stamp,
     check(reuse_class < POLICY_CLASSES);
     why->is_known = true;
     why->group = policy_stamp_group(stamp);
-    why->age_ticks = policy_stamp_age(stamp, clock->tick);
-    why->age_bytes = (uint64_t)(clock->tick_bytes * why->age_ticks);
+    why->age_bytes = (uint64_t)(clock->tick_bytes * policy_stamp_age(stamp, clock->tick));
     if (reuse_class != POLICY_CLASS_NEW && reuse_class < POLICY_CLASS_SILENT) {
         unsigned former = (reuse_class - 1) / 8;
         why->interval_bytes = interval_bytes(clock, (reuse_class - 1) % 8);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reports what the policy knows of the runs of one object, for a user who asks why they are kept or
-// not. Also converts ages from ticks of the policy's clock to milliseconds.
+// not. Also converts the ages of evicted runs from ticks of the policy's clock to milliseconds.
 #include "stats/stats.h"
 #include "store/retention/retention.h"
 
@@ -58,7 +58,7 @@ static unsigned priority_locked(const struct retention *r, unsigned policy_group
 }
 
 static void explain_run_locked(struct retention *r, const struct store_explain *explain,
-                               uint32_t now_tick, struct store_explain_run *run)
+                               struct store_explain_run *run)
 {
     struct policy_explanation why;
     check(retention_learns(r));
@@ -70,7 +70,6 @@ static void explain_run_locked(struct retention *r, const struct store_explain *
     run->is_pinned = why.is_pinned;
     run->is_on_probation = why.is_on_probation;
     run->age_bytes = why.age_bytes;
-    run->age_ms = why.is_known ? time_since_locked(r, why.age_ticks, now_tick) : UINT64_MAX;
     run->interval_bytes = why.interval_bytes;
     run->rank = why.rank;
     run->bar = why.bar;
@@ -99,7 +98,7 @@ void retention_explain(struct retention *r, struct store_explain *explain)
     explain->group_bytes = figures.bytes;
     explain->group_max_bytes = figures.bytes_max;
     for (unsigned i = 0; i < explain->run_count; i++) {
-        explain_run_locked(r, explain, stats.tick, &explain->runs[i]);
+        explain_run_locked(r, explain, &explain->runs[i]);
     }
     pthread_mutex_unlock(&r->lock);
 }
