@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients that are too old to read AWS_ENDPOINT_URL_S3 are named before they go to AWS. Their
+"""Clients that are too old for the variables of `forebay env` are named before they fail. Their
 versions are those of folders, as pip, Debian and the installer of aws-cli lay them out."""
 
 import json
@@ -21,6 +21,10 @@ CASES = {
     "aws-cli v1, new": (f"{SITE}/awscli-1.29.0.dist-info", None, None),
     "aws-cli v2, Debian": (f"{DEBIAN}/awscli-2.9.19.dist-info", None, "awscli 2.9.19"),
     "aws-cli v2, new": (f"{DEBIAN}/awscli-2.13.0.dist-info", None, None),
+    "s3fs, old": (f"{SITE}/s3fs-0.4.2.dist-info", None, "s3fs 0.4.2"),
+    "s3fs, last that fails": (f"{SITE}/s3fs-2023.1.0.dist-info", None, "s3fs 2023.1.0"),
+    "s3fs, first that works": (f"{SITE}/s3fs-2023.3.0.dist-info", None, None),
+    "s3fs, new": (f"{SITE}/s3fs-2026.9.0.dist-info", None, None),
     "nothing": (None, None, None),
 }
 
@@ -44,7 +48,7 @@ def told(tools, *words):
         "env", "--endpoint", "http://127.0.0.1:9000", "--shell", *words, env=env_of(tools)
     )
     assert done.returncode == 0 and "AWS_ENDPOINT_URL_S3" in done.stdout, done
-    assert "ignores" not in done.stdout
+    assert " has " not in done.stdout
     return done.stderr
 
 
@@ -57,8 +61,9 @@ def test_old_client_is_named_by_env(tools, case):
     if words is None:
         assert text == ""
     else:
-        program = "python3" if "botocore" in words else "aws"
-        assert f"{tools}/bin/{program} has {words}, which ignores AWS_ENDPOINT_URL_S3" in text
+        program = "aws" if "awscli" in words else "python3"
+        effect = "fails if FSSPEC_S3_ENDPOINT_URL" if "s3fs" in words else "ignores AWS_ENDPOINT"
+        assert f"{tools}/bin/{program} has {words}, which {effect}" in text
         assert len(text.splitlines()) == 1
     assert told(tools, "k8s") == ""  # of a container nothing is known
 
@@ -84,6 +89,7 @@ def test_virtual_environment_hides_the_packages_of_the_user(tools):
 
 def test_run_and_doctor_name_them_too(tools, tmp_path):
     (tools / SITE / "botocore-1.29.0.dist-info").mkdir(parents=True)
+    (tools / SITE / "s3fs-0.4.2.dist-info").mkdir()
     (tools / SITE / "awscli-1.27.0.dist-info").mkdir()
     (tmp_path / "tree").mkdir()
     flags = (
@@ -93,14 +99,16 @@ def test_run_and_doctor_name_them_too(tools, tmp_path):
     )
     env = env_of(tools, XDG_RUNTIME_DIR=str(tmp_path))
     for command, named in (
-        ("/bin/true", {"botocore", "awscli"}),
-        ("python3", {"botocore"}),
+        ("/bin/true", {"botocore", "s3fs", "awscli"}),
+        ("python3", {"botocore", "s3fs"}),
         ("aws", {"awscli"}),
-        (str(tools / "bin/python3"), {"botocore"}),
+        (str(tools / "bin/python3"), {"botocore", "s3fs"}),
     ):
         said = run_forebay("run", *flags, "--", command, env=env).stderr
-        assert {name for name in ("botocore", "awscli") if f"has {name} " in said} == named, said
+        assert {
+            name for name in ("botocore", "s3fs", "awscli") if f"has {name} " in said
+        } == named, said
     rows = run_forebay("doctor", *flags, "--json", env=env).stdout.splitlines()
     found = [row for row in map(json.loads, rows) if row.get("check") == "clients"]
-    assert [row["state"] for row in found] == ["yellow", "yellow"], found
-    assert "boto3 1.28 or newer" in found[0]["remedy"] and "aws-cli 2.13" in found[1]["remedy"]
+    assert [row["state"] for row in found] == ["yellow"] * 3, found
+    assert "boto3 1.28 or newer" in found[0]["remedy"] and "aws-cli 2.13" in found[2]["remedy"]

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds S3 clients of this environment that are too old to read AWS_ENDPOINT_URL_S3: they send
-// their requests to AWS. Two are looked at: the botocore of the first python3 on PATH, which boto3,
-// s3fs and others use, and the first aws on PATH.
+// Finds S3 clients of this environment that are too old for the variables of `forebay env`. Looks
+// at the first python3 and the first aws on PATH:
+//
+// - An old botocore (boto3, s3fs and others use it) or aws-cli ignores AWS_ENDPOINT_URL_S3, so its
+//   requests go to AWS.
+// - An old s3fs passes FSSPEC_S3_ENDPOINT_URL on to a function that does not know it, and fails.
 //
 // Starts no Python, because that takes longer than `forebay env`. The folders beside a program tell
 // the versions of its packages: bin/python3 has lib/python3.11/site-packages/botocore-1.29.27.dist-
@@ -31,12 +34,25 @@ struct version {
 
 static const struct {
     const char *program, *package;
-    unsigned minor_of_1, minor_of_2; // the first minor versions of 1 and 2 that read the variable
+    // The first versions that read the variable: one for each series of versions, in ascending
+    // order.
+    struct version first[2];
     const char *effect, *remedy;
 } clients[] = {
-    {"python3", "botocore", 31, 0, "boto3 sends requests to AWS",
+    {"python3",
+     "botocore",
+     {{.major = 1, .minor = 31}},
+     "ignores AWS_ENDPOINT_URL_S3: boto3 sends requests to AWS",
      "install boto3 1.28 or newer, or pass endpoint_url"},
-    {"aws", "awscli", 29, 13, "it sends requests to AWS",
+    {"python3",
+     "s3fs",
+     {{.major = 2023, .minor = 3}},
+     "fails if FSSPEC_S3_ENDPOINT_URL is set (TypeError: endpoint_url)",
+     "install s3fs 2023.3 or newer, or start it with env -u FSSPEC_S3_ENDPOINT_URL"},
+    {"aws",
+     "awscli",
+     {{.major = 1, .minor = 29}, {.major = 2, .minor = 13}},
+     "ignores AWS_ENDPOINT_URL_S3: it sends requests to AWS",
      "install aws-cli 2.13 or 1.29 or newer, or give --endpoint-url"},
 };
 
@@ -56,6 +72,17 @@ static bool version_parse(const char *text, size_t len, struct version *ret_vers
 static bool is_older(const struct version *a, const struct version *b)
 {
     return a->major != b->major ? a->major < b->major : a->minor < b->minor;
+}
+
+// Returns true if the version is older than the first version of its series.
+static bool is_too_old(const struct version *v, const struct version first[2])
+{
+    for (unsigned i = 0; i < 2; i++) {
+        if (first[i].major >= v->major) {
+            return is_older(v, &first[i]);
+        }
+    }
+    return false;
 }
 
 // Finds a program as a shell does.
@@ -140,15 +167,10 @@ bool command_old_client(unsigned index, const char *program, struct command_old_
     struct version v;
     check(index < COMMAND_OLD_CLIENTS);
     if (!program_find(program != NULL ? program : clients[index].program, path) ||
-        !version_find(path, clients[index].package, &v)) {
+        !version_find(path, clients[index].package, &v) || !is_too_old(&v, clients[index].first)) {
         return false;
     }
-    unsigned least = v.major == 1 ? clients[index].minor_of_1 : clients[index].minor_of_2;
-    if (v.major > 2 || v.minor >= least) {
-        return false;
-    }
-    (void)snprintf(ret_client->what, sizeof(ret_client->what),
-                   "%.200s has %s %s, which ignores AWS_ENDPOINT_URL_S3: %s", path,
+    (void)snprintf(ret_client->what, sizeof(ret_client->what), "%.200s has %s %s, which %s", path,
                    clients[index].package, v.text, clients[index].effect);
     ret_client->remedy = clients[index].remedy;
     return true;
@@ -161,7 +183,7 @@ void command_old_clients_warn(const char *name, const char *program)
     bool is_python = strncmp(base, "python", 6) == 0, is_aws = strcmp(base, "aws") == 0;
     for (unsigned i = 0; i < COMMAND_OLD_CLIENTS; i++) {
         struct command_old_client old;
-        bool is_other = i == 0 ? is_aws : is_python;
+        bool is_other = strcmp(clients[i].program, "aws") == 0 ? is_python : is_aws;
         if (!is_other && command_old_client(i, is_python || is_aws ? program : NULL, &old)) {
             command_screen_tell(2, "forebay: %s: %s; %s\n", name, old.what, old.remedy);
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds S3 clients of this environment that are too old to read AWS_ENDPOINT_URL_S3.
+// Finds S3 clients of this environment that are too old for the variables of `forebay env`.
 #ifndef FOREBAY_CLI_COMMAND_OLD_CLIENTS_H
 #define FOREBAY_CLI_COMMAND_OLD_CLIENTS_H
 
@@ -10,7 +10,7 @@ struct command_old_client {
     const char *remedy;
 };
 
-#define COMMAND_OLD_CLIENTS 2u // those of Python, and the aws command
+#define COMMAND_OLD_CLIENTS 3u // two of Python, and the aws command
 
 // Describes the client with that index. Returns false if it is new enough, is not there, or has a
 // version that cannot be seen. `program`: its name or path; NULL: python3, or aws.
