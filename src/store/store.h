@@ -169,7 +169,8 @@ struct store_summary {
     // or that is not known.
     const char *former_origin;
 };
-// Returns the part of used_bytes that holds runs; the rest is reserved for runs. Not on a worker.
+// Returns the part of used_bytes that is written to segments; the rest is reserved for runs. An
+// evicted run counts until its segment is freed. Not on a worker.
 uint64_t store_held_bytes(struct store *store);
 void store_summarize(const struct store *store, struct store_summary *ret_summary); // any thread
 // Returns true if readers hold too many evicted segments, so that only segments without readers are

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Computes how much of the cache's space holds runs. A new cache holds none, although its first
-// segments and its index already count against cache.size. Not on a worker, because this reads all
+// Computes how much of the cache's space runs were written to. A new cache holds none, although its
+// first segments and its index already count against cache.size. An evicted run counts until its
+// segment is freed, because its space is free only then. Not on a worker, because this reads all
 // entries of the segment table under the log's lock.
 #include "store/store_private.h"
 
