@@ -268,6 +268,19 @@ static int check_token(const struct config *config)
     return is_good ? EXIT_CODE_OK : EXIT_CODE_CONFIGURATION;
 }
 
+// Reads the certificate and its key as a start would.
+static int check_certificate(const struct config *config)
+{
+    struct buf why;
+    buf_init(&why, OUTPUT_MAX_BYTES);
+    enum err err = command_certificate_check(config, &why);
+    if (err != ERR_OK) {
+        command_screen_tell(2, "forebay check: %s\n", buf_cstr(&why));
+    }
+    buf_done(&why);
+    return err == ERR_OK ? EXIT_CODE_OK : EXIT_CODE_CONFIGURATION;
+}
+
 // Warns of secret files that only root can read, if root asks about the file that the packaged unit
 // reads: the unit's server runs as another user.
 static void warn_of_files_of_root(const struct config *config)
@@ -325,7 +338,8 @@ int command_check(int argc, char **argv)
     if (live) {
         code = check_live(config);
     } else if ((code = check_keys(config)) != EXIT_CODE_OK ||
-               (code = check_token(config)) != EXIT_CODE_OK) {
+               (code = check_token(config)) != EXIT_CODE_OK ||
+               (code = check_certificate(config)) != EXIT_CODE_OK) {
         // The error has been reported.
     } else if (object != NULL) {
         code = explain(config, object);

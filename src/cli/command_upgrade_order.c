@@ -27,8 +27,14 @@ static uint64_t process_at(const struct command_client *client)
     return pid;
 }
 
-// Waits until the process `next` answers, or until it has died and the old server answers again.
-static bool wait_for_next(const struct command_client *client, uint64_t next)
+static bool is_gone(uint64_t pid)
+{
+    return kill((pid_t)pid, 0) != 0 && errno == ESRCH;
+}
+
+// Waits until the process `next` answers. Gives up when `next` has died, and either another server
+// answers again or the process `old` has died, too.
+static bool wait_for_next(const struct command_client *client, uint64_t old, uint64_t next)
 {
     uint64_t until_ms = clock_monotonic_ms() + SERVES_WAIT_MS;
     uint64_t pid = 0;
@@ -36,7 +42,7 @@ static bool wait_for_next(const struct command_client *client, uint64_t next)
     while (pid != next && !is_undone && clock_monotonic_ms() < until_ms) {
         (void)poll(NULL, 0, SERVES_ASKED_MS);
         pid = process_at(client);
-        is_undone = pid != 0 && pid != next && kill((pid_t)next, 0) != 0 && errno == ESRCH;
+        is_undone = pid != next && is_gone(next) && (pid != 0 || is_gone(old));
     }
     return pid == next;
 }
@@ -61,7 +67,8 @@ int command_upgrade(int argc, char **argv)
                                       "Forebay?");
         code = EXIT_CODE_FAILED;
     }
-    if (code == EXIT_CODE_OK && !wait_for_next(&client, next)) {
+    uint64_t old = command_client_u64(answer, "pid");
+    if (code == EXIT_CODE_OK && !wait_for_next(&client, old, next)) {
         command_client_error(&client,
                              "process %llu was ready, but does not serve: the log says why",
                              (unsigned long long)next);
@@ -69,7 +76,7 @@ int command_upgrade(int argc, char **argv)
     }
     if (code == EXIT_CODE_OK && !client.is_json) {
         printf("process %llu has taken the place of %llu\n", (unsigned long long)next,
-               (unsigned long long)command_client_u64(answer, "pid"));
+               (unsigned long long)old);
     }
     return command_client_end(&client, code, answer);
 }

@@ -85,6 +85,13 @@ struct http_limits {
     uint64_t min_rate_bytes;    // per second, read or sent by a client; see min_rate_grace_ms
 };
 
+// Certificate and key of tls: listeners. http_tls_new() reads and checks the PEM files; on
+// ERR_INVALID ret_why gets one line. It may block, so do not call it on a worker.
+struct http_tls;
+enum err http_tls_new(const char *cert_file, const char *key_file, struct http_tls **ret_tls,
+                      struct buf *ret_why) MUST_USE;
+void http_tls_free(struct http_tls *tls); // for one that no server owns; accepts NULL
+
 struct http_options {
     const char *const *listen; // "127.0.0.1:9000", "[::1]:9000", "unix:/path", "tls:host:port";
                                // port 0: the kernel chooses
@@ -92,7 +99,8 @@ struct http_options {
     unsigned unix_mode;                     // file mode of the sockets of unix: listeners
     const struct http_inherited *inherited; // listeners used before those of `listen` (may be NULL)
     unsigned inherited_count;
-    const char *tls_cert_file, *tls_key_file; // PEM files
+    struct http_tls
+        *tls; // for tls: listeners, which need it; the server then owns it, on failure too
     struct http_limits limits;
     uint64_t min_rate_grace_ms;    // time over which min_rate_bytes is judged: 30 s
     uint64_t min_rate_patience_ms; // time for slow readers that hold no scarce resource: 10 min

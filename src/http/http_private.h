@@ -479,10 +479,6 @@ void http_tickets_attach(struct http_tickets *t, SSL_CTX *ctx);
 
 // --- http_tls.c ----------------------------------------------------------------------------------
 
-struct http_tls; // certificate and key; belongs to worker 0 once started
-enum err http_tls_new(const char *cert_file, const char *key_file, struct http_tls **ret_tls,
-                      struct buf *ret_why) MUST_USE;
-void http_tls_free(struct http_tls *tls);
 // http_tls_load() loads as http_certificate_load() does. http_tls_use() passes the result to the
 // worker that accepts.
 enum err http_tls_load(struct http_tls *tls, const char *cert_file, const char *key_file,

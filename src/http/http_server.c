@@ -341,9 +341,11 @@ void http_server_take_over(struct http_server *server, int fd)
 
 static enum err need_tls(struct http_server *server, struct buf *ret_why)
 {
-    return server->tls != NULL ? ERR_OK
-                               : http_tls_new(server->options.tls_cert_file,
-                                              server->options.tls_key_file, &server->tls, ret_why);
+    if (server->tls == NULL) {
+        buf_append_cstr(ret_why, "a tls: listener needs a certificate and a key file");
+        return ERR_INVALID;
+    }
+    return ERR_OK;
 }
 
 // Adds one listener: at `address`, or `inherited` if it is not NULL.
@@ -420,6 +422,7 @@ enum err http_server_new(struct loop *loop, const struct http_options *options,
     check(server != NULL);
     server->loop = loop;
     server->options = *options;
+    server->tls = options->tls;
     server->former = (struct listener){.server = server, .fd = -1};
     atomic_init(&server->passing_fd, -1);
     server->spare_fd = open_spare();

@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <openssl/err.h>
 #include <openssl/x509.h>
+#include <openssl/x509err.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,6 +54,14 @@ static int on_alpn(SSL *ssl, const unsigned char **out, unsigned char *out_len,
     return SSL_TLSEXT_ERR_OK;
 }
 
+// Returns true if OpenSSL has refused a key because it does not fit the certificate.
+static bool is_of_another_pair(void)
+{
+    unsigned long error = ERR_peek_error();
+    return ERR_GET_LIB(error) == ERR_LIB_X509 &&
+           ERR_GET_REASON(error) == X509_R_KEY_VALUES_MISMATCH;
+}
+
 static void why_from_openssl(const char *key, const char *what, const char *path, char *why,
                              size_t size)
 {
@@ -93,7 +102,8 @@ static SSL_CTX *ctx_load(const char *cert_file, const char *key_file, struct htt
                        cert_file, key_file);
     } else if (SSL_CTX_use_certificate_chain_file(ctx, cert_file) != 1) {
         why_from_openssl("listen_tls.cert", "certificate", cert_file, why, size);
-    } else if (SSL_CTX_use_PrivateKey_file(ctx, key_file, SSL_FILETYPE_PEM) != 1) {
+    } else if (SSL_CTX_use_PrivateKey_file(ctx, key_file, SSL_FILETYPE_PEM) != 1 &&
+               !is_of_another_pair()) {
         why_from_openssl("listen_tls.key", "private key", key_file, why, size);
     } else if (SSL_CTX_check_private_key(ctx) != 1) {
         (void)snprintf(why, size, "listen_tls.key %s: it does not belong to the certificate %s",
@@ -154,10 +164,6 @@ void http_certificate_free(struct http_certificate *certificate)
 enum err http_tls_new(const char *cert_file, const char *key_file, struct http_tls **ret_tls,
                       struct buf *ret_why)
 {
-    if (cert_file == NULL || key_file == NULL) {
-        buf_append_cstr(ret_why, "a tls: listener needs a certificate and a key file");
-        return ERR_INVALID;
-    }
     struct http_tls *tls = calloc(1, sizeof(*tls));
     check(tls != NULL);
     tls->tickets = http_tickets_new();

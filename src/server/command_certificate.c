@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Says when the certificate of tls: listeners expires, as conditions and as a metric.
+// Loads the certificate of tls: listeners. Says when it expires, as conditions and as a metric.
 #include "server/command_certificate.h"
 
 #include <stdio.h>
@@ -18,6 +18,32 @@ static void date_render(int64_t time_s, char ret_text[32])
     if (gmtime_r(&time, &tm) == NULL || strftime(ret_text, 32, "%Y-%m-%d %H:%M UTC", &tm) == 0) {
         (void)snprintf(ret_text, 32, "%lld", (long long)time_s);
     }
+}
+
+bool command_certificate_is_needed(const struct config *c)
+{
+    bool is_needed = false;
+    for (unsigned i = 0; i < c->listen.count; i++) {
+        is_needed = is_needed || c->listen.items[i].kind == CONFIG_LISTEN_TLS;
+    }
+    return is_needed;
+}
+
+enum err command_certificate_load(const struct config *c, struct http_tls **ret_tls,
+                                  struct buf *ret_why)
+{
+    *ret_tls = NULL;
+    return command_certificate_is_needed(c)
+               ? http_tls_new(c->listen_tls_cert, c->listen_tls_key, ret_tls, ret_why)
+               : ERR_OK;
+}
+
+enum err command_certificate_check(const struct config *c, struct buf *ret_why)
+{
+    struct http_tls *tls;
+    enum err err = command_certificate_load(c, &tls, ret_why);
+    http_tls_free(tls);
+    return err;
 }
 
 void command_certificate_look(struct conditions *conditions)

@@ -62,6 +62,7 @@ struct serve {
     struct command_rules rules;
     struct access_keys *access_keys;
     struct proxy *proxy;
+    struct http_tls *tls; // until `http` owns it
     struct http_server *http;
     struct admin *admin;
     const char **listen;
@@ -207,6 +208,10 @@ static int serve_build_store(struct serve *s)
     }
     buf_append_span(&s->warnings, buf_span(&s->why));
     buf_done(&s->why);
+    // Load it before the wait for the cache, after which an upgrade cannot be refused any more.
+    if (command_certificate_load(c, &s->tls, &s->why) != ERR_OK) {
+        return serve_fail(s, EXIT_CODE_CONFIGURATION);
+    }
     struct store_holder *holders = command_holders_list(s->origins.origins, s->origins.origin_count,
                                                         s->access_keys, &holder_count);
     struct store_limits limits = command_store_limits(c);
@@ -295,12 +300,12 @@ static int serve_build_http(struct serve *s)
                                    .unix_mode = unix_modes[c->listen_unix_mode],
                                    .inherited = inherited,
                                    .inherited_count = inherited_count,
-                                   .tls_cert_file = c->listen_tls_cert,
-                                   .tls_key_file = c->listen_tls_key,
+                                   .tls = s->tls,
                                    .limits = command_http_limits(c, &s->descriptors),
                                    .min_rate_grace_ms = MIN_RATE_GRACE_MS,
                                    .min_rate_patience_ms = MIN_RATE_PATIENCE_MS,
                                    .handler = proxy_handler(s->proxy)};
+    s->tls = NULL; // the server owns it from here on
     enum err err = http_server_new(s->loop, &options, &s->http, &s->why);
     return err == ERR_OK ? EXIT_CODE_OK : serve_fail(s, EXIT_CODE_FAILED);
 }
@@ -634,6 +639,7 @@ static void serve_tear_down(struct serve *s, bool running)
         serve_end_all(s);
     }
     http_server_free(s->http);
+    http_tls_free(s->tls);
     control_done(&s->control);
     conditions_done(&s->conditions);
     proxy_free(s->proxy);

@@ -156,13 +156,13 @@ AT_THE_COMMAND_LINE = {
     ),
     "no such command": (2, ["serv", "no such command"], "serv"),
     "garbage certificate": (
-        1,
+        3,
         ["garbage", "listen_tls.cert", "PEM"],
         "serve SERVE --listen tls:127.0.0.1:0 --listen_tls.cert DIR/garbage.pem "
         "--listen_tls.key DIR/garbage.pem",
     ),
     "certificate that is a FIFO": (
-        1,
+        3,
         ["listen_tls.cert", "DIR/pipe", "regular files"],
         "serve SERVE --listen tls:127.0.0.1:0 --listen_tls.cert DIR/pipe "
         "--listen_tls.key DIR/garbage.pem",

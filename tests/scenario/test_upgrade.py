@@ -6,10 +6,14 @@ serving."""
 import collections
 import contextlib
 import http.client
+import http.server
+import json
 import os
+import shutil
 import signal
 import socket
 import ssl
+import subprocess
 import threading
 
 import pytest
@@ -18,6 +22,7 @@ import upgrading
 from client import Connection, judge, request_bytes
 from forebay import binary, parallel, run_forebay, scaled
 from test_origin_trouble import certificate  # noqa: F401 (a fixture)
+from test_reload import certificate as pair_of_keys
 from upgrading import Installed, control, follow, pid_of, upgrade
 from waiting import WAIT_S, wait_for
 
@@ -527,6 +532,60 @@ def test_a_server_killed_while_another_gets_ready(serve, origin, installed):
     installed.link(binary())
     server.start()
     warm(server, origin, ["a"])
+
+
+def test_an_unfinished_renewal_of_the_certificate_refuses_the_upgrade(
+    serve, origin, certificate, tmp_path
+):
+    """Only the certificate has been replaced, and its key not yet. `check` and `doctor` say so, a
+    start ends with 3, and an upgrade is refused before the old process stops serving."""
+    origin.put("a", 1000)
+    cert = tmp_path / "t.crt"
+    shutil.copy(certificate[0], cert)
+    tls = {
+        "listen": "127.0.0.1:0,tls:127.0.0.1:0",
+        "listen_tls.cert": str(cert),
+        "listen_tls.key": certificate[1],
+    }
+    server = serve(origin, settings=tls)
+    shutil.copy(pair_of_keys(tmp_path, "other")[0], cert)
+    said = "does not belong to the certificate"
+    assert said in control(server, "--wait", "30", code=1)
+    server.wait_stderr(f'"upgrade_failed".*{said}')
+    assert pid_of(server) == server.process.pid
+    warm(server, origin, ["a"])
+    words = [f"--{name}={value}" for name, value in tls.items()]
+    for command in ("check", "doctor"):
+        got = run_forebay(command, *words)
+        assert got.returncode == 3 and said in got.stdout + got.stderr, (command, got)
+    server.stop()
+    assert server.spawn().wait_exit() == 3
+
+
+def test_upgrade_returns_when_both_processes_have_died():
+    """The command does not wait for the longest start when nobody is left who could answer."""
+
+    class Died(http.server.BaseHTTPRequestHandler):
+        """Answers the order by the ids of two processes that have died, and nothing after it."""
+
+        def do_POST(self):
+            body = json.dumps(dict(zip(("pid", "next_pid"), dead, strict=True))).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    ended = [subprocess.Popen(["true"]) for _ in range(2)]
+    dead = [process.pid for process in ended if process.wait() == 0]
+    with http.server.HTTPServer(("127.0.0.1", 0), Died) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        got = run_forebay("--admin", f"http://127.0.0.1:{server.server_port}", "upgrade")
+        server.shutdown()
+    assert got.returncode == 1 and "does not serve" in got.stderr, got
 
 
 def test_unix_and_tls_listeners(serve, origin, certificate, tmp_path):

@@ -54,6 +54,18 @@ static void check_keys_file(struct doctor *doctor)
     buf_done(&errors);
 }
 
+static void check_certificate(struct doctor *doctor)
+{
+    struct buf why;
+    buf_init(&why, OUTPUT_MAX_BYTES);
+    if (command_certificate_check(doctor->config, &why) != ERR_OK) {
+        find_errors(doctor, &why,
+                    "complete the renewal: listen_tls.cert and listen_tls.key must be a pair");
+        doctor->exit_code = EXIT_CODE_CONFIGURATION;
+    }
+    buf_done(&why);
+}
+
 static void check_unit(struct doctor *doctor)
 {
     char name[COMMAND_UNIT_NAME_MAX];
@@ -81,21 +93,13 @@ static struct config *check_configuration(struct doctor *doctor, int argc, char 
     }
     doctor->config = config;
     check_keys_file(doctor);
+    check_certificate(doctor);
     if (doctor->count[DOCTOR_RED] == 0) {
         command_doctor_find(doctor, DOCTOR_GREEN, "configuration", NULL, "valid (%s)",
                             config->file != NULL ? config->file : "no file");
     }
     check_unit(doctor);
     return config;
-}
-
-static bool has_tls_listener(const struct config *c)
-{
-    bool has = false;
-    for (unsigned i = 0; i < c->listen.count; i++) {
-        has = has || c->listen.items[i].kind == CONFIG_LISTEN_TLS;
-    }
-    return has;
 }
 
 static void inform_of_settings(const struct config *config, struct buf *why)
@@ -155,7 +159,7 @@ static void look_here(struct doctor *doctor, int argc, char **argv, struct buf *
         command_doctor_peer_find(doctor, &peer);
         command_doctor_host(doctor);
         command_doctor_server(doctor);
-        command_doctor_clients(doctor, has_tls_listener(config));
+        command_doctor_clients(doctor, command_certificate_is_needed(config));
         command_doctor_exposure(doctor);
         command_doctor_origin(doctor);
         command_doctor_peer_done(&peer);

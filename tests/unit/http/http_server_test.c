@@ -512,10 +512,11 @@ Test(http_server, tls)
     char cert[200], key[200];
     temp_path(cert, sizeof(cert), "cert.pem");
     temp_path(key, sizeof(key), "key.pem");
+    struct http_tls *tls = NULL;
     write_certificate(cert, key, "first");
+    cr_assert_eq(http_tls_new(cert, key, &tls, NULL), ERR_OK);
     static const char *const listen[] = {"tls:127.0.0.1:0"};
-    struct http_options options = {
-        .listen = listen, .listen_count = 1, .tls_cert_file = cert, .tls_key_file = key};
+    struct http_options options = {.listen = listen, .listen_count = 1, .tls = tls};
     struct front *f = front_new(options, 2);
     cr_assert(strncmp(f->address, "tls:127.0.0.1:", 14) == 0);
     struct tls_client c;

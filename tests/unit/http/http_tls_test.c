@@ -46,14 +46,25 @@ static void write_certificate(EVP_PKEY *key)
     EVP_PKEY_free(key);
 }
 
+static EVP_PKEY *make_ec_key(void)
+{
+    return EVP_EC_gen("P-256");
+}
+
+static EVP_PKEY *make_rsa_key(void)
+{
+    return EVP_RSA_gen(2048);
+}
+
 static struct front *start_with(EVP_PKEY *key, unsigned workers, uint64_t max_held_bytes)
 {
     static const char *const listen[] = {"tls:127.0.0.1:0"};
+    struct http_tls *tls = NULL;
     write_certificate(key);
+    cr_assert_eq(http_tls_new(cert_path, key_path, &tls, NULL), ERR_OK);
     return front_new((struct http_options){.listen = listen,
                                            .listen_count = 1,
-                                           .tls_cert_file = cert_path,
-                                           .tls_key_file = key_path,
+                                           .tls = tls,
                                            .limits.max_held_bytes = max_held_bytes},
                      workers);
 }
@@ -103,6 +114,29 @@ static bool connect_once(const struct front *f, int version, const char *ciphers
     SSL_CTX_free(ctx);
     close(fd);
     return ok;
+}
+
+// A renewal that has replaced only one of the files is refused by what is wrong with it.
+Test(http_tls, key_of_another_certificate_is_refused)
+{
+    EVP_PKEY *(*const makers[])(void) = {make_ec_key, make_rsa_key};
+    char whole[sizeof(cert_path) + 8];
+    for (size_t i = 0; i < ARRAY_LEN(makers); i++) {
+        struct http_tls *tls = NULL;
+        struct buf why;
+        buf_init(&why, 4096);
+        write_certificate(make_ec_key());
+        (void)snprintf(whole, sizeof(whole), "%s.first", cert_path);
+        cr_assert_eq(rename(cert_path, whole), 0);
+        write_certificate(makers[i]());
+        cr_assert_eq(http_tls_new(whole, key_path, &tls, &why), ERR_INVALID);
+        cr_assert(strstr(buf_cstr(&why), "does not belong to the certificate") != NULL, "%s",
+                  buf_cstr(&why));
+        buf_done(&why);
+        unlink(whole);
+        unlink(cert_path);
+        unlink(key_path);
+    }
 }
 
 Test(http_tls, suites)
