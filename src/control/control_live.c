@@ -9,14 +9,14 @@ static json_t *recent_json(const struct proxy_recent *r)
     uint64_t now_us = clock_monotonic_us(), wall_us = clock_wall_us();
     uint64_t ago_us = now_us > r->ended_us ? now_us - r->ended_us : 0;
     json_t *row = json_pack(
-        "{s:f, s:s, s:o, s:s, s:o, s:o, s:b, s:i, s:s, s:s, s:o, s:s, s:s, s:I, s:f, s:f}", "time",
-        (double)(wall_us - ago_us) / 1e6, "id", r->id, "client",
+        "{s:f, s:s, s:o, s:s, s:o, s:o, s:b, s:i, s:s, s:s, s:o, s:s, s:s, s:I, s:f, s:f, s:f}",
+        "time", (double)(wall_us - ago_us) / 1e6, "id", r->id, "client",
         control_text(span_from_cstr(r->client)), "op", r->op, "bucket",
         control_text(span_from_cstr(r->bucket)), "key", control_text(span_from_cstr(r->key)),
         "key_is_cut", r->key_is_cut, "status", (int)r->status, "result", r->result, "reason",
         r->reason, "error", control_text(span_from_cstr(r->error)), "why", r->why, "source",
         r->source, "bytes", (json_int_t)r->bytes, "first_byte_s", (double)r->first_byte_us / 1e6,
-        "total_s", (double)r->total_us / 1e6);
+        "origin_s", (double)r->origin_us / 1e6, "total_s", (double)r->total_us / 1e6);
     check(row != NULL);
     return row;
 }

@@ -219,7 +219,7 @@ struct proxy_verdict proxy_verdict(const struct proxy_object *object,
 #define PROXY_RECENT_MAX 50u
 struct proxy_recent {
     uint64_t ended_us; // when the request ended, on the monotonic clock
-    uint64_t first_byte_us, total_us, bytes;
+    uint64_t first_byte_us, origin_us, total_us, bytes;
     const char *op, *result, *reason, *source; // "": none
     const char *why; // why an origin failed, or why Forebay refused the request; "": neither
     unsigned status;

@@ -128,7 +128,7 @@ static void count(struct request *r)
         r->refused_why = stats_label(COUNTER_http_shed_memory);
     }
     if (r->err == ERR_ORIGIN_SLOWDOWN ||
-        (r->origin_error != NULL && strcmp(r->origin_error, "SlowDown") == 0)) {
+        (r->err == ERR_OK && r->error_code != NULL && strcmp(r->error_code, "SlowDown") == 0)) {
         stats_add(COUNTER_http_throttled, 1);
     }
     if (r->result == RESULT_BYPASS) {
@@ -253,6 +253,7 @@ static void on_refused(void *ctx, const struct http_refusal *refusal, struct hea
     (void)ctx;
     struct request *r = begin(proxy_worker_of(refusal->worker), refusal->request, refusal->arena);
     r->err = refusal->err;
+    r->error_code = error_row(r->err)->s3_code;
     r->refused_why = stats_label(refusal->why);
     parse_refused(r);
     if (out != NULL) {

@@ -60,6 +60,46 @@ def test_an_object_is_a_hit_immediately_after_it_arrived(forebay, origin):
     assert all(0 < e["ttfb_ms"] <= e["total_ms"] for e in lines), lines
 
 
+def test_reads_say_how_long_they_waited_for_the_origin(start, origin):
+    """`origin_ms` covers the wait for the first answer: of a miss, of a reader that waits for
+    another one's run, of a version that is confirmed, of a refusal, and of a write. A hit has
+    none."""
+    rules = {"rules": [{"match": "bkt/strict", "freshness": "strict"}]}
+    server = start(origin, settings={"origin.retries": 0}, file=rules)
+    for key in ("k", "strict"):
+        origin.put(key, 1000)
+    origin.fault("bad", "error", (500, "InternalError", "Oops"), times=None)
+    with origin.hold("k"), server.connection() as one, server.connection() as two:
+        for connection in (one, two):
+            connection.send(b"GET /bkt/k HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        server.wait_metric("forebay_coalesced_waiters", lambda v: v >= 1)
+        origin.release()
+        for connection in (one, two):
+            judge(connection.read_reply(), origin, "k")
+    server.settle()
+    with server.client() as client:
+        hit_id = client.get("k").header("x-amz-request-id")
+        for _ in range(2):
+            confirmed_id = client.get("strict").header("x-amz-request-id")
+            server.settle()
+        client.get("bad")
+        assert client.request("PUT", "/bkt/new", body=b"x" * 100).status == 200
+    by_id = {
+        line["id"]: line
+        for key, n in (("k", 3), ("strict", 2))
+        for line in lines_of(server, key, n)
+    }
+    hit, confirmed = by_id.pop(hit_id), by_id.pop(confirmed_id)
+    first, second = (line for line in by_id.values() if line["key"] == "k")
+    assert "miss" in {first["result"], second["result"]}, (first, second)
+    assert hit["result"] == "hit" and "origin_ms" not in hit, hit
+    assert confirmed["result"] == "revalidated", confirmed
+    for line in (first, second, confirmed, last(server, "bad"), last(server, "new", "PutObject")):
+        assert 0 < line["origin_ms"] <= line["total_ms"], line
+        traced = json.loads(server.admin("/api/v1/trace/" + line["id"]).body)
+        assert abs(traced["origin_s"] * 1e3 - line["origin_ms"]) < 0.002, (traced, line)
+
+
 def test_misses_without_an_object(start, origin):
     """A 404 counts as a miss. A request that Forebay itself refuses has no result."""
     server = start(origin)

@@ -77,6 +77,8 @@ def test_errors_of_the_origin_reach_the_client(start, origin, verdict):
     with server.client() as client:
         origin.fault("k", "error", argument, method="GET")
         check(client.get("k"), *verdict, key="k")
+        line = server.access_log(wait_for=lambda e: e.get("key") == "k")[-1]
+        assert (line["status"], line["error"]) == (status, code), line
         origin.fault("k", "error", argument, times=None)
         reply = client.head("k")
         assert reply.status == status and not reply.body, reply

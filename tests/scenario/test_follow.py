@@ -269,12 +269,16 @@ def test_the_number_of_followers_is_limited(forebay, origin):
 
 
 def test_trace_shows_where_the_time_went(forebay, origin):
+    """Each phase has its time: the wait for the origin and the body, which names its source if it
+    has one."""
     origin.put("x/a", 3 * MIB)
     origin.put("y", 10)
     by_key = Follower(forebay, "trace", "s3://bkt/x/a", "-n", "2")
     by_prefix = Follower(forebay, "trace", "s3://bkt/x/", "-n", "2", "--json")
     by_id = Follower(forebay, "trace", "step-7", "-n", "1", "--json")
+    failed = Follower(forebay, "trace", "s3://bkt/none", "-n", "1")
     with forebay.client() as client:
+        assert client.get("none").status == 404
         assert client.get("y").status == 200
         assert client.get("x/a", headers=[("x-request-id", "step-7")]).status == 200
         forebay.settle()
@@ -285,7 +289,11 @@ def test_trace_shows_where_the_time_went(forebay, origin):
         and "3.0 MiB from origin" in miss
         and "0 of 3 blocks" in miss
     )
+    assert re.search(r"waited for the origin +[0-9.]+ ms  1 attempt(, id .*)?\n", miss), miss
     assert " 200 s3://bkt/x/a hit" in hit and "3 of 3 blocks" in hit and "from origin" not in hit
+    assert "waited for the origin" not in hit
+    error = failed.end(interrupt=False)
+    assert "waited for the origin" in error and " from " not in error, error
     assert [line["key"] for line in by_prefix.ended(2)[:-1]] == ["x/a", "x/a"]
     assert by_id.ended(1)[0]["request_id"] == "step-7"
 

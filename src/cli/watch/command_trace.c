@@ -54,13 +54,15 @@ static void print_trace(void *ctx, const json_t *entry)
     command_screen_print(4, "%s\n", buf_cstr(&head));
     buf_done(&head);
     print_checksums(command_client_text(entry, "checksums"));
-    (void)snprintf(note, sizeof(note), "%llu attempts, id %.100s",
-                   (unsigned long long)command_client_u64(entry, "attempts"),
-                   command_client_visible(command_client_text(entry, "origin_id")));
+    const char *origin_id = command_client_visible(command_client_text(entry, "origin_id"));
+    uint64_t attempts = command_client_u64(entry, "attempts");
+    (void)snprintf(note, sizeof(note), "%llu attempt%s%s%.100s", (unsigned long long)attempts,
+                   attempts == 1 ? "" : "s", origin_id[0] != '\0' ? ", id " : "", origin_id);
     print_phase("waited for the origin", command_client_double(entry, "origin_ms"), note);
     print_phase("first byte", first_ms, "");
-    (void)snprintf(note, sizeof(note), "%s from %s at %s/s", command_bytes(size),
-                   command_client_text(entry, "source"),
+    const char *source = command_client_text(entry, "source"); // "": Forebay's own error or relayed
+    (void)snprintf(note, sizeof(note), "%s%s%s at %s/s", command_bytes(size),
+                   source[0] != '\0' ? " from " : "", source,
                    command_bytes(body_ms > 0 ? size / body_ms * 1e3 : 0));
     print_phase("body", body_ms, size > 0 ? note : "");
     (void)snprintf(note, sizeof(note), "%llu of %llu blocks were cached",

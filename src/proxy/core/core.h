@@ -295,7 +295,7 @@ struct request {
     // why Forebay refused the request, if it was not the request's fault or no head was accepted:
     // the label of the counter that counts it; NULL: another reason
     const char *refused_why;
-    const char *origin_error; // code of the origin's error, if the client gets that error; or NULL
+    const char *error_code; // code of the error that the client gets; NULL: none
     unsigned status;
     uint64_t object_size_bytes;
     unsigned blocks_hit, blocks_total;
@@ -304,7 +304,7 @@ struct request {
     struct span claimed_key; // the access key that a request names without a valid signature
     uint64_t bytes_memory, bytes_disk, bytes_origin;
     bool collapsed;
-    uint64_t origin_us;
+    uint64_t origin_us; // time that the request waited for the origin before its reply
     unsigned attempts;
     // x-amz-request-id of the origin's answer. "": the answer has none.
     char origin_id[ORIGIN_ID_SIZE];

@@ -295,6 +295,9 @@ static enum step_result fail(struct request *r, enum err err, struct s3_error_de
     struct headers *headers = arena_alloc(r->arena, sizeof(*headers));
     struct span code =
         detail->code.len > 0 ? detail->code : span_from_cstr(error_row(err)->s3_code);
+    // An origin's answer to HEAD has no code. The error's own code might contradict the status.
+    bool has_code = detail->code.len > 0 || status == error_row(err)->status;
+    r->error_code = has_code ? arena_cstr(r->arena, code) : NULL;
     struct http_reply reply = {.status = r->status, .reason = s3_status_reason(r->status, code)};
     if (headers != NULL) {
         request_header(r, headers, "Content-Type", SPAN("application/xml"));

@@ -106,6 +106,7 @@ struct subscription *get_ask_run(struct request *r, uint64_t byte, uint64_t end)
         ask.suffix_bytes = g->range.kind == HTTP_RANGE_SUFFIX ? g->range.suffix : 0;
     }
     g->has_asked = true;
+    g->asked_us = clock_monotonic_us();
     check(ask.block_count > 0 && ask.block_count <= STORE_RUN_BLOCKS_MAX);
     check(ask.block * size <= byte && byte < (ask.block + ask.block_count) * size);
     check(g->object == NULL || byte <= g->object->size_bytes);
@@ -131,6 +132,7 @@ enum step_result get_ask_home(struct request *r)
     g->revalidation = subscription_ask(r->pw->fill, &ask, on_change, r);
     store_object_unref(g->refused);
     g->refused = NULL;
+    g->asked_us = clock_monotonic_us();
     r->step = REQUEST_GET_REVALIDATED;
     return STEP_WAIT;
 }
@@ -150,6 +152,7 @@ enum step_result get_ask_checksums(struct request *r)
     check(get_of(r)->revalidation == NULL);
     struct fill_ask ask = ask_for_checksums(r, FILL_ASK_CHECKSUMS_NOW);
     get_of(r)->revalidation = subscription_ask(r->pw->fill, &ask, on_change, r);
+    get_of(r)->asked_us = clock_monotonic_us();
     r->step = REQUEST_GET_REVALIDATED;
     return STEP_WAIT;
 }

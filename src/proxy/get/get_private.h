@@ -64,6 +64,7 @@ struct get_state {
     bool has_asked; // the request has asked for a run
     // The origin failed to send the next bytes, which the cache has: the reply waits for the disk.
     bool has_origin_failed;
+    uint64_t asked_us; // when a step last asked another worker, or got an answer
     struct checksums_reply sum;
 
     struct get_read *read; // the disk read of the next bytes; NULL: there is none

@@ -78,6 +78,16 @@ static enum step_result go_to(struct request *r, enum request_step step)
     return STEP_AGAIN;
 }
 
+// Called when another worker has answered. It may have waited for the origin, for this request or
+// for an earlier one.
+static void note_wait(struct request *r)
+{
+    struct get_state *g = get_of(r);
+    uint64_t now_us = clock_monotonic_us();
+    r->origin_us += now_us - g->asked_us;
+    g->asked_us = now_us;
+}
+
 // Makes `version` the version of the reply. Takes ownership of the reference.
 static void set_version(struct get_state *g, struct store_object *version)
 {
@@ -365,6 +375,7 @@ enum step_result serve_get_step_revalidated(struct request *r)
     if (!has_ended || (g->phase == GET_PHASE_HEADER_RACE && !header_race_ends(r))) {
         return STEP_WAIT;
     }
+    note_wait(r);
     if (sub->validated_us != 0) {
         return take_known(r, sub);
     }
@@ -417,6 +428,7 @@ static enum step_result first_answered(struct request *r, const struct subscript
         return restart(r); // the conditions were evaluated for another version
     }
     memcpy(r->origin_id, sub->origin_id, sizeof(r->origin_id));
+    r->attempts += sub->whole ? 0 : 1;
     g->is_home_known |= sub->whole;
     // A run that began before this request came tells nothing about a version written since.
     bool may_be_older = (sub->joined || sub->whole) && !g->is_confirmed;
@@ -504,8 +516,12 @@ enum step_result serve_get_step_first(struct request *r)
         g->runs[0] = get_ask_run(r, first, end);
         return STEP_WAIT;
     }
-    if (sub->answer != NULL) {
-        return sub->outcome == OUTCOME_REVALIDATED ? take_known(r, sub) : first_answered(r, sub);
+    if (sub->answer == NULL && sub->state != SUBSCRIPTION_ENDED) {
+        return STEP_WAIT;
     }
-    return sub->state == SUBSCRIPTION_ENDED ? first_ended(r, sub) : STEP_WAIT;
+    note_wait(r);
+    if (sub->answer == NULL) {
+        return first_ended(r, sub);
+    }
+    return sub->outcome == OUTCOME_REVALIDATED ? take_known(r, sub) : first_answered(r, sub);
 }

@@ -13,10 +13,8 @@ const char *log_entry_error(const struct log_entry *entry)
     if (entry->outcome == HTTP_CUT) {
         return "Cut";
     }
-    enum err err = entry->r->err;
     check(entry->outcome == HTTP_DONE);
-    const char *relayed = entry->r->origin_error != NULL ? entry->r->origin_error : "";
-    return err != ERR_OK ? error_row(err)->s3_code : relayed;
+    return entry->r->error_code != NULL ? entry->r->error_code : "";
 }
 
 const char *log_entry_unstored(const struct log_entry *entry)

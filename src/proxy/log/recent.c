@@ -45,12 +45,13 @@ void recent_note(struct recent *recent, const struct log_entry *entry)
     item->ended_us = max_u64(worker_now_us(r->pw->worker), started_us + entry->first_byte_us);
     item->total_us = item->ended_us - started_us;
     item->first_byte_us = entry->first_byte_us;
+    item->origin_us = r->origin_us;
     item->op = s3_operation_name(r->s3.operation);
     item->result = request_result_name(r->result);
     item->reason = r->reason != NULL ? r->reason : log_entry_unstored(entry);
     item->source = request_source_name(r);
-    const char *error = r->err != ERR_OK ? error_row(r->err)->s3_code : r->origin_error;
-    copy_text(item->error, sizeof(item->error), span_from_cstr(error != NULL ? error : ""));
+    const char *error = r->error_code != NULL ? r->error_code : "";
+    copy_text(item->error, sizeof(item->error), span_from_cstr(error));
     item->why = log_entry_why(entry);
     item->status = r->status;
     item->bytes = entry->body_bytes;

@@ -109,7 +109,7 @@ void pass_answer_start(struct pass_state *p)
     }
     r->status = p->relay.status;
     if (p->relay.error_code.len > 0) {
-        r->origin_error =
+        r->error_code =
             arena_printf(r->arena, "%.*s", (int)min_u64(p->relay.error_code.len, CODE_SHOWN_MAX),
                          p->relay.error_code.ptr);
     }

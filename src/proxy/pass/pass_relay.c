@@ -109,7 +109,7 @@ static enum err on_head(struct origin_relay *relay)
         head_without_client(p);
         return ERR_OK;
     }
-    p->request->origin_us = clock_monotonic_us() - p->call.started_us;
+    p->request->origin_us += clock_monotonic_us() - p->call.started_us;
     span_to_text(relay->origin_id, p->request->origin_id, sizeof(p->request->origin_id));
     pass_answer_headers(p);
     if (p->list_ask != NULL && relay->has_length &&
@@ -154,6 +154,9 @@ static void on_relay_end(struct origin_relay *relay, enum err err)
     check(p->call.kind == PASS_BY_RELAY);
     if (!pass_origin_end(p, err)) {
         return;
+    }
+    if (p->request != NULL && !pass_has_head(p)) {
+        p->request->origin_us += clock_monotonic_us() - p->call.started_us;
     }
     (void)!pass_state_copy_span(p->arena, &relay->retry_after); // an advice: lost without memory
     pass_location_end(p);

@@ -275,6 +275,7 @@ Test(access_log, text_form)
     cr_assert_not_null(strstr(text, " ms GetObject bkt/a%20b%0Ac bytes=0-9\n"), "%s", text);
     free(text);
     a.r.err = ERR_ORIGIN_CONNECT;
+    a.r.error_code = "ServiceUnavailable";
     a.r.status = 503;
     a.r.result = RESULT_NONE;
     text = one_line(&a, HTTP_DONE);
@@ -326,6 +327,7 @@ Test(access_log, sampling)
     write_line(log, &a.r, HTTP_CLIENT_SLOW);
     a.r.status = 404;
     a.r.err = ERR_NO_SUCH_KEY;
+    a.r.error_code = "NoSuchKey";
     write_line(log, &a.r, HTTP_DONE);
     char *text = log_end(log);
     cr_assert_not_null(strstr(text, "\"error\":\"ClientGone\""));
