@@ -174,6 +174,7 @@ struct origin_trouble_text {
     const char *text;   // Describes the trouble in a log line.
     const char *remedy; // Advises people what to change.
     enum origin_trouble_kind kind;
+    bool is_verdict; // Requests get the origin's refusal, so no stale copy may take its place.
     struct origin_failures failures; // Only for ORIGIN_KIND_FAILS.
 };
 // Returns true while the origin is in trouble: its last calls got no answer, many of them ended

@@ -228,7 +228,9 @@ bool origin_in_trouble(const struct origin *origin, struct origin_trouble_text *
 {
     enum origin_trouble trouble = atomic_load(&origin->trouble);
     const struct trouble_row *row = &rows[trouble];
-    *ret_text = (struct origin_trouble_text){row->why, row->text, row->remedy, row->kind, {0}};
+    bool is_verdict = row->kind == ORIGIN_KIND_REFUSES && trouble != ORIGIN_TROUBLE_KEYS_NONE;
+    *ret_text =
+        (struct origin_trouble_text){row->why, row->text, row->remedy, row->kind, is_verdict, {0}};
     if (row->kind == ORIGIN_KIND_FAILS) {
         ret_text->failures = origin_failures_of(origin);
     }

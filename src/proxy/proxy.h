@@ -159,8 +159,9 @@ struct proxy_object {
     // A write of unknown outcome may change it, or its origin was away for some starts. So the
     // origin must confirm it first.
     bool is_doubted;
-    bool is_changed; // a listing showed another version or size
-    uint64_t age_ms; // time since the origin confirmed it; UINT64_MAX: unknown
+    bool may_be_stale; // while the origin fails, reads get the stale copy: cache.stale_if_error
+    bool is_changed;   // a listing showed another version or size
+    uint64_t age_ms;   // time since the origin confirmed it; UINT64_MAX: unknown
     // If the cache does not know the object: its size in a listing or at the origin, or 0.
     uint64_t size_bytes;
     uint32_t block_size_bytes;
@@ -180,8 +181,8 @@ struct proxy_object {
     uint32_t cell_blocks[PROXY_MAP_CELLS], cell_cached_blocks[PROXY_MAP_CELLS];
     // The policy's view of the range's first window. NULL: the policy was not asked.
     const struct store_explain *policy;
-    // Set if the caller wants the origin to be asked about an object that is not cached as a whole.
-    // `trouble` has texts while the origin cannot answer. Otherwise origin_err is the origin's
+    // `trouble` has texts if the next read needs the origin, and the origin cannot answer now.
+    // Otherwise, if the caller wants the origin to be asked, origin_err is the origin's
     // answer about an object without a record. ERR_CANCELLED: the answer took longer than
     // PROXY_EXPLAIN_ASK_MS.
     struct origin_trouble_text trouble;

@@ -275,6 +275,41 @@ def test_a_throttling_origin_is_named_everywhere(start, origin):
     server.wait_condition("origin-throttled", holds=False)
 
 
+def test_explain_of_a_stale_object_says_what_a_read_gets_in_an_origins_trouble(start, origin):
+    """`explain` and the next read agree while the origin must confirm a cached object and refuses
+    Forebay's keys, or is away. A strict rule allows no stale bytes."""
+    rules = {"rules": [{"match": "bkt/strict", "freshness": "strict"}]}
+    server = start(
+        origin, settings={"cache.ttl": "10s", "origin.retries": 0}, file=rules, ahead_s=0
+    )
+    client = server.client()
+    for key in ("k", "strict"):
+        origin.put(key, 1000)
+        assert client.get(key).status == 200
+    server.settle()
+    server.advance(20)
+
+    def verdict(key):
+        asked = f"/api/v1/explain?uri=s3://bkt/{key}&ask=origin"
+        return json.loads(server.admin(asked).body)["verdict"]
+
+    assert (verdict("k")["reason"], verdict("strict")["reason"]) == ("stale", "strict")
+    origin.fault(None, "error", (403, "InvalidAccessKeyId", "No"), times=None)
+    for key in ("k", "strict"):
+        assert client.get(key).status == 403
+        assert "the next read fails with 403" in verdict(key)["text"], verdict(key)
+    origin.clear_faults()
+    assert client.get("k").status == 200
+    server.advance(20)
+    origin.stop()
+    reply = client.get("k")
+    assert "stale-if-error" in reply.header("cache-status"), reply
+    server.wait_condition("origin-unreachable")
+    assert verdict("k")["reason"] == "stale-if-error", verdict("k")
+    assert client.get("strict").status == 503
+    assert "the next read fails unless" in verdict("strict")["text"], verdict("strict")
+
+
 def test_an_origin_that_begins_to_fail_is_named_everywhere(start, origin):
     """Server errors that clients get make a condition: in status, /readyz, metrics and doctor. A
     few of them make none, and neither do 403 and 404. An idle time does not end it, but good

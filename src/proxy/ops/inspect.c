@@ -62,6 +62,7 @@ static void take_record(struct proxy_worker *pw, struct inspect_look *look,
                     ((look->listed_etag_hash != 0 && look->listed_etag_hash != view->etag_hash) ||
                      o->size_bytes != view->size_bytes);
     o->checksums = checksums_word((struct span){NULL, 0}, &view->sums);
+    o->may_be_stale = freshness_stale_allowed(o->rule, view) && !o->is_doubted;
     o->age_ms = view->age_ms;
     o->size_bytes = view->size_bytes;
     o->block_size_bytes = view->block_size_bytes;
@@ -343,8 +344,9 @@ static void explain_go(struct task *task)
         return;
     }
     bool is_whole = o->copy != PROXY_COPY_NONE && o->range_cached_blocks == o->range_blocks;
-    bool is_silent = is_whole || !e->asks_origin || origin_in_trouble(e->key->origin, &o->trouble);
-    if (!is_silent && o->copy == PROXY_COPY_NONE) {
+    bool needs_origin = !is_whole || !proxy_object_is_fresh(o);
+    bool in_trouble = needs_origin && origin_in_trouble(e->key->origin, &o->trouble);
+    if (!in_trouble && e->asks_origin && o->copy == PROXY_COPY_NONE) {
         explain_ask_origin(e);
         return;
     }

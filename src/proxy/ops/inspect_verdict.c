@@ -62,6 +62,34 @@ static bool is_elsewhere(const struct proxy_object *o, const struct store_summar
     return o->copy == PROXY_COPY_NONE && o->is_at_default && store->former_origin != NULL;
 }
 
+// Returns true if the origin must confirm the cached copy, and cannot do so now.
+static bool is_unconfirmed(const struct proxy_object *o)
+{
+    return o->copy != PROXY_COPY_NONE && !proxy_object_is_fresh(o) && o->trouble.text != NULL &&
+           o->trouble.text[0] != '\0';
+}
+
+static struct proxy_verdict verdict_of_unconfirmed(const struct proxy_object *o)
+{
+    check(is_unconfirmed(o));
+    if (o->trouble.is_verdict) {
+        return (struct proxy_verdict){"origin",
+                                      "the origin must confirm it, and refuses the requests of "
+                                      "Forebay: the next read fails with 403",
+                                      o->trouble.remedy};
+    }
+    if (!o->may_be_stale) {
+        return (struct proxy_verdict){"origin",
+                                      "the origin must confirm it, and fails or cannot be used: "
+                                      "the next read fails unless it answers by then",
+                                      o->trouble.remedy};
+    }
+    return (struct proxy_verdict){"stale-if-error",
+                                  "its ttl is over, and the origin fails or cannot be used: unless "
+                                  "it answers, reads get the stale bytes until stale_if_error ends",
+                                  o->trouble.remedy};
+}
+
 struct proxy_verdict proxy_verdict(const struct proxy_object *o, const struct store_summary *store)
 {
     const struct proxy_rule *rule = o->rule;
@@ -77,6 +105,9 @@ struct proxy_verdict proxy_verdict(const struct proxy_object *o, const struct st
     }
     if (proxy_object_is_too_large(o)) {
         return verdict_of_refusal(REFUSAL_too_large);
+    }
+    if (is_unconfirmed(o)) {
+        return verdict_of_unconfirmed(o);
     }
     if (o->copy != PROXY_COPY_NONE && o->is_doubted) {
         return (struct proxy_verdict){

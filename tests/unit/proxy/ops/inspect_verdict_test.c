@@ -34,3 +34,27 @@ Test(inspect_verdict, an_absent_object_at_a_changed_origin_names_the_change)
     object.trouble.text = "it does not answer";
     cr_assert_not_null(strstr(proxy_verdict(&object, &store).text, "another origin.endpoint"));
 }
+
+// While the origin is in trouble, the verdict on a copy that it must confirm promises no hit.
+Test(inspect_verdict, a_stale_copy_of_an_origin_in_trouble_says_what_the_next_read_gets)
+{
+    struct proxy_rule rule = {.cache = true, .ttl_ms = 1};
+    struct proxy_object object = {.rule = &rule,
+                                  .copy = PROXY_COPY_STALE,
+                                  .range_blocks = 1,
+                                  .cached_blocks = 1,
+                                  .range_cached_blocks = 1};
+    struct store_summary store = {0};
+    cr_assert_str_eq(proxy_verdict(&object, &store).reason, "stale");
+    object.trouble = (struct origin_trouble_text){.text = "it is down", .remedy = "start it"};
+    struct proxy_verdict verdict = proxy_verdict(&object, &store);
+    cr_assert_str_eq(verdict.reason, "origin");
+    cr_assert_not_null(strstr(verdict.text, "the next read fails"));
+    cr_assert_str_eq(verdict.remedy, "start it");
+    object.may_be_stale = true;
+    cr_assert_str_eq(proxy_verdict(&object, &store).reason, "stale-if-error");
+    object.trouble.is_verdict = true;
+    cr_assert_not_null(strstr(proxy_verdict(&object, &store).text, "403"));
+    object.copy = PROXY_COPY_FRESH;
+    cr_assert_str_eq(proxy_verdict(&object, &store).reason, "hit");
+}
