@@ -177,6 +177,18 @@ static json_t *failures_json(const struct proxy_warm_progress *p)
     return failures;
 }
 
+static json_t *reasons_json(const struct proxy_warm_progress *p)
+{
+    json_t *reasons = json_array();
+    for (unsigned i = 0; i < p->reason_count; i++) {
+        const struct proxy_warm_reason *reason = &p->reasons[i];
+        json_t *row = json_pack("{s:I, s:o}", "count", (json_int_t)reason->count, "first",
+                                control_text(span_from_cstr(reason->first)));
+        check(row != NULL && json_array_append_new(reasons, row) == 0);
+    }
+    return reasons;
+}
+
 static json_t *job_json(const struct job *job)
 {
     static const char *const states[] = {"running", "done", "cancelled"};
@@ -188,7 +200,7 @@ static json_t *job_json(const struct job *job)
     const struct refusal_text *waits = p.waits != REFUSAL_none ? refusal_text(p.waits) : NULL;
     json_t *json = json_pack(
         "{s:i, s:s, s:o, s:s, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:s?, s:s?, "
-        "s:f, s:f, s:o, s:o}",
+        "s:f, s:f, s:o, s:o, s:o}",
         "id", (int)job->id, "kind", "warm", "what", control_text(span_from_cstr(job->what)),
         "state", states[p.state], "counted", p.is_counted, "objects", (json_int_t)p.objects,
         "objects_done", (json_int_t)p.objects_done, "objects_cached", (json_int_t)p.objects_cached,
@@ -199,7 +211,7 @@ static json_t *job_json(const struct job *job)
         waits != NULL ? waits->word : NULL, "waits_text", waits != NULL ? waits->text : NULL,
         "elapsed_s", elapsed_s, "rate", rate, "eta_s",
         p.state == PROXY_WARM_RUNS && rate > 0 ? json_real((double)left / rate) : json_null(),
-        "failures", failures_json(&p));
+        "failures", failures_json(&p), "reasons", reasons_json(&p));
     check(json != NULL);
     return json;
 }

@@ -306,6 +306,7 @@ struct proxy_warm_item {
 enum proxy_warm_state { PROXY_WARM_RUNS, PROXY_WARM_DONE, PROXY_WARM_CANCELLED };
 #define PROXY_WARM_PENDING_MAX 65536u // items of a job that have not begun yet
 #define PROXY_WARM_FAILURES_MAX 16u   // failures with a text, per job
+#define PROXY_WARM_REASONS_MAX 16u    // reasons of failures that a job counts
 struct proxy_warm_progress {
     enum proxy_warm_state state;
     bool is_counted; // the job has found everything to do: `objects` and `bytes` are final
@@ -323,6 +324,11 @@ struct proxy_warm_progress {
     uint64_t elapsed_us, ended_us; // ended_us is monotonic; 0: the job runs
     unsigned failure_count;
     const char *failures[PROXY_WARM_FAILURES_MAX]; // valid as long as the job
+    unsigned reason_count;
+    struct proxy_warm_reason {
+        const char *first; // text of the first failure for this reason; valid as long as the job
+        uint64_t count;    // objects and prefixes that failed or were not kept for this reason
+    } reasons[PROXY_WARM_REASONS_MAX];
 };
 // Returns the caller's reference to a new job, which begins when items are added. All functions of
 // jobs: any thread.

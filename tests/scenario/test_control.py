@@ -61,6 +61,7 @@ JOB = {
     "rate": float,
     "eta_s": MAYBE,
     "failures": [str],
+    "reasons": [{"count": int, "first": str}],
 }
 SAVINGS = {
     "bytes": int,

@@ -306,6 +306,10 @@ def test_a_failed_warm_job_is_a_condition_until_the_same_job_succeeds(start, ori
         origin.put(f"k/{i}", 10_000)
     assert ask(server, "warm", "s3://bkt/k/9", "--wait", code=4)
     assert ask(server, "warm", "s3://nowhere/k/", "--wait", code=4)
+    assert ask(server, "warm", *(f"s3://bkt/typo{i}" for i in range(20)), "--wait", code=4)
+    shown = said(server, "jobs")
+    assert "20 failures, first s3://bkt/typo" in shown, shown
+    assert "    s3://bkt/k/9: there is no such object" in shown, shown
     assert server.conditions() == set()
     origin.fault("k/1", "error", (403, "AccessDenied", "No"), times=None)
     ask(server, "warm", "s3://bkt/k/", "s3://bkt/typo", "--wait", code=5)

@@ -5,6 +5,24 @@
 #include <stdio.h>
 #include <string.h>
 
+// Prints each reason for which objects failed or were not kept, with their number and the first
+// one.
+static void print_reasons(const json_t *job)
+{
+    const json_t *reasons = json_object_get(job, "reasons");
+    for (size_t i = 0; i < json_array_size(reasons); i++) {
+        const json_t *reason = json_array_get(reasons, i);
+        uint64_t count = command_client_u64(reason, "count");
+        const char *first = command_client_visible(command_client_text(reason, "first"));
+        if (count == 1) {
+            command_screen_print(4, "    %s\n", first);
+        } else {
+            command_screen_print(4, "    %llu failures, first %s\n",
+                                 (unsigned long long)count, first);
+        }
+    }
+}
+
 static int list_jobs(struct command_client *client)
 {
     json_t *answer = NULL;
@@ -19,11 +37,7 @@ static int list_jobs(struct command_client *client)
                                  (unsigned long long)command_client_u64(job, "id"),
                                  command_warm_state(job), command_client_text(job, "kind"),
                                  command_client_visible(command_client_text(job, "what")), line);
-            const char *first =
-                json_string_value(json_array_get(json_object_get(job, "failures"), 0));
-            if (first != NULL) {
-                command_screen_print(4, "    %s\n", command_client_visible(first));
-            }
+            print_reasons(job);
         }
         commands_line("item", json_incref(job));
     }

@@ -44,6 +44,10 @@ void proxy_warm_unref(struct proxy_warm *job)
     for (unsigned i = 0; i < PROXY_WARM_FAILURES_MAX; i++) {
         free(job->published.failures[i]);
     }
+    for (unsigned i = 0; i < PROXY_WARM_REASONS_MAX; i++) {
+        free(job->published.reasons[i].why);
+        free(job->published.reasons[i].first);
+    }
     free(job);
 }
 
@@ -78,22 +82,53 @@ struct proxy_warm *proxy_warm_new(struct proxy *proxy, const struct proxy_warm_o
     return job;
 }
 
-// Keeps the text "BEFOREs3://BUCKET/KEY: WHY", unless there are enough texts.
+static char *text_copy(const char *text)
+{
+    char *copy = malloc(FAILURE_MAX_BYTES);
+    check(copy != NULL);
+    (void)snprintf(copy, FAILURE_MAX_BYTES, "%s", text);
+    return copy;
+}
+
+// Returns the counted reason `why`, or a new one without a first failure; NULL: there are enough.
+static struct warm_reason *reason_of(struct warm_published *p, const char *why)
+{
+    unsigned count = atomic_load(&p->reason_count);
+    for (unsigned i = 0; i < count; i++) {
+        if (strcmp(p->reasons[i].why, why) == 0) {
+            return &p->reasons[i];
+        }
+    }
+    if (count == PROXY_WARM_REASONS_MAX) {
+        return NULL;
+    }
+    p->reasons[count].why = text_copy(why);
+    return &p->reasons[count];
+}
+
+// Counts the failure under its reason. Keeps the text "BEFOREs3://BUCKET/KEY: WHY", unless there
+// are enough texts.
 static void note_failure(struct proxy_warm *job, const char *before, struct span bucket,
                          struct span key, const char *why)
 {
     struct warm_published *p = &job->published;
     unsigned count = atomic_load(&p->failure_count);
     check(count <= PROXY_WARM_FAILURES_MAX && why != NULL);
-    if (count == PROXY_WARM_FAILURES_MAX) {
-        return;
+    struct warm_reason *reason = reason_of(p, why);
+    char text[FAILURE_MAX_BYTES];
+    (void)snprintf(text, sizeof(text), "%ss3://%.*s/%.*s: %s", before, (int)bucket.len, bucket.ptr,
+                   (int)key.len, key.len > 0 ? key.ptr : "", why);
+    if (reason != NULL) {
+        atomic_fetch_add(&reason->count, 1);
     }
-    char *text = malloc(FAILURE_MAX_BYTES);
-    check(text != NULL);
-    (void)snprintf(text, FAILURE_MAX_BYTES, "%ss3://%.*s/%.*s: %s", before, (int)bucket.len,
-                   bucket.ptr, (int)key.len, key.len > 0 ? key.ptr : "", why);
-    p->failures[count] = text;
-    atomic_store(&p->failure_count, count + 1);
+    if (reason != NULL && reason->first == NULL) {
+        reason->first = text_copy(text);
+        atomic_fetch_add(&p->reason_count, 1);
+    }
+    if (count < PROXY_WARM_FAILURES_MAX) {
+        p->failures[count] = text_copy(text);
+        atomic_store(&p->failure_count, count + 1);
+    }
 }
 
 static void job_end(struct proxy_warm *job)
@@ -566,8 +601,13 @@ void proxy_warm_read(const struct proxy_warm *job, struct proxy_warm_progress *r
         .waits = (enum refusal)atomic_load(&p->waits),
         .elapsed_us = (ended_us != 0 ? ended_us : clock_monotonic_us()) - atomic_load(&p->began_us),
         .ended_us = ended_us,
-        .failure_count = atomic_load(&p->failure_count)};
+        .failure_count = atomic_load(&p->failure_count),
+        .reason_count = atomic_load(&p->reason_count)};
     for (unsigned i = 0; i < ret_progress->failure_count; i++) {
         ret_progress->failures[i] = p->failures[i];
+    }
+    for (unsigned i = 0; i < ret_progress->reason_count; i++) {
+        ret_progress->reasons[i] =
+            (struct proxy_warm_reason){p->reasons[i].first, atomic_load(&p->reasons[i].count)};
     }
 }

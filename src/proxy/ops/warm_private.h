@@ -46,9 +46,14 @@ struct warm_published {
     atomic_bool is_counted, is_idle;
     _Atomic uint64_t objects, bytes, objects_done, bytes_done, objects_cached, objects_failed,
         objects_missing, objects_refused, prefixes_failed, bytes_fetched, began_us, ended_us;
-    atomic_uint inflight, failure_count;
+    atomic_uint inflight, failure_count, reason_count;
     atomic_int waits;                        // enum refusal: why the job requests nothing now
     char *failures[PROXY_WARM_FAILURES_MAX]; // texts; those below failure_count never change
+    struct warm_reason {
+        char *why;   // written before reason_count grows
+        char *first; // text of its first failure
+        _Atomic uint64_t count;
+    } reasons[PROXY_WARM_REASONS_MAX];
 };
 
 struct warm_pace {
