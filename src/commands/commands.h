@@ -49,6 +49,7 @@ struct commands_common {
     const char *admin; // NULL: not given
     const char *file;  // of -c, for a command that takes no settings; NULL: not given
     unsigned timeout_ms;
+    bool has_timeout; // --timeout was given
     const struct command *command;
     unsigned operand_count;             // operands at the front of argv
     bool is_json, is_quiet, is_verbose; // at most one of the last two is set

@@ -80,6 +80,7 @@ void commands_common_take(const struct command *command, unsigned operand_count,
         }
         if (text != NULL && span_to_u64(span_from_cstr(text), &seconds)) {
             common.timeout_ms = (unsigned)(1000 * min_u64(seconds, ASK_TIMEOUT_MAX_S));
+            common.has_timeout = true;
         }
     }
     if ((command->takes & TAKES_OUTPUT) != 0) {

@@ -94,7 +94,7 @@ void control_doctor_free(struct command_doctor_run *run)
 // "--", so that none can pass for an option.
 static char **words_of(const struct command_doctor_run *run)
 {
-    const char *first[] = {"forebay", "doctor", "--local", "--json", "--timeout=2", run->admin};
+    const char *first[] = {"forebay", "doctor", "--local", "--json", run->admin};
     size_t count = ARRAY_LEN(first);
     char **words = calloc(count + (size_t)run->argc + 1 + BUCKETS_MAX + 1, sizeof(*words));
     check(words != NULL);

@@ -562,6 +562,19 @@ def test_a_signed_request_that_hangs(doctor, origin):
     assert report.exit == 4 and report.red == {"rights"}
 
 
+def test_an_origin_that_answers_late(start, origin, tmp_path):
+    """The doctor waits as long for an answer as the server does. It waited for 2 s and said that a
+    firewall may be in between, although reads succeeded."""
+    origin.put("a", 100)
+    server = start(origin, settings={"origin.first_byte_timeout": "60s"})
+    origin.delay_s = 4.0
+    report, _ = asked("bkt", env=env_of(server, tmp_path))
+    origin.delay_s = 0.0
+    assert "answers after 4." in report.find("origin", "yellow"), report.rows
+    assert "bkt: LIST, HEAD and ranged GET work" in report.find("rights", "green")
+    assert not report.red and report.exit == 0
+
+
 def test_an_origin_that_fails(doctor, origin):
     """A server error is a fault of the origin, and no lack of rights."""
     origin.fault(None, "error", (500, "InternalError", "Oops"), times=None)

@@ -18,7 +18,8 @@ struct doctor {
     const char *const *buckets; // named by the user
     unsigned bucket_count;
     char *proxy_url;          // with its password; NULL: https origins are asked directly
-    uint64_t timeout_ms;      // longest wait for an answer of an origin
+    uint64_t timeout_ms;      // longest wait for an answer; see command_doctor_wait_ms()
+    uint64_t origin_began_ms; // when the checks of origins began
     struct store_look *look;  // what is at cache.dir; during command_doctor_host()
     struct doctor_peer *peer; // the server that runs with these settings
     json_t *rows;             // gets the findings instead of the output; NULL: none
@@ -39,6 +40,10 @@ void command_doctor_repeat(struct doctor *doctor, const json_t *rows);
 // Prints the verdict: the counts as text, or with --json as the last line. Returns the exit code of
 // the command.
 int command_doctor_verdict(struct doctor *doctor);
+
+// Returns the longest wait for the next answer of an origin. Without --timeout it is as long as a
+// server waits, until the checks of origins have taken long.
+uint64_t command_doctor_wait_ms(const struct doctor *doctor);
 
 // Reports "WHERE: WHAT" as a red finding about an origin. Sets the exit code to EXIT_CODE_ORIGIN,
 // unless an earlier finding has set one.

@@ -18,8 +18,26 @@
 #define CANCEL_MS 500u  // added to the driver's timeout
 #define BUCKETS_MAX 20u // maximum number of buckets to check
 #define THROTTLED_S 60u
+#define CHECKS_MS 30000u // From then on the checks of origins do not wait longer than timeout_ms.
+#define LATE_S 1.0       // An answer that takes longer is yellow.
 #define SKEW_YELLOW_S 300
 #define SKEW_RED_S 900 // from this difference on S3 refuses signatures
+
+uint64_t command_doctor_wait_ms(const struct doctor *d)
+{
+    uint64_t used_ms = clock_monotonic_ms() - d->origin_began_ms;
+    uint64_t left_ms = CHECKS_MS - min_u64(used_ms, CHECKS_MS);
+    return commands_common()->has_timeout
+               ? d->timeout_ms
+               : max_u64(d->timeout_ms, min_u64(d->config->origin_first_byte_timeout_ms, left_ms));
+}
+
+// Returns true if the answers to earlier checks came so late that no time is left for others.
+static bool is_out_of_time(const struct doctor *d)
+{
+    return !commands_common()->has_timeout &&
+           clock_monotonic_ms() - d->origin_began_ms >= CHECKS_MS;
+}
 
 // --- Network -------------------------------------------------------------------------------------
 
@@ -62,7 +80,7 @@ static void reach(const struct doctor *d, const char *url, struct reach *ret)
     const char *proxy = strncmp(url, "https://", 8) == 0 ? d->proxy_url : NULL;
     (void)curl_easy_setopt(easy, CURLOPT_NOPROXY, proxy != NULL ? "" : "*");
     (void)curl_easy_setopt(easy, CURLOPT_PROXY, proxy != NULL ? proxy : "");
-    (void)curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, (long)d->timeout_ms);
+    (void)curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, (long)command_doctor_wait_ms(d));
     (void)curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS,
                            (long)min_u64(d->config->origin_connect_timeout_ms, d->timeout_ms));
     (void)curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, ret->why);
@@ -164,6 +182,22 @@ static void check_clock(struct doctor *d, const char *url, const struct reach *r
                         url, is_red ? ", which refuses signatures from 15 min on" : "");
 }
 
+static void find_reached(struct doctor *d, const char *url, const struct reach *r)
+{
+    double answer_s = r->first_s - (r->tls_s > 0 ? r->tls_s : r->connect_s);
+    if (answer_s >= LATE_S) {
+        command_doctor_find(d, DOCTOR_YELLOW, "origin",
+                            "look at the load of the store, and at the way to it: each read that "
+                            "misses waits as long",
+                            "%s: answers after %.1f s", url, answer_s);
+        return;
+    }
+    command_doctor_find(d, DOCTOR_GREEN, "origin", NULL,
+                        "%s: name %.1f ms, connection %.1f ms, TLS %.1f ms, answer %.1f ms", url,
+                        1000 * r->dns_s, 1000 * (r->connect_s - r->dns_s),
+                        r->tls_s > 0 ? 1000 * (r->tls_s - r->connect_s) : 0, 1000 * answer_s);
+}
+
 // Returns true if a server answers at the endpoint.
 static bool check_endpoint(struct doctor *d, const char *endpoint)
 {
@@ -177,11 +211,7 @@ static bool check_endpoint(struct doctor *d, const char *endpoint)
         find_unreachable(d, url, &r);
         return false;
     }
-    command_doctor_find(d, DOCTOR_GREEN, "origin", NULL,
-                        "%s: name %.1f ms, connection %.1f ms, TLS %.1f ms, answer %.1f ms", url,
-                        1000 * r.dns_s, 1000 * (r.connect_s - r.dns_s),
-                        r.tls_s > 0 ? 1000 * (r.tls_s - r.connect_s) : 0,
-                        1000 * (r.first_s - (r.tls_s > 0 ? r.tls_s : r.connect_s)));
+    find_reached(d, url, &r);
     check_clock(d, url, &r);
     return true;
 }
@@ -289,7 +319,12 @@ static void check_bucket(struct doctor *d, struct command_probe *probe, struct o
 {
     struct command_probe_answer listed, got;
     struct command_probe_ask ask = {.kind = PROBE_LIST, .origin = origin, .bucket = bucket};
-    command_probe_ask(probe, &ask, d->timeout_ms + CANCEL_MS, &listed);
+    if (is_out_of_time(d)) {
+        command_doctor_find(d, DOCTOR_YELLOW, "rights", "name the bucket: forebay doctor BUCKET",
+                            "%s: not checked, because other answers came late", bucket);
+        return;
+    }
+    command_probe_ask(probe, &ask, command_doctor_wait_ms(d) + CANCEL_MS, &listed);
     if (!is_good(&listed)) {
         find_refused(d, origin, bucket, PROBE_LIST, &listed);
         return;
@@ -300,7 +335,7 @@ static void check_bucket(struct doctor *d, struct command_probe *probe, struct o
     }
     ask.key = listed.key;
     ask.kind = PROBE_HEAD;
-    command_probe_ask(probe, &ask, d->timeout_ms + CANCEL_MS, &got);
+    command_probe_ask(probe, &ask, command_doctor_wait_ms(d) + CANCEL_MS, &got);
     if (!is_good(&got)) {
         find_refused(d, origin, bucket, PROBE_HEAD, &got);
         return;
@@ -308,7 +343,7 @@ static void check_bucket(struct doctor *d, struct command_probe *probe, struct o
     uint64_t size_bytes = got.size_bytes;
     if (size_bytes > 0) {
         ask.kind = PROBE_GET;
-        command_probe_ask(probe, &ask, d->timeout_ms + CANCEL_MS, &got);
+        command_probe_ask(probe, &ask, command_doctor_wait_ms(d) + CANCEL_MS, &got);
         if (!is_good(&got)) {
             find_refused(d, origin, bucket, PROBE_GET, &got);
             return;
@@ -317,7 +352,9 @@ static void check_bucket(struct doctor *d, struct command_probe *probe, struct o
     command_doctor_find(d, DOCTOR_GREEN, "rights", NULL,
                         "%s: LIST, HEAD and ranged GET work, the last in %.1f ms", bucket,
                         (double)got.total_us / 1000);
-    command_doctor_speed(d, probe, &ask, size_bytes);
+    if (got.total_us < (uint64_t)(LATE_S * 1e6)) { // else the wait decides, not the throughput
+        command_doctor_speed(d, probe, &ask, size_bytes);
+    }
 }
 
 static void check_named_bucket(struct doctor *d, struct command_probe *probe, const char *name)
@@ -347,7 +384,7 @@ static void check_rights(struct doctor *d, struct command_probe *probe)
     }
     struct command_probe_answer answer;
     struct command_probe_ask ask = {.kind = PROBE_BUCKETS, .origin = o->origins[0]};
-    command_probe_ask(probe, &ask, d->timeout_ms + CANCEL_MS, &answer);
+    command_probe_ask(probe, &ask, command_doctor_wait_ms(d) + CANCEL_MS, &answer);
     if (is_good(&answer) && answer.key[0] != '\0') {
         check_bucket(d, probe, o->origins[0], answer.key);
     } else if (is_good(&answer)) {
@@ -366,7 +403,7 @@ static void check_with_credentials(struct doctor *d)
     struct command_probe probe;
     struct buf why;
     buf_init(&why, 65536);
-    enum err err = command_probe_open(&probe, d->config, d->timeout_ms, &why);
+    enum err err = command_probe_open(&probe, d->config, command_doctor_wait_ms(d), &why);
     if (err == ERR_OK) {
         for (unsigned i = 0; i < probe.origins.origin_count; i++) {
             command_doctor_find(d, DOCTOR_GREEN, "credentials", NULL, "%s",
@@ -415,6 +452,7 @@ void command_doctor_origin(struct doctor *d)
     }
     buf_done(&why);
     check_client(d);
+    d->origin_began_ms = clock_monotonic_ms();
     bool all = check_endpoint(d, c->origin_endpoint);
     for (unsigned i = 0; i < c->bucket_count && i < BUCKETS_MAX; i++) {
         if (c->buckets[i].endpoint != NULL) {

@@ -40,7 +40,8 @@ void command_doctor_speed(struct doctor *d, struct command_probe *probe,
     }
     d->has_speed = true;
     unsigned many = (unsigned)min_u64(MANY, d->config->origin_connections);
-    uint64_t piece = min_u64(PIECE_MAX, size_bytes), timeout_ms = d->timeout_ms + CANCEL_MS;
+    uint64_t piece = min_u64(PIECE_MAX, size_bytes),
+             timeout_ms = command_doctor_wait_ms(d) + CANCEL_MS;
     asks[0] = *ask;
     asks[0].kind = PROBE_GET;
     asks[0].first = 0;
