@@ -46,6 +46,7 @@
 #define DIRECTORIES_MAX 16u
 #define RESTARTS_MAX 3u
 #define TEXT_MAX_BYTES (1u << 20)
+#define LOOK_MS 500 // between looks for new conditions
 #define SETTLE_MS 20
 #define SETTLE_TRIES 50u
 #define FLAG_MAX (PATH_MAX + 64)
@@ -61,6 +62,7 @@ struct run {
     bool is_quiet, is_global;
     unsigned restarts;
     pid_t child;
+    struct command_run_conditions told;
 };
 
 struct run_signals {
@@ -329,13 +331,37 @@ static bool reap(struct run *run, int *ret_code)
     return is_over;
 }
 
+// Returns where the keys come from that the server and CMD share. NULL: they need not be the same.
+static const char *shared_keys(const struct run *run)
+{
+    const char *id = getenv("AWS_ACCESS_KEY_ID");
+    bool is_auto = is_default(run->config, "credentials.source") &&
+                   is_default(run->config, "credentials.access_key_file");
+    return !is_auto ? NULL
+           : id != NULL && id[0] != '\0'
+               ? "AWS_ACCESS_KEY_ID in the environment, which the command uses, too"
+               : "the profile or the role of this environment, which the command uses, too";
+}
+
+// Prints conditions of the server that have begun, because nobody sees its log.
+static void tell_conditions(struct run *run)
+{
+    struct buf log;
+    buf_init(&log, TEXT_MAX_BYTES);
+    command_server_log_next(&run->server, &log);
+    command_run_conditions_tell(&run->told, buf_span(&log), shared_keys(run));
+    buf_done(&log);
+}
+
 // Forwards signals to CMD, except those that the terminal has sent to the whole process group.
 static int wait_for_child(struct run *run, const sigset_t *signals)
 {
+    const struct timespec pause = {.tv_nsec = LOOK_MS * 1000000l};
     int code = 0;
     for (;;) {
         siginfo_t info;
-        int number = sigwaitinfo(signals, &info);
+        int number = sigtimedwait(signals, &info, &pause);
+        tell_conditions(run);
         // After each signal, because one SIGCHLD may stand for several children.
         if (reap(run, &code)) {
             return code;

@@ -11,6 +11,7 @@
 
 #define COLUMN 19 // of the values
 #define TEXT_MAX_BYTES 1024u
+#define KINDS_MAX 3u  // names of warnings that the summary shows
 #define CHECKS_MIN 10 // fewer are not worth a line
 #define CHECKS_PART 4 // this part of the requests needed a check, or more
 // Returns the value of a counter of counters.def in a summary.
@@ -58,27 +59,95 @@ static void print_checks(const json_t *summary, uint64_t requests)
     }
 }
 
-// Prints the number of warnings in the log, and the last one in words.
+static bool is_warning(struct span line)
+{
+    char text[64];
+    (void)snprintf(text, sizeof(text), "%.*s", (int)min_u64(line.len, sizeof(text) - 1), line.ptr);
+    return strstr(text, "level=warn") != NULL || strstr(text, "level=error") != NULL;
+}
+
+static bool have_same_name(struct span a, struct span b)
+{
+    bool is_condition;
+    return span_equal(command_log_line_name(a, &is_condition),
+                      command_log_line_name(b, &is_condition));
+}
+
+// Puts a warning first, and drops an earlier one of the same name, or the last one.
+static void put_first(struct span kinds[KINDS_MAX], struct span line)
+{
+    unsigned at = 0;
+    while (at + 1 < KINDS_MAX && kinds[at].len > 0 && !have_same_name(kinds[at], line)) {
+        at++;
+    }
+    for (; at > 0; at--) {
+        kinds[at] = kinds[at - 1];
+    }
+    kinds[0] = line;
+}
+
+// Prints the number of warnings in the log, and the last ones in words: one of each name.
 static void print_warnings(struct span log)
 {
-    struct span line;
-    struct buf last;
+    struct span line, kinds[KINDS_MAX] = {{NULL, 0}};
     unsigned count = 0;
-    buf_init(&last, TEXT_MAX_BYTES);
     while (span_split(&log, '\n', &line)) {
-        char text[64];
-        (void)snprintf(text, sizeof(text), "%.*s", (int)min_u64(line.len, sizeof(text) - 1),
-                       line.ptr);
-        if (strstr(text, "level=warn") != NULL || strstr(text, "level=error") != NULL) {
+        if (is_warning(line)) {
             count++;
-            last.len = 0;
-            command_log_line_append(&last, line);
+            put_first(kinds, line);
         }
     }
-    command_screen_inform(COLUMN, "         warnings  %u%s%s\n", count,
-                          count > 0 ? ", the last: " : "",
-                          count > 0 ? command_client_visible(buf_cstr(&last)) : "");
-    buf_done(&last);
+    if (count == 0) {
+        command_screen_inform(COLUMN, "         warnings  0\n");
+        return;
+    }
+    command_screen_inform(COLUMN, "         warnings  %u, the last:\n", count);
+    for (unsigned i = 0; i < KINDS_MAX && kinds[i].len > 0; i++) {
+        struct buf text;
+        buf_init(&text, TEXT_MAX_BYTES);
+        command_log_line_append(&text, kinds[i]);
+        command_screen_inform(COLUMN, "                   %s\n",
+                              command_client_visible(buf_cstr(&text)));
+        buf_done(&text);
+    }
+}
+
+// Returns true if the name is new, and remembers it.
+static bool remember(struct command_run_conditions *told, struct span name)
+{
+    for (unsigned i = 0; i < told->count; i++) {
+        if (span_equal_cstr(name, told->names[i])) {
+            return false;
+        }
+    }
+    if (told->count == COMMAND_RUN_CONDITIONS_MAX) {
+        return false;
+    }
+    (void)snprintf(told->names[told->count], sizeof(told->names[0]), "%.*s", (int)name.len,
+                   name.ptr);
+    told->count++;
+    return true;
+}
+
+void command_run_conditions_tell(struct command_run_conditions *told, struct span log,
+                                 const char *keys)
+{
+    struct span line;
+    while (span_split(&log, '\n', &line)) {
+        bool is_condition;
+        struct span name = command_log_line_name(line, &is_condition);
+        if (!is_condition || !is_warning(line) || !remember(told, name)) {
+            continue;
+        }
+        bool is_of_keys = keys != NULL && span_equal_cstr(name, "credentials-refused");
+        struct buf text;
+        buf_init(&text, TEXT_MAX_BYTES);
+        command_log_line_append(&text, line);
+        command_screen_inform(2, "forebay run: warning: %s%s%s\n",
+                              command_client_visible(buf_cstr(&text)),
+                              is_of_keys ? ". The keys are those of " : "", is_of_keys ? keys : "");
+        buf_done(&text);
+    }
 }
 
 // Explains why the cache served nothing. `requests`: all that the server has answered.

@@ -63,7 +63,8 @@ CASES = {
         "host and port",
         "origin",
         503,
-        "The origin cannot be used: it refuses connections. Forebay's log",
+        "The origin cannot be used: it refuses connections. What helps where "
+        "Forebay runs: check host and port",
     ),
     "name": (
         "dns",
@@ -103,7 +104,7 @@ CASES = {
         "credentials.source",
         "credentials",
         403,
-        "refused Forebay's credentials",
+        "refused the credentials that Forebay signs with: it does not know",
     ),
     "secret": (
         "credentials",
@@ -111,7 +112,7 @@ CASES = {
         "secret key",
         "credentials",
         403,
-        "refused Forebay's credentials",
+        "refused the credentials that Forebay signs with: it refuses",
     ),
 }
 
@@ -159,12 +160,13 @@ def test_the_fault_is_reported_everywhere(start, certificate, case):
             for reply in (client.get("k"), client.request("GET", "/bkt?list-type=2")):
                 assert reply.status == status, reply
                 assert words.replace("'", "&apos;").encode() in reply.body, reply
-                assert reply.body.count(b"log") == 1, "the reason is said once"
+                assert reply.body.count(b"What helps") == 1, "the reason is said once"
+                assert remedy.encode() in reply.body and b"log" not in reply.body, reply
                 code = "ServiceUnavailable" if status == 503 else "AccessDenied"
                 assert (reply.code, reply.reason) == (code, REASONS[status]), reply
         if status == 403:
             said = run_forebay(*PATIENT, "ls", "s3://bkt/", "--admin", admin_of(server)).stderr
-            assert "not yours: see credentials-refused in Forebay's log" in said
+            assert "signs with: forebay status has the remedy" in said
         lines = server.access_log(wait_for=lambda e: e["op"] == "ListObjectsV2")
         assert lines[0]["why"] == why, lines
         assert len(events(server, "origin_unreachable")) == 1, "told once"

@@ -186,8 +186,25 @@ def test_the_last_warning_is_shown_in_words(run, origin):
     """The summary shows text and remedy of the last warning, not its line of the log."""
     origin.down()
     words = run("sh", "-c", READ)
-    (line,) = [line for line in words.stderr.splitlines() if "warnings" in line]
-    assert re.search(r"the last: origin-unreachable: .+; .+", line) and "=" not in line, line
+    last = words.stderr.partition("the last:\n")[2]
+    assert re.search(r"^ +origin-unreachable: .+; .+", last) and "=" not in last, words.stderr
+
+
+def test_a_condition_is_printed_while_the_command_runs(run, origin):
+    """A condition is printed once when it begins, because the log of this server is hidden. If the
+    origin refuses the keys, the line says that they are those of the command."""
+    wrong = {"AWS_ACCESS_KEY_ID": "nobody"}
+    process = run("sh", "-c", f"{READ}; echo ready; exec sleep 1000", wait=False, env=wrong)
+    assert line_of(process) == "ready"
+    said = process.stderr.readline()
+    assert said.startswith("forebay run: warning: credentials-refused: origin "), said
+    assert "those of AWS_ACCESS_KEY_ID in the environment, which the command uses, too" in said
+    process.terminate()
+    rest = process.communicate(timeout=WAIT_S)[1]
+    assert "warning: credentials-refused" not in rest and " log" not in said + rest, rest
+    assert re.search(r"the last:\n +credentials-refused: ", rest), rest
+    client = run("sh", "-c", READ.replace("-sf", "-s").replace(" -o /dev/null", ""), env=wrong)
+    assert "What helps where Forebay runs: check the key id" in client.stdout, client
 
 
 def test_a_run_inside_another_one_warns(run, origin):

@@ -78,16 +78,20 @@ static void append_all(struct buf *out, struct span line)
     buf_append_cstr(out, before[0] == ',' ? ")" : "");
 }
 
+// Only the line of a condition has a severity. The name of the condition says more than the event.
+struct span command_log_line_name(struct span line, bool *ret_is_condition)
+{
+    struct span name = {NULL, 0}, severity;
+    *ret_is_condition = find_field(line, "severity", &severity);
+    return find_field(line, *ret_is_condition ? "name" : "event", &name) ? name : SPAN("");
+}
+
 void command_log_line_append(struct buf *out, struct span line)
 {
     struct span value;
     size_t i = 0;
-    // Only the line of a condition has a severity. The name of the condition says more than the
-    // event.
-    bool is_condition = find_field(line, "severity", &value);
-    if (find_field(line, is_condition ? "name" : "event", &value)) {
-        append_name(out, value);
-    }
+    bool is_condition;
+    append_name(out, command_log_line_name(line, &is_condition));
     while (i < ARRAY_LEN(texts) && !find_field(line, texts[i], &value)) {
         i++;
     }

@@ -5,6 +5,9 @@
 
 #include "base/bytes.h"
 
+// Returns the name of the condition that a line reports, otherwise that of its event. The name is
+// empty if the line has none.
+struct span command_log_line_name(struct span line, bool *ret_is_condition);
 // Appends a line of the form `ts=... level=... event=name key=value ...` in words: "NAME: TEXT;
 // REMEDY". If the line has no text of its own, appends "NAME (key value, key value)".
 void command_log_line_append(struct buf *out, struct span line);

@@ -221,6 +221,20 @@ void command_server_log(struct command_server *s, struct buf *ret_text)
     }
 }
 
+void command_server_log_next(struct command_server *s, struct buf *ret_text)
+{
+    char text[LOG_SHOWN_BYTES];
+    ssize_t len = 0;
+    do {
+        off_t size = lseek(s->log_fd, 0, SEEK_CUR) - s->log_read;
+        len = pread(s->log_fd, text, (size_t)min_u64((uint64_t)size, sizeof(text)), s->log_read);
+        if (len > 0) {
+            buf_append(ret_text, text, (size_t)len);
+            s->log_read += len;
+        }
+    } while (len > 0);
+}
+
 json_t *command_server_summary(struct command_server *s)
 {
     struct buf text;

@@ -19,6 +19,7 @@ struct command_server {
     char folder[COMMAND_SERVER_PATH_MAX]; // holds the admin socket; removed at the end
     char admin[COMMAND_SERVER_PATH_MAX];  // "unix:PATH" of that socket
     char notify[64];
+    off_t log_read; // how much of the log command_server_log_next() has returned
     // Words of the server's command line, ended by NULL.
     char **words;
     unsigned word_count;
@@ -45,6 +46,8 @@ json_t *command_server_summary(struct command_server *server);
 void command_server_ended(struct command_server *server);
 // Appends the end of the server's log to *ret_text.
 void command_server_log(struct command_server *server, struct buf *ret_text);
+// Appends the lines that the server has logged since the last call, or since the start.
+void command_server_log_next(struct command_server *server, struct buf *ret_text);
 // Sends SIGTERM, and after `grace_ms` SIGKILL. Returns when the server has ended.
 void command_server_stop(struct command_server *server, uint64_t grace_ms);
 void command_server_done(struct command_server *server);

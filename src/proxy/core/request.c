@@ -257,10 +257,10 @@ static struct span origin_failure_text(struct request *r, enum err err)
         return (struct span){NULL, 0};
     }
     const char *text = arena_printf(
-        r->arena, "%s: %s. Forebay's log has the remedy (origin_unreachable).",
-        err == ERR_ORIGIN_REFUSED ? "The origin refused Forebay's credentials, not yours"
+        r->arena, "%s: %s. What helps where Forebay runs: %s.",
+        err == ERR_ORIGIN_REFUSED ? "The origin refused the credentials that Forebay signs with"
                                   : "The origin cannot be used",
-        trouble.text);
+        trouble.text, trouble.remedy);
     return text != NULL ? span_from_cstr(text) : (struct span){NULL, 0};
 }
 
