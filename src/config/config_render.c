@@ -156,8 +156,7 @@ static const char *const types[] = {
     [KIND_BLOCK_SIZE] = TYPE_PATTERN(TYPE_TEXT_OR_NUMBER, PATTERN_SIZE),
     [KIND_BYTES_AUTO] = TYPE_PATTERN(TYPE_TEXT_OR_NUMBER, "^auto$|" PATTERN_SIZE),
     [KIND_SIZE] = TYPE_PATTERN(TYPE_TEXT_OR_NUMBER, "^[0-9]+%$|" PATTERN_SIZE),
-    [KIND_RATE] = "\"anyOf\": [{\"const\": 0}, {" TYPE_PATTERN(
-        "\"string\"", "^0$|^[0-9]+(B|[KMGTPE]iB|[KMGTP]B)?/s$") "}]",
+    [KIND_RATE] = TYPE_PATTERN(TYPE_TEXT_OR_NUMBER, "^0$|^[0-9]+(B|[KMGTPE]iB|[KMGTP]B)?/s$"),
     [KIND_PERCENT] = TYPE_PATTERN("\"string\"", "^[0-9]+%$"),
     [KIND_RATIO] = "\"type\": \"number\", \"minimum\": 0, \"maximum\": 1"};
 
@@ -231,8 +230,6 @@ static const char schema_lists[] =
     "      \"then\": {\"properties\": {\"endpoint\": false, \"region\": false,\n"
     "        \"addressing\": false, \"credentials\": false}}}},\n"
     "    \"rules\": {\"type\": [\"array\", \"null\"], \"items\": {\"type\": \"object\",\n"
-    "      \"not\": {\"required\": [\"pin\", \"share\"], "
-    "\"properties\": {\"pin\": {\"const\": true}}},\n"
     "      \"additionalProperties\": false, \"required\": [\"match\"], \"properties\": {\n"
     "        \"match\": {\"type\": \"string\", \"pattern\": "
     "\"^([^{}\\\\\\\\]|\\\\\\\\.|[{]([^{}\\\\\\\\]|\\\\\\\\.)*[}])+$\"}, \"cache\": {\"type\": "

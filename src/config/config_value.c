@@ -109,6 +109,20 @@ bool config_value_parse_ms(struct span s, uint64_t *ret_ms, char *ret_why)
     return apply_unit(s, number, unit, time_units, ARRAY_LEN(time_units), ret_ms, ret_why);
 }
 
+// Returns whether a unit counts bits, as in "2Gbit" or "500Mbps".
+static bool is_in_bits(struct span unit)
+{
+    static const char *const tails[] = {"bit", "bits", "bps"};
+    for (size_t i = 0; i < ARRAY_LEN(tails); i++) {
+        struct span tail = span_from_cstr(tails[i]);
+        if (unit.len >= tail.len &&
+            span_equal_nocase((struct span){unit.ptr + unit.len - tail.len, tail.len}, tail)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 bool config_value_parse_bytes(struct span s, uint64_t *ret_bytes, char *ret_why)
 {
     uint64_t number;
@@ -119,6 +133,9 @@ bool config_value_parse_bytes(struct span s, uint64_t *ret_bytes, char *ret_why)
     if (unit.len == 0) {
         *ret_bytes = number;
         return true;
+    }
+    if (is_in_bits(unit)) {
+        return refuse(ret_why, "\"%.*s\" is in bits; write bytes: 2Gbit/s is 250MB/s", SHOWN(s));
     }
     return apply_unit(s, number, unit, size_units, ARRAY_LEN(size_units), ret_bytes, ret_why);
 }

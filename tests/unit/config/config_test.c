@@ -218,6 +218,12 @@ Test(config, errors_name_place_and_remedy)
                "1:14: error: cache.ttl: \"60sec\" has an unknown unit (60s?)");
     fails_with("cache: {size: 5Gi}\n",
                "1:15: error: cache.size: \"5Gi\" has an unknown unit (5GiB?)");
+    fails_with("origin: {max_rate: 2Gbit}\n",
+               "1:20: error: origin.max_rate: \"2Gbit\" is in bits; write bytes: 2Gbit/s is "
+               "250MB/s");
+    fails_with("origin: {max_rate: 500Mbps/s}\n",
+               "1:20: error: origin.max_rate: \"500Mbps\" is in bits; write bytes: 2Gbit/s is "
+               "250MB/s");
     fails_with("cache: {size: 1MiB}\n",
                "1:15: error: cache.size: \"1MiB\" is not between 16MiB and 1EiB");
     fails_with("cache: {size: 99999999999EiB}\n",

@@ -12,6 +12,9 @@
      "accepts". */}}
 {{- define "forebay.judgeRange" -}}
 {{- $ends := splitList ".." .accepts -}}
+{{- if and (hasSuffix "/s" .accepts) (not (kindIs "string" .value)) (ne (toString .value) "0") -}}
+{{- fail (printf "%s: %v is not a rate: write bytes a second, such as 250MB/s" .name .value) -}}
+{{- end -}}
 {{- $number := include "forebay.number" .value | float64 -}}
 {{- if or (lt $number (include "forebay.number" (first $ends) | float64)) (gt $number (include "forebay.number" (last $ends) | float64)) -}}
 {{- fail (printf "%s: %v is not between %s and %s" .name .value (first $ends) (last $ends)) -}}
@@ -51,6 +54,9 @@
 {{- end -}}
 {{- end -}}
 {{- range $i, $rule := .Values.config.rules -}}
+{{- if and $rule.pin $rule.share -}}
+{{- fail (printf "config.rules[%d]: a rule has a pin or a share, not both" $i) -}}
+{{- end -}}
 {{- range $leaf, $value := $rule -}}
 {{- if hasKey $ranges (printf "rules[].%s" $leaf) -}}
 {{- include "forebay.judgeRange" (dict "name" (printf "config.rules[%d].%s" $i $leaf) "value" $value "accepts" (get $ranges (printf "rules[].%s" $leaf))) -}}
