@@ -296,6 +296,18 @@ def like(container):
         ("config.cache.policy=best", "'/config/cache/policy': value must be one of"),
         ("config.cache.size=1GiB", "config.cache.size: the chart sets this itself, by cache.size"),
         ("config.listen=127.0.0.1:1", "config.listen: the chart sets this itself"),
+        ("config.listen_tls.cert=/c", "config.listen_tls: the chart's listeners speak plain HTTP"),
+        ("auth.mode=verify", "auth: a sidecar serves every client in its own pod"),
+        ("auth.existingSecret=keys", "auth: a sidecar serves every client in its own pod"),
+        ("config.origin.max_rate=2Gbit", "'/config/origin/max_rate': '2Gbit' does not match"),
+        (
+            "config.origin.max_rate=5",
+            "config.origin.max_rate: 5 is not a rate: write bytes a second",
+        ),
+        (
+            "config.rules[0].match=a,config.rules[0].pin=true,config.rules[0].share=10%",
+            "config.rules[0]: a rule has a pin or a share, not both",
+        ),
         ("image.tag=a:b", "'/image/tag'"),
         ("image.digest=sha256:12", "'/image/digest'"),
         ("sidecar.trainer.enabled=true", "'/sidecar/trainer/image'"),
