@@ -318,6 +318,10 @@ static void look_at_reload(struct command_reload *reload, struct conditions *con
     if (command_reload_has_failed(reload, error)) {
         conditions_tell_more(conditions, CONDITION_reload_refused, reload->remedy, "%s: %.250s",
                              conditions_row(CONDITION_reload_refused).text, error);
+    } else if (command_reload_is_unrenewed(reload, error)) {
+        conditions_tell_more(conditions, CONDITION_reload_refused,
+                             "complete the files: Forebay reads them again when they change",
+                             "the former certificate stays in use: %.250s", error);
     } else {
         conditions_tell(conditions, CONDITION_reload_refused, false);
     }

@@ -126,6 +126,15 @@ bool command_reload_has_failed(struct command_reload *reload,
     return ret_error[0] != '\0';
 }
 
+bool command_reload_is_unrenewed(struct command_reload *reload,
+                                 char ret_why[COMMAND_RELOAD_TEXT_MAX])
+{
+    pthread_mutex_lock(&reload->guarded.lock);
+    memcpy(ret_why, reload->guarded.unrenewed, COMMAND_RELOAD_TEXT_MAX);
+    pthread_mutex_unlock(&reload->guarded.lock);
+    return ret_why[0] != '\0';
+}
+
 // Records the first error of a failed reload; "": the reload succeeded.
 static void note_failure(struct command_reload *reload, struct span error)
 {
@@ -292,6 +301,7 @@ void command_reload_report_done(struct command_reload_report *report)
 struct fresh {
     struct config *latest;
     struct http_certificate *certificate;
+    char unrenewed[COMMAND_RELOAD_TEXT_MAX]; // why the former certificate stays in use; or ""
     struct access_keys *keys;
     struct command_rules rules;
     struct proxy_access_log_file *log_file;
@@ -363,6 +373,7 @@ static enum err certificate_load(struct command_reload *reload, struct fresh *fr
         log_warn_condition("certificate_not_renewed", "text=%s remedy=%s", log_quote(buf_span(why)),
                            log_quote(SPAN("complete the files: Forebay reads them again when they "
                                           "change")));
+        (void)snprintf(fresh->unrenewed, sizeof(fresh->unrenewed), "%s", buf_cstr(why));
         buf_done(why);
         err = ERR_OK;
     }
@@ -535,6 +546,19 @@ static void origins_apply(struct command_reload *reload, struct fresh *fresh)
     command_origins_use(reload->origins, &fresh->origins, reload->store, reload->probed);
 }
 
+// Says in the answer and in a condition whether the former certificate stays in use.
+static void unrenewed_tell(struct command_reload *reload, const struct fresh *fresh,
+                           struct command_reload_report *report)
+{
+    if (fresh->unrenewed[0] != '\0') {
+        buf_printf(&report->errors, "warning: the former certificate stays in use: %s\n",
+                   fresh->unrenewed);
+    }
+    pthread_mutex_lock(&reload->guarded.lock);
+    memcpy(reload->guarded.unrenewed, fresh->unrenewed, COMMAND_RELOAD_TEXT_MAX);
+    pthread_mutex_unlock(&reload->guarded.lock);
+}
+
 static void reload_apply(struct command_reload *reload, struct fresh *fresh,
                          struct command_reload_report *report)
 {
@@ -562,6 +586,7 @@ static void reload_apply(struct command_reload *reload, struct fresh *fresh,
     good_since_now(reload);
     stats_add(COUNTER_config_reloads, 1);
     note_failure(reload, SPAN(""));
+    unrenewed_tell(reload, fresh, report);
     reload->needs_restart = report->restart.len > 0;
     log_info("reloaded", "file=%s keys=%s",
              log_quote(span_from_cstr(latest->file != NULL ? latest->file : "")),

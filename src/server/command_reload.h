@@ -48,6 +48,7 @@ struct command_reload {
         pthread_mutex_t lock;
         struct config *latest;                // the configuration of the last reload; NULL: `first`
         char failed[COMMAND_RELOAD_TEXT_MAX]; // first error of the last reload; "": it succeeded
+        char unrenewed[COMMAND_RELOAD_TEXT_MAX]; // why the former certificate stays in use; or ""
     } guarded;
 };
 
@@ -68,6 +69,10 @@ enum err command_reload_now(struct command_reload *reload, struct command_reload
 // Returns true if the last reload failed, and its first error, which may be cut. Any thread.
 bool command_reload_has_failed(struct command_reload *reload,
                                char ret_error[COMMAND_RELOAD_TEXT_MAX]);
+// Returns true if the last reload kept the former certificate because the renewal is not complete,
+// and what is wrong with it. Any thread.
+bool command_reload_is_unrenewed(struct command_reload *reload,
+                                 char ret_why[COMMAND_RELOAD_TEXT_MAX]);
 // Renders the settings in force as JSON: command_settings.h. Any thread.
 void command_reload_show(void *ctx, struct buf *out);
 // Returns how large the cache can become, and warns, if cache.size is more than that; else 0.

@@ -7,12 +7,13 @@ import json
 import os
 import random
 import re
+import shutil
 import subprocess
 import threading
 
 import pytest
 from client import judge
-from forebay import KEYS, build_kind, parallel, run_forebay, scaled
+from forebay import KEYS, PATIENT, build_kind, parallel, run_forebay, scaled
 from origin import Origin
 from test_control import ask
 from waiting import wait_for
@@ -555,6 +556,27 @@ def certificate(folder, name):
     )
     pair[1].chmod(0o600)
     return tuple(map(str, pair))
+
+
+def test_an_unfinished_renewal_of_the_certificate_is_a_condition(start, origin, tmp_path):
+    """Only the certificate has been replaced. The former pair stays in use, which the answer of a
+    reload and the condition say, until its key is there too."""
+    pair, other = certificate(tmp_path, "first"), certificate(tmp_path, "other")
+    tls = {
+        "listen": "127.0.0.1:0,tls:127.0.0.1:0",
+        "listen_tls.cert": pair[0],
+        "listen_tls.key": pair[1],
+    }
+    server = serve(start, origin, settings=tls)
+    shutil.copy(other[0], pair[0])
+    admin = f"http://127.0.0.1:{server.admin_port}"
+    got = run_forebay(*PATIENT, "--admin", admin, "reload")
+    assert got.returncode == 0 and "the former certificate stays in use" in got.stderr, got
+    server.wait_condition("reload-refused")
+    shutil.copy(other[1], pair[1])
+    got = run_forebay(*PATIENT, "--admin", admin, "reload")
+    assert got.returncode == 0 and "certificate" not in got.stderr, got
+    server.wait_condition("reload-refused", holds=False)
 
 
 # --- every key ------------------------------------------------------------------------------------
