@@ -4,6 +4,7 @@ client that reads bytes waits for them, and they last as long as the object."""
 
 import base64
 import hashlib
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -150,10 +151,13 @@ def test_an_overwritten_object_has_its_own(start, origin, engine):
                 client.get("a", first=0, last=9)
                 server.durable()
             if version % 4 == 0:  # the HEAD is sent, and its answer is about the next version
-                with origin.hold(None, method="HEAD"):
-                    client.get("a", first=0, last=9)
+                mark = origin.mark()
+                with ThreadPoolExecutor(1) as pool, origin.hold("a", method="HEAD"):
+                    reading = pool.submit(client.get, "a", first=0, last=9)
+                    origin.wait_for(1, method="HEAD", since=mark)
                     body = body_of(0, version + 100)
                     origin.put("a", len(body), body=body, checksums=named(body))
+                assert reading.result().status == 206
             for _ in range(3):
                 reply = client.get("a", headers=MODE)
                 assert bytes(reply.body) == body
