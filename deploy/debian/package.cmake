@@ -10,18 +10,25 @@ install(FILES ${CMAKE_SOURCE_DIR}/deploy/systemd/forebay.service
         DESTINATION lib/systemd/system)
 install(FILES ${here}/copyright DESTINATION share/doc/forebay)
 install(FILES ${CMAKE_SOURCE_DIR}/deploy/helm/forebay/files/forebay.rules.yaml
+              ${CMAKE_SOURCE_DIR}/deploy/helm/forebay/files/forebay-engine.rules.yaml
+              ${CMAKE_SOURCE_DIR}/deploy/prometheus/forebay.test.yaml
               ${CMAKE_SOURCE_DIR}/deploy/helm/forebay/files/grafana/forebay.json
               ${CMAKE_SOURCE_DIR}/deploy/systemd/other-disk.conf
         DESTINATION share/doc/forebay/examples)
 # The runbook that alerts link to, and the pages that it links to.
 install(FILES ${CMAKE_SOURCE_DIR}/deploy/prometheus/README.md
         DESTINATION share/doc/forebay/prometheus)
+install(FILES ${CMAKE_SOURCE_DIR}/deploy/haproxy/README.md
+              ${CMAKE_SOURCE_DIR}/deploy/helm/forebay/files/haproxy.cfg
+        DESTINATION share/doc/forebay/haproxy)
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/deploy/guide
-        DESTINATION share/doc/forebay FILES_MATCHING PATTERN "*.md")
+        DESTINATION share/doc/forebay
+        FILES_MATCHING PATTERN "*.md" PATTERN "page.png")
 install(FILES ${CMAKE_SOURCE_DIR}/deploy/seccomp/forebay.json DESTINATION share/forebay/seccomp)
 install(PROGRAMS ${CMAKE_SOURCE_DIR}/deploy/slurm/prolog.sh
                  ${CMAKE_SOURCE_DIR}/deploy/slurm/epilog.sh
         DESTINATION share/forebay/slurm)
+install(SCRIPT ${here}/links.cmake)
 add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/printed/changelog.gz
                    COMMAND gzip -9nc ${here}/changelog > ${CMAKE_BINARY_DIR}/printed/changelog.gz
                    DEPENDS ${here}/changelog VERBATIM)

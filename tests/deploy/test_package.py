@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 
+import pages
 import pytest
 from client import judge
 from conftest import ROOT, made, namespaces, passable, refused
@@ -74,6 +75,15 @@ def test_lintian_says_nothing(package):
     )
 
 
+def test_links_of_the_packaged_pages_lead_somewhere(package, tmp_path):
+    """A link to a file that the package lacks is plain text in it."""
+    made("dpkg-deb", "--extract", package, tmp_path)
+    found = sorted((tmp_path / "usr/share/doc/forebay").glob("*/*.md"))
+    assert {page.parent.name for page in found} == {"guide", "haproxy", "prometheus"}
+    dead = {page.name: pages.dead_links(page) for page in found}
+    assert {name: links for name, links in dead.items() if links} == {}
+
+
 def test_two_builds_have_the_same_bytes(package, artefacts, tmp_path):
     clone = tmp_path / "clone"
     made("git", "clone", "-q", ROOT, clone)
@@ -124,9 +134,9 @@ def test_installed_served_upgraded_purged(debian, package, newer, origin, tmp_pa
         os.access(debian / f"usr/share/forebay/slurm/{name}.sh", os.X_OK)
         for name in ("prolog", "epilog")
     )
-    pages = debian / "usr/share/doc/forebay"
-    assert "### ForebayCondition" in (pages / "prometheus/README.md").read_text()
-    assert (pages / "guide/failures.md").is_file()
+    docs = debian / "usr/share/doc/forebay"
+    assert "### ForebayCondition" in (docs / "prometheus/README.md").read_text()
+    assert (docs / "guide/failures.md").is_file()
     config = debian / "etc/forebay/forebay.yaml"
     inside(debian, "forebay", "check")  # the file as shipped is valid
     config.write_text(config.read_text() + "rules: [{match: 'bkt/**', freshness: immutable}]\n")
