@@ -7,7 +7,8 @@ foreach(page IN LISTS pages)
     get_filename_component(folder "${page}" DIRECTORY)
     file(READ "${page}" text)
     # Without the bracket before it, because brackets would join the elements of a list.
-    string(REGEX MATCHALL "\\([A-Za-z.][-A-Za-z0-9_./]*[/.][-A-Za-z0-9_./]*(#[^) ]*)?\\)" links "${text}")
+    string(REGEX MATCHALL "\\([A-Za-z.][-A-Za-z0-9_./]*[/.][-A-Za-z0-9_./]*(#[^) ]*)?\\)" links
+           "${text}")
     list(REMOVE_DUPLICATES links)
     foreach(link IN LISTS links)
         string(REGEX REPLACE "^.([^#)]*).*$" "\\1" file "${link}")

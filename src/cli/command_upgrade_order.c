@@ -32,8 +32,8 @@ static bool is_gone(uint64_t pid)
     return kill((pid_t)pid, 0) != 0 && errno == ESRCH;
 }
 
-// Waits until the process `next` answers. Gives up when `next` has died, and either another server
-// answers again or the process `old` has died, too.
+// Waits until the process `next` answers. Stops waiting when `next` has died, and either another
+// server answers again or the process `old` has died, too.
 static bool wait_for_next(const struct command_client *client, uint64_t old, uint64_t next)
 {
     uint64_t until_ms = clock_monotonic_ms() + SERVES_WAIT_MS;

@@ -151,8 +151,8 @@ struct response_head {
     // Valid once the head is complete.
     unsigned status, version_minor;
     bool says_slow_down; // The reason phrase is "Slow Down".
-    bool is_strict;  // Every line was well formed. If false, the answer must not be stored.
-    bool has_length; // There is a Content-Length.
+    bool is_strict;      // Every line was well formed. If false, the answer must not be stored.
+    bool has_length;     // There is a Content-Length.
     uint64_t length;
     bool is_chunked;        // There is "Transfer-Encoding: chunked".
     struct headers headers; // Copies of the well-formed headers, with trimmed values.

@@ -199,7 +199,8 @@ MOVES = {
 @pytest.mark.parametrize("first", ["default", "own"])
 def test_a_bucket_moves_to_another_name_of_its_store_and_back(start, origin, first, how):
     """Meanwhile a client overwrites an object by that name. The default origin has its name all the
-    time, so it does not come back. The bucket's own origin does not if only reloads leave it out."""
+    time, so it does not come back. Nor does the own origin of the bucket, if only reloads leave it
+    out."""
     origin.put("k", SIZE)
     origin.put("same", SIZE)
     alias = origin.endpoint.replace("127.0.0.1", "localhost")

@@ -63,7 +63,7 @@ CASES = {
         "host and port",
         "origin",
         503,
-        "The origin cannot be used: it refuses connections. What helps where "
+        "The origin cannot be used: it refuses connections. Remedy, where "
         "Forebay runs: check host and port",
     ),
     "name": (

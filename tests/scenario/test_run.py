@@ -154,7 +154,7 @@ def test_commands_inside_and_elsewhere_find_the_server(run, tmp_path):
     assert "a forebay run" not in run_forebay("status", "--admin", address, env=env).stderr
 
 
-def test_a_command_that_only_writes_is_not_told_of_another_endpoint(run, origin):
+def test_a_command_that_only_writes_is_not_called_a_client_of_another_endpoint(run, origin):
     """The summary counts requests that are no reads, because the client did use this endpoint."""
     code = (
         "import boto3; c = boto3.client('s3'); c.put_object(Bucket='bkt', Key='a', Body=b'x'); "
@@ -204,7 +204,7 @@ def test_a_condition_is_printed_while_the_command_runs(run, origin):
     assert "warning: credentials-refused" not in rest and " log" not in said + rest, rest
     assert re.search(r"the last:\n +credentials-refused: ", rest), rest
     client = run("sh", "-c", READ.replace("-sf", "-s").replace(" -o /dev/null", ""), env=wrong)
-    assert "What helps where Forebay runs: check the key id" in client.stdout, client
+    assert "Remedy, where Forebay runs: check the key id" in client.stdout, client
 
 
 def test_a_run_inside_another_one_warns(run, origin):

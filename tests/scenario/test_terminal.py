@@ -221,7 +221,10 @@ def test_a_failed_job_and_a_failed_run_say_so_within_the_terminal(busy, columns,
     flags = ["--origin.endpoint=http://127.0.0.1:1", f"--cache.dir={tmp_path}/of-run"]
     read = ("sh", "-c", 'curl -s -o /dev/null "$AWS_ENDPOINT_URL_S3/bkt/a"')
     text = "\n".join(Terminal(busy, columns, "run", *flags, "--", *read).end())
-    words = r"warnings +1, the last:\s+origin-unreachable: origin\s+http://127\.0\.0\.1:1:\s+it\s+refuses"
+    words = (
+        r"warnings +1, the last:\s+origin-unreachable: origin\s+"
+        r"http://127\.0\.0\.1:1:\s+it\s+refuses"
+    )
     assert re.search(words, text), text
 
 

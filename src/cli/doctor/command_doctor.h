@@ -44,6 +44,8 @@ int command_doctor_verdict(struct doctor *doctor);
 // Returns the longest wait for the next answer of an origin. Without --timeout it is as long as a
 // server waits, until the checks of origins have taken long.
 uint64_t command_doctor_wait_ms(const struct doctor *doctor);
+// Returns true if the answers to earlier checks came so late that no time is left for others.
+bool command_doctor_is_out_of_time(const struct doctor *doctor);
 
 // Reports "WHERE: WHAT" as a red finding about an origin. Sets the exit code to EXIT_CODE_ORIGIN,
 // unless an earlier finding has set one.

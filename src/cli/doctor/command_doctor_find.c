@@ -5,8 +5,12 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "cli/client/command_client.h"
 #include "cli/doctor/command_doctor.h"
+
+// From then on the checks of origins do not wait longer than timeout_ms.
+#define CHECKS_MS 30000u
 
 #define FOUND_MAX 2048u
 #define LINE_MAX_BYTES (2 * FOUND_MAX)
@@ -96,6 +100,21 @@ void command_doctor_red_of_origin(struct doctor *d, const char *name, const char
         d->exit_code = EXIT_CODE_ORIGIN;
     }
     command_doctor_find(d, DOCTOR_RED, name, remedy, "%s: %s", where, what);
+}
+
+uint64_t command_doctor_wait_ms(const struct doctor *d)
+{
+    uint64_t used_ms = clock_monotonic_ms() - d->origin_began_ms;
+    uint64_t left_ms = CHECKS_MS - min_u64(used_ms, CHECKS_MS);
+    return commands_common()->has_timeout
+               ? d->timeout_ms
+               : max_u64(d->timeout_ms, min_u64(d->config->origin_first_byte_timeout_ms, left_ms));
+}
+
+bool command_doctor_is_out_of_time(const struct doctor *d)
+{
+    return !commands_common()->has_timeout &&
+           clock_monotonic_ms() - d->origin_began_ms >= CHECKS_MS;
 }
 
 int command_doctor_verdict(struct doctor *doctor)

@@ -18,26 +18,9 @@
 #define CANCEL_MS 500u  // added to the driver's timeout
 #define BUCKETS_MAX 20u // maximum number of buckets to check
 #define THROTTLED_S 60u
-#define CHECKS_MS 30000u // From then on the checks of origins do not wait longer than timeout_ms.
-#define LATE_S 1.0       // An answer that takes longer is yellow.
+#define LATE_S 1.0 // An answer that takes longer is yellow.
 #define SKEW_YELLOW_S 300
 #define SKEW_RED_S 900 // from this difference on S3 refuses signatures
-
-uint64_t command_doctor_wait_ms(const struct doctor *d)
-{
-    uint64_t used_ms = clock_monotonic_ms() - d->origin_began_ms;
-    uint64_t left_ms = CHECKS_MS - min_u64(used_ms, CHECKS_MS);
-    return commands_common()->has_timeout
-               ? d->timeout_ms
-               : max_u64(d->timeout_ms, min_u64(d->config->origin_first_byte_timeout_ms, left_ms));
-}
-
-// Returns true if the answers to earlier checks came so late that no time is left for others.
-static bool is_out_of_time(const struct doctor *d)
-{
-    return !commands_common()->has_timeout &&
-           clock_monotonic_ms() - d->origin_began_ms >= CHECKS_MS;
-}
 
 // --- Network -------------------------------------------------------------------------------------
 
@@ -319,7 +302,7 @@ static void check_bucket(struct doctor *d, struct command_probe *probe, struct o
 {
     struct command_probe_answer listed, got;
     struct command_probe_ask ask = {.kind = PROBE_LIST, .origin = origin, .bucket = bucket};
-    if (is_out_of_time(d)) {
+    if (command_doctor_is_out_of_time(d)) {
         command_doctor_find(d, DOCTOR_YELLOW, "rights", "name the bucket: forebay doctor BUCKET",
                             "%s: not checked, because other answers came late", bucket);
         return;

@@ -17,8 +17,8 @@ static void print_reasons(const json_t *job)
         if (count == 1) {
             command_screen_print(4, "    %s\n", first);
         } else {
-            command_screen_print(4, "    %llu failures, first %s\n",
-                                 (unsigned long long)count, first);
+            command_screen_print(4, "    %llu failures, first %s\n", (unsigned long long)count,
+                                 first);
         }
     }
 }

@@ -257,7 +257,7 @@ static struct span origin_failure_text(struct request *r, enum err err)
         return (struct span){NULL, 0};
     }
     const char *text = arena_printf(
-        r->arena, "%s: %s. What helps where Forebay runs: %s.",
+        r->arena, "%s: %s. Remedy, where Forebay runs: %s.",
         err == ERR_ORIGIN_REFUSED ? "The origin refused the credentials that Forebay signs with"
                                   : "The origin cannot be used",
         trouble.text, trouble.remedy);
