@@ -160,7 +160,7 @@ def test_the_fault_is_reported_everywhere(start, certificate, case):
             for reply in (client.get("k"), client.request("GET", "/bkt?list-type=2")):
                 assert reply.status == status, reply
                 assert words.replace("'", "&apos;").encode() in reply.body, reply
-                assert reply.body.count(b"What helps") == 1, "the reason is said once"
+                assert reply.body.count(b"Remedy, where") == 1, "the reason is said once"
                 assert remedy.encode() in reply.body and b"log" not in reply.body, reply
                 code = "ServiceUnavailable" if status == 503 else "AccessDenied"
                 assert (reply.code, reply.reason) == (code, REASONS[status]), reply
