@@ -44,6 +44,9 @@ int command_doctor_verdict(struct doctor *doctor);
 // Returns the longest wait for the next answer of an origin. Without --timeout it is as long as a
 // server waits, until the checks of origins have taken long.
 uint64_t command_doctor_wait_ms(const struct doctor *doctor);
+// Returns the longest wait for a command_probe: as above, and a moment for the driver to give its
+// verdict first.
+uint64_t command_doctor_probe_ms(const struct doctor *doctor);
 // Returns true if the answers to earlier checks came so late that no time is left for others.
 bool command_doctor_is_out_of_time(const struct doctor *doctor);
 

@@ -11,6 +11,7 @@
 
 // From then on the checks of origins do not wait longer than timeout_ms.
 #define CHECKS_MS 30000u
+#define CANCEL_MS 500u // time in which the origin's driver ends a call whose wait is over
 
 #define FOUND_MAX 2048u
 #define LINE_MAX_BYTES (2 * FOUND_MAX)
@@ -109,6 +110,11 @@ uint64_t command_doctor_wait_ms(const struct doctor *d)
     return commands_common()->has_timeout
                ? d->timeout_ms
                : max_u64(d->timeout_ms, min_u64(d->config->origin_first_byte_timeout_ms, left_ms));
+}
+
+uint64_t command_doctor_probe_ms(const struct doctor *d)
+{
+    return command_doctor_wait_ms(d) + CANCEL_MS;
 }
 
 bool command_doctor_is_out_of_time(const struct doctor *d)

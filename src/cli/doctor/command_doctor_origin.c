@@ -15,7 +15,6 @@
 #include "net/net.h"
 #include "origin/origin.h"
 
-#define CANCEL_MS 500u  // added to the driver's timeout
 #define BUCKETS_MAX 20u // maximum number of buckets to check
 #define THROTTLED_S 60u
 #define LATE_S 1.0 // An answer that takes longer is yellow.
@@ -307,7 +306,7 @@ static void check_bucket(struct doctor *d, struct command_probe *probe, struct o
                             "%s: not checked, because other answers came late", bucket);
         return;
     }
-    command_probe_ask(probe, &ask, command_doctor_wait_ms(d) + CANCEL_MS, &listed);
+    command_probe_ask(probe, &ask, command_doctor_probe_ms(d), &listed);
     if (!is_good(&listed)) {
         find_refused(d, origin, bucket, PROBE_LIST, &listed);
         return;
@@ -318,7 +317,7 @@ static void check_bucket(struct doctor *d, struct command_probe *probe, struct o
     }
     ask.key = listed.key;
     ask.kind = PROBE_HEAD;
-    command_probe_ask(probe, &ask, command_doctor_wait_ms(d) + CANCEL_MS, &got);
+    command_probe_ask(probe, &ask, command_doctor_probe_ms(d), &got);
     if (!is_good(&got)) {
         find_refused(d, origin, bucket, PROBE_HEAD, &got);
         return;
@@ -326,7 +325,7 @@ static void check_bucket(struct doctor *d, struct command_probe *probe, struct o
     uint64_t size_bytes = got.size_bytes;
     if (size_bytes > 0) {
         ask.kind = PROBE_GET;
-        command_probe_ask(probe, &ask, command_doctor_wait_ms(d) + CANCEL_MS, &got);
+        command_probe_ask(probe, &ask, command_doctor_probe_ms(d), &got);
         if (!is_good(&got)) {
             find_refused(d, origin, bucket, PROBE_GET, &got);
             return;
@@ -367,7 +366,7 @@ static void check_rights(struct doctor *d, struct command_probe *probe)
     }
     struct command_probe_answer answer;
     struct command_probe_ask ask = {.kind = PROBE_BUCKETS, .origin = o->origins[0]};
-    command_probe_ask(probe, &ask, command_doctor_wait_ms(d) + CANCEL_MS, &answer);
+    command_probe_ask(probe, &ask, command_doctor_probe_ms(d), &answer);
     if (is_good(&answer) && answer.key[0] != '\0') {
         check_bucket(d, probe, o->origins[0], answer.key);
     } else if (is_good(&answer)) {

@@ -15,7 +15,6 @@
 #define PIECE_MAX (4u << 20) // maximum bytes that a fill requests at once
 #define MANY 8u
 #define SLOW_BYTES_PER_S 20e6 // a slower origin is yellow, because every kind of disk is faster
-#define CANCEL_MS 500u
 
 // Returns the rate of the received bytes, even if the timeout cut the answers short; 0: none
 // arrived.
@@ -40,8 +39,7 @@ void command_doctor_speed(struct doctor *d, struct command_probe *probe,
     }
     d->has_speed = true;
     unsigned many = (unsigned)min_u64(MANY, d->config->origin_connections);
-    uint64_t piece = min_u64(PIECE_MAX, size_bytes),
-             timeout_ms = command_doctor_wait_ms(d) + CANCEL_MS;
+    uint64_t piece = min_u64(PIECE_MAX, size_bytes), timeout_ms = command_doctor_probe_ms(d);
     asks[0] = *ask;
     asks[0].kind = PROBE_GET;
     asks[0].first = 0;
