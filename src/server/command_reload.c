@@ -117,22 +117,26 @@ void command_reload_show(void *ctx, struct buf *out)
     pthread_mutex_unlock(&reload->guarded.lock);
 }
 
+// Copies a text that the lock guards. Returns true if it is not empty.
+static bool copy_text(struct command_reload *reload, const char text[COMMAND_RELOAD_TEXT_MAX],
+                      char ret_text[COMMAND_RELOAD_TEXT_MAX])
+{
+    pthread_mutex_lock(&reload->guarded.lock);
+    memcpy(ret_text, text, COMMAND_RELOAD_TEXT_MAX);
+    pthread_mutex_unlock(&reload->guarded.lock);
+    return ret_text[0] != '\0';
+}
+
 bool command_reload_has_failed(struct command_reload *reload,
                                char ret_error[COMMAND_RELOAD_TEXT_MAX])
 {
-    pthread_mutex_lock(&reload->guarded.lock);
-    memcpy(ret_error, reload->guarded.failed, COMMAND_RELOAD_TEXT_MAX);
-    pthread_mutex_unlock(&reload->guarded.lock);
-    return ret_error[0] != '\0';
+    return copy_text(reload, reload->guarded.failed, ret_error);
 }
 
 bool command_reload_is_unrenewed(struct command_reload *reload,
                                  char ret_why[COMMAND_RELOAD_TEXT_MAX])
 {
-    pthread_mutex_lock(&reload->guarded.lock);
-    memcpy(ret_why, reload->guarded.unrenewed, COMMAND_RELOAD_TEXT_MAX);
-    pthread_mutex_unlock(&reload->guarded.lock);
-    return ret_why[0] != '\0';
+    return copy_text(reload, reload->guarded.unrenewed, ret_why);
 }
 
 // Records the first error of a failed reload; "": the reload succeeded.
