@@ -8,19 +8,25 @@
 
 #define SIZE ((uint64_t)2 * WORLD_BLOCK) // one run
 
-// Stores the object. The disk then answers nothing until world_release().
-static void begin(unsigned cold_percent)
+static void store(unsigned cold_percent, bool slow_disk)
 {
     struct world_options options = {.seed = 2,
                                     .size_bytes = SIZE,
                                     .piece_bytes = 1000,
                                     .limit_percent = 100,
-                                    .cold_percent = cold_percent};
+                                    .cold_percent = cold_percent,
+                                    .slow_disk = slow_disk};
     world_begin(&options);
     (void)client_get(0, 0, UINT64_MAX);
     world_run();
     cr_assert(store_visible(0) && store_visible(1));
     cr_assert_eq(origin_requests(), 1);
+}
+
+// Stores the object. The disk then answers nothing until world_release().
+static void begin(unsigned cold_percent)
+{
+    store(cold_percent, false);
     world_hold(EVENT_READ, -1, -1);
     world_hold(EVENT_TIMER, -1, -1);
 }
@@ -172,15 +178,7 @@ Test(get_read, reader_that_a_run_leaves_behind_does_not_wait_for_the_disk)
 // Otherwise each reply would leave one more read at a disk that ends none, with its memory.
 Test(get_read, slow_disk_gets_no_read_while_the_origin_may_answer)
 {
-    struct world_options options = {.seed = 2,
-                                    .size_bytes = SIZE,
-                                    .piece_bytes = 1000,
-                                    .limit_percent = 100,
-                                    .slow_disk = true};
-    world_begin(&options);
-    (void)client_get(0, 0, UINT64_MAX);
-    world_run();
-    cr_assert(store_visible(0) && store_visible(1));
+    store(0, true);
     world_hold(EVENT_ORIGIN, -1, -1);
     world_hold(EVENT_READ, -1, -1);
     int client = get_late(0);
