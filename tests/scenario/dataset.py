@@ -16,6 +16,7 @@ import hashlib
 import json
 import os
 import queue
+import random
 import shutil
 import signal
 import socket
@@ -152,6 +153,21 @@ def free_ports(count):
     finally:
         for sock in socks:
             sock.close()
+
+
+def free_pair():
+    """Returns a free port whose next one is free, too. Both lie below the ports that the kernel
+    gives to others, and so stay free until they are used."""
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = random.randrange(lowest // 2, lowest - 1)
+        with socket.socket() as first, socket.socket() as second:
+            try:
+                first.bind(("127.0.0.1", port))
+                second.bind(("127.0.0.1", port + 1))
+                return port
+            except OSError:
+                continue
 
 
 class RealServer:

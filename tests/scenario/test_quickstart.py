@@ -12,7 +12,7 @@ import time
 import pytest
 
 from forebay import ROOT, binary
-from dataset import free_ports
+from dataset import free_pair
 from waiting import WAIT_S
 
 CMAKE = """#!/bin/sh
@@ -69,14 +69,17 @@ def read_until(main, seen, pattern):
     until = time.monotonic() + WAIT_S
     while not re.search(pattern, seen):
         assert time.monotonic() < until, seen
-        seen += os.read(main, 65536).decode()
+        try:
+            seen += os.read(main, 65536).decode()
+        except OSError:  # the last process on the terminal has ended
+            raise AssertionError(f"ended before {pattern!r} was seen:\n{seen}") from None
     return seen
 
 
 def test_quickstart_on_a_terminal_shows_a_bar_and_how_to_go_on(quickstart, tmp_path):
     """On a terminal the build has a bar. The text at the end names the page and `forebay status`,
     and its PATH makes that work."""
-    port = next(p for p in iter(lambda: free_ports(1)[0], None) if p < 65535)
+    port = free_pair()
     go = tmp_path / "go"
     os.mkfifo(go)
     command, env = quickstart("--port", str(port), more=f"read -r line <{go}")
