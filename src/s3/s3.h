@@ -527,7 +527,8 @@ struct s3_list_element;
 struct s3_list_names {
     const struct s3_request *asked;
     bool is_encoded, is_bad;
-    bool in_tag, in_common;
+    bool is_unreadable; // bad because the document is not XML in UTF-8
+    bool has_begun, in_tag, in_common;
     const struct s3_list_element *open; // the element whose text is being read; NULL if none
     // Bytes at the end of the input so far that belong to a name not yet judged.
     uint64_t pending_bytes;
@@ -540,7 +541,8 @@ struct s3_list_names {
 // percent-encoded names.
 void s3_list_names_begin(struct s3_list_names *names, const struct s3_request *asked,
                          bool is_encoded);
-// Returns false if this piece or an earlier one has a name that the client may not see.
+// Returns false if this piece or an earlier one has a name that the client may not see, or cannot
+// be read.
 bool s3_list_names_feed(struct s3_list_names *names, struct span data, s3_list_names_fn *may_show,
                         void *ctx);
 

@@ -8,7 +8,15 @@
 // pieces of any size. A name that cannot be decoded or is too long counts as bad. Some origins use
 // a plain name as continuation token, which is then judged. A token that looks encoded is accepted
 // without a look inside.
+//
+// The scan reads XML in UTF-8 only. A document in another coding of characters, a compressed one,
+// one that is not XML, and one with a document type, which may define entities, is unreadable: a
+// client might read names in it that the scan does not see.
 #include "s3/s3_private.h"
+
+#include <string.h>
+
+#define BEFORE_XML " \t\r\n\xef\xbb\xbf" // white space, and the byte order mark of UTF-8
 
 enum name_kind {
     NAME_LISTED,   // a key or common prefix, never empty
@@ -126,14 +134,43 @@ static struct span tag_name(struct span tag, bool *ret_is_end, bool *ret_is_clos
     return colon < tag.len ? span_after(tag, colon + 1) : tag;
 }
 
+// Returns true if the XML declaration names UTF-8, a part of it, or no encoding.
+static bool declares_utf8(struct span declaration)
+{
+    size_t at = span_find_text(declaration, SPAN("encoding"));
+    if (at == declaration.len) {
+        return true;
+    }
+    struct span value = span_after(declaration, at + sizeof("encoding") - 1);
+    while (value.len > 0 && span_find(SPAN(" \t\r\n=\"'"), value.ptr[0]) < 7) {
+        value = span_after(value, 1);
+    }
+    value.len = min_u64(span_find(value, '"'), span_find(value, '\''));
+    return span_equal_nocase(value, SPAN("UTF-8")) || span_equal_nocase(value, SPAN("US-ASCII"));
+}
+
+// `text` is the tag without its brackets, or the beginning of a longer one; `name` is its name.
+static bool is_readable(const struct s3_list_names *names, struct span text, struct span name)
+{
+    bool is_cut = names->tag_len > sizeof(names->tag);
+    if (span_starts_with(text, SPAN("!"))) { // a comment, CDATA, or a document type
+        return !span_starts_with(text, SPAN("!DOCTYPE"));
+    }
+    if (span_equal_cstr(name, "?xml")) {
+        return !is_cut && declares_utf8(text);
+    }
+    return !is_cut || name.ptr + name.len < text.ptr + text.len;
+}
+
 static void on_tag(struct s3_list_names *names, s3_list_names_fn *may_show, void *ctx)
 {
     bool is_end, is_closed;
-    struct span tag =
-        tag_name((struct span){names->tag, min_u64(names->tag_len, sizeof(names->tag))}, &is_end,
-                 &is_closed);
+    struct span text = {names->tag, min_u64(names->tag_len, sizeof(names->tag))};
+    struct span tag = tag_name(text, &is_end, &is_closed);
     const struct s3_list_element *element = element_find(names, tag);
-    if (names->open != NULL) {
+    if (!is_readable(names, text, tag)) {
+        names->is_bad = names->is_unreadable = true;
+    } else if (names->open != NULL) {
         names->is_bad = !is_end || element != names->open || !judge(names, may_show, ctx);
         names->open = NULL;
         names->pending_bytes = names->is_bad ? names->pending_bytes : 0;
@@ -147,9 +184,25 @@ static void on_tag(struct s3_list_names *names, s3_list_names_fn *may_show, void
     }
 }
 
+// Returns true if the bytes may belong to XML in UTF-8. Others are in UTF-16 or UTF-32, or come
+// before the first tag.
+static bool may_be_xml(struct s3_list_names *names, struct span data)
+{
+    struct span before = {data.ptr, names->has_begun ? 0 : span_find(data, '<')};
+    bool is_blank = true;
+    for (size_t i = 0; i < before.len && is_blank; i++) {
+        is_blank = memchr(BEFORE_XML, before.ptr[i], sizeof(BEFORE_XML) - 1) != NULL;
+    }
+    names->has_begun = names->has_begun || before.len < data.len;
+    return is_blank && span_find(data, '\0') == data.len;
+}
+
 bool s3_list_names_feed(struct s3_list_names *names, struct span data, s3_list_names_fn *may_show,
                         void *ctx)
 {
+    if (!names->is_bad && !may_be_xml(names, data)) {
+        names->is_bad = names->is_unreadable = true;
+    }
     while (data.len > 0 && !names->is_bad) {
         size_t at = span_find(data, names->in_tag ? '>' : '<');
         size_t taken = min_u64(at + 1, data.len);

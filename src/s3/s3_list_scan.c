@@ -25,12 +25,14 @@ static bool key_decode(struct s3_list_scan *scan)
 
 void s3_list_append(char *to, size_t max, size_t *len, struct span data)
 {
-    if (*len <= max && data.len <= max - *len) {
-        memcpy(to + *len, data.ptr, data.len);
-        *len += data.len;
-    } else {
-        *len = max + 1;
+    if (*len > max) {
+        return;
     }
+    size_t taken = min_u64(data.len, max - *len);
+    if (taken > 0) {
+        memcpy(to + *len, data.ptr, taken);
+    }
+    *len = taken < data.len ? max + 1 : *len + taken;
 }
 
 static void on_tag(struct s3_list_scan *scan, s3_list_scan_fn *on_entry, void *ctx)

@@ -10,6 +10,7 @@ expected answer of each cell. Then tenants try at random to reach each other's w
 
 import base64
 import calendar
+import gzip
 import hashlib
 import hmac
 import itertools
@@ -26,7 +27,15 @@ import pytest
 
 from client import Client, Connection, quote, request_bytes
 from forebay import parallel, run_forebay, scaled
-from signer import EMPTY, STREAMING, STREAMING_TRAILER, UNSIGNED, UNSIGNED_TRAILER, Signer, crc32_of
+from signer import (
+    EMPTY,
+    STREAMING,
+    STREAMING_TRAILER,
+    UNSIGNED,
+    UNSIGNED_TRAILER,
+    Signer,
+    crc32_of,
+)
 from waiting import wait_for
 
 ALL = ["read", "list", "write", "delete", "any"]
@@ -112,7 +121,10 @@ class Caller:
 
     def ask(self, method, target, headers=(), body=b""):
         return self.http.request(
-            method, target, self.signer.headers(method, target, self.http.host, headers, body), body
+            method,
+            target,
+            self.signer.headers(method, target, self.http.host, headers, body),
+            body,
         )
 
     def get(self, key, bucket="bkt"):
@@ -148,8 +160,18 @@ def lookups(server):
 # --- rights: principals x operations x keys -------------------------------------------------------
 
 WARM = ["alice/warm", "bob/warm"]
-COLD = ["alice/cold", "bob/cold", "alice", "alicf/x", "alice/../bob/warm", "alice//deep"]
-PLACES = [("bkt", key) for key in WARM + COLD] + [("other", "alice/warm"), ("other", "bob/warm")]
+COLD = [
+    "alice/cold",
+    "bob/cold",
+    "alice",
+    "alicf/x",
+    "alice/../bob/warm",
+    "alice//deep",
+]
+PLACES = [("bkt", key) for key in WARM + COLD] + [
+    ("other", "alice/warm"),
+    ("other", "bob/warm"),
+]
 
 # name: method, query, extra headers, body, rights needed on the key, changes something
 KEY_OPS = {
@@ -171,8 +193,20 @@ KEY_OPS = {
     "CompleteMultipartUpload": ("POST", "uploadId=none", [], b"<C/>", {"write"}),
     "AbortMultipartUpload": ("DELETE", "uploadId=none", [], b"", {"write"}),
     "DeleteObject": ("DELETE", "", [], b"", {"delete"}),
-    "CopyObject": ("PUT", "", [("x-amz-copy-source", "/bkt/alice/cold")], b"", {"write"}),
-    "CopyForeign": ("PUT", "", [("x-amz-copy-source", "/bkt/bob/warm")], b"", {"write"}),
+    "CopyObject": (
+        "PUT",
+        "",
+        [("x-amz-copy-source", "/bkt/alice/cold")],
+        b"",
+        {"write"},
+    ),
+    "CopyForeign": (
+        "PUT",
+        "",
+        [("x-amz-copy-source", "/bkt/bob/warm")],
+        b"",
+        {"write"},
+    ),
     "UnknownWrite": ("PUT", "frobnicate", [], b"x", {"any"}),
 }
 SOURCES = {"CopyObject": ("bkt", "alice/cold"), "CopyForeign": ("bkt", "bob/warm")}
@@ -309,7 +343,10 @@ def test_rights_table(guarded, figure):
     warm(guarded, WARM)
     callers = {who: Caller(guarded, who) for who in ALLOW}
     count = {True: 0, False: 0}
-    for who, name, method, target, headers, body, allowed, place in [*key_cells(), *bucket_cells()]:
+    for who, name, method, target, headers, body, allowed, place in [
+        *key_cells(),
+        *bucket_cells(),
+    ]:
         mark, before = (
             origin.mark(),
             lookups(guarded) if not allowed and count[False] % 16 == 0 else None,
@@ -356,7 +393,12 @@ SIGN_OPS = {
     ),
     "CreateMultipartUpload": ("POST", "/bkt/alice/mp?uploads", [], b""),
     "UploadPart": ("PUT", "/bkt/alice/mp?partNumber=1&uploadId=UPLOAD", [], b"part"),
-    "CopyObject": ("PUT", "/bkt/alice/copy", [("x-amz-copy-source", "/bkt/alice/warm")], b""),
+    "CopyObject": (
+        "PUT",
+        "/bkt/alice/copy",
+        [("x-amz-copy-source", "/bkt/alice/warm")],
+        b"",
+    ),
 }
 STREAMED = {"PutObject", "UploadPart"}
 CHUNKED = {STREAMING, STREAMING_TRAILER, UNSIGNED_TRAILER}
@@ -402,7 +444,14 @@ def build(op, form, payload, fault, host, upload):
             headers[-1] = (headers[-1][0], break_hex(headers[-1][1]))
     if form in ("query", "both"):
         target, seed = presigned(
-            who, method, target, host, headers if form == "query" else [], kind, when, 600
+            who,
+            method,
+            target,
+            host,
+            headers if form == "query" else [],
+            kind,
+            when,
+            600,
         )
         if form == "query" and kind != UNSIGNED:
             headers.append(("x-amz-content-sha256", kind))
@@ -716,9 +765,15 @@ def header_tricks(caller):
         ("long signature", authorization + "0"),
         ("other service", authorization.replace("/s3/", "/ec2/")),
         ("no terminator", authorization.replace("/aws4_request", "/aws3_request")),
-        ("no scope", authorization.replace(caller.signer.scope(Signer.moment(None)[:8]), "")),
+        (
+            "no scope",
+            authorization.replace(caller.signer.scope(Signer.moment(None)[:8]), ""),
+        ),
         ("no signed headers", authorization.replace(";".join(BASE), "")),
-        ("other algorithm", authorization.replace("AWS4-HMAC-SHA256", "AWS4-HMAC-SHA1")),
+        (
+            "other algorithm",
+            authorization.replace("AWS4-HMAC-SHA256", "AWS4-HMAC-SHA1"),
+        ),
         ("bearer", "Bearer " + "0" * 64),
         ("basic", "Basic QUxJQ0U6eA=="),
         ("empty", ""),
@@ -773,7 +828,10 @@ def header_tricks(caller):
         400,
         "InvalidRequest",
     )
-    for query in ("AWSAccessKeyId=ALICE&Signature=c2ln&Expires=4000000000", "AWSAccessKeyId=ALICE"):
+    for query in (
+        "AWSAccessKeyId=ALICE&Signature=c2ln&Expires=4000000000",
+        "AWSAccessKeyId=ALICE",
+    ):
         yield "version 2 link", "GET", f"{target}?{query}", [], 400, "InvalidRequest"
 
 
@@ -815,7 +873,10 @@ def test_refused_clients_are_counted_by_reason(start, tmp_path, origin):
         judge_denied(reply, "RequestTimeTooSkewed")
     asked, said = (
         calendar.timegm(time.strptime(reply.element(name), form))
-        for name, form in (("RequestTime", "%Y%m%dT%H%M%SZ"), ("ServerTime", "%Y-%m-%dT%H:%M:%SZ"))
+        for name, form in (
+            ("RequestTime", "%Y%m%dT%H%M%SZ"),
+            ("ServerTime", "%Y-%m-%dT%H:%M:%SZ"),
+        )
     )
     assert said - asked > 1200 and reply.element("MaxAllowedSkewMilliseconds") == "900000", reply
     link = caller.signer.presign("GET", at, caller.http.host, when=time.time() + 1230)
@@ -954,12 +1015,68 @@ def test_a_part_of_a_list_passes_no_filter_of_names(guarded, origin):
     for target in ("/", "/bkt?list-type=2&prefix=alice/", "/bkt?uploads&prefix=alice/"):
         origin.fault(None, "raw", answer, times=2)
         reply = Caller(guarded, "ALICE").ask("GET", target, [("Range", "bytes=9-99")])
-        assert reply.status == 503 and b"secret" not in bytes(reply.body), (target, reply)
+        assert reply.status == 503 and b"secret" not in bytes(reply.body), (
+            target,
+            reply,
+        )
         assert "only a part of the list" in reply.element("Message"), reply
         reply = Caller(guarded, "ROOT").ask("GET", target, [("Range", "bytes=9-99")])
         assert reply.status == 206 and bytes(reply.body) == part, (target, reply)
         ranges = [dict(entry.headers).get("range") for entry in origin.requests()[-2:]]
         assert ranges == [None, "bytes=9-99"], (target, ranges)
+
+
+LIST_OF_BOB = "<ListBucketResult><Contents><Key>bob/secret</Key></Contents></ListBucketResult>"
+
+
+def answer_with(body, status="200 OK", coding=None):
+    head = f"HTTP/1.1 {status}\r\nContent-Type: application/xml\r\n"
+    head += f"Content-Encoding: {coding}\r\n" if coding else ""
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+@pytest.mark.parametrize(
+    "coding, body",
+    [
+        ("gzip", gzip.compress(LIST_OF_BOB.encode())),
+        ("identity, br", b"brotli"),
+        (None, gzip.compress(LIST_OF_BOB.encode())),
+        (None, LIST_OF_BOB.encode("utf-16")),
+        (None, LIST_OF_BOB.encode("utf-16-be")),
+        (None, f'<?xml version="1.0" encoding="latin-1"?>{LIST_OF_BOB}'.encode()),
+        (None, b'{"Contents": [{"Key": "bob/secret"}]}'),
+    ],
+    ids=["gzip", "br", "gzip-unnamed", "utf-16", "utf-16-be", "latin-1", "json"],
+)
+def test_a_list_in_a_coding_that_is_not_read_passes_no_filter_of_names(
+    guarded, origin, coding, body
+):
+    """Names in a compressed list, or in one that is not XML in UTF-8, cannot be judged. A key that
+    may see all names gets the list as it is."""
+    for target in ("/bkt?list-type=2&prefix=alice/", "/bkt?uploads&prefix=alice/"):
+        origin.fault(None, "raw", answer_with(body, coding=coding), times=2)
+        reply = Caller(guarded, "ALICE").ask("GET", target, [("Accept-Encoding", "gzip, br")])
+        assert reply.status == 503 and b"<ListBucket" not in bytes(reply.body), (
+            target,
+            reply,
+        )
+        assert "this access key may not see all names" in reply.element("Message"), reply
+        reply = Caller(guarded, "ROOT").ask("GET", target)
+        assert reply.status == 200 and bytes(reply.body) == body, (target, reply)
+        assert reply.header("content-encoding") == coding, reply
+    assert guarded.metric("forebay_http_refused_total", reason="listing") == 0
+
+
+def test_an_error_document_in_a_coding_names_nothing(guarded, origin):
+    """A key with limited rights gets the status without the document."""
+    body = gzip.compress(b"<Error><Code>NoSuchKey</Code><Key>bob/secret</Key></Error>")
+    origin.fault(None, "raw", answer_with(body, "404 Not Found", "gzip"), times=2)
+    target = "/bkt?list-type=2&prefix=alice/"
+    reply = Caller(guarded, "ALICE").ask("GET", target)
+    assert reply.status == 404 and bytes(reply.body) == b"", reply
+    assert reply.header("content-encoding") is None, reply
+    reply = Caller(guarded, "ROOT").ask("GET", target)
+    assert reply.status == 404 and bytes(reply.body) == body, reply
 
 
 def test_clock_and_expiry(guarded, start, tmp_path, origin):
@@ -994,10 +1111,18 @@ def test_clock_and_expiry(guarded, start, tmp_path, origin):
         )
         reply = caller.http.request("GET", link)
         if good:
-            assert bytes(reply.body) == body_of("bkt", "alice/warm"), (made, expires, reply)
+            assert bytes(reply.body) == body_of("bkt", "alice/warm"), (
+                made,
+                expires,
+                reply,
+            )
             assert "hit" in reply.header("cache-status")
         else:
-            assert reply.status == 403 and MARK not in bytes(reply.body), (made, expires, reply)
+            assert reply.status == 403 and MARK not in bytes(reply.body), (
+                made,
+                expires,
+                reply,
+            )
     for expires in ("0", "604801", "-1", "x", ""):
         link = caller.signer.presign("GET", at, caller.http.host, expires=expires)
         judge_denied(caller.http.request("GET", link), "AuthorizationQueryParametersError", 400)
@@ -1012,7 +1137,10 @@ def test_white_space_in_metadata_keeps_signatures_valid(guarded):
     for i, value in enumerate(("a\tb", "a \t b", "a   b", "\t\ta\t\tb", "a\tb  c\t \td", "a\t")):
         key = f"alice/white{i}"
         reply = caller.ask(
-            "PUT", f"/bkt/{key}", [("x-amz-meta-note", value), ("x-amz-meta-z", "last")], b"body"
+            "PUT",
+            f"/bkt/{key}",
+            [("x-amz-meta-note", value), ("x-amz-meta-z", "last")],
+            b"body",
         )
         assert reply.status == 200, (value, reply)
         for _ in ("miss", "hit"):
@@ -1111,7 +1239,10 @@ def chunk_tricks(rng):
         )
     yield "chunks exchanged", lambda p: b"".join([p[1], p[0]] + p[2:])
     yield "last two exchanged", lambda p: b"".join(p[:1] + [p[2], p[1]] + p[3:])
-    yield "bytes after the end", lambda p: b"".join(p) + b"GET /bkt/bob/warm HTTP/1.1\r\n\r\n"
+    yield (
+        "bytes after the end",
+        lambda p: b"".join(p) + b"GET /bkt/bob/warm HTTP/1.1\r\n\r\n",
+    )
     yield "no last chunk", lambda p: b"".join(p[:-2] + p[-1:])
     yield "cut", lambda p: b"".join(p)[:-40]
     yield "size grown", lambda p: b"".join(p).replace(b"2000;", b"2001;", 1)
@@ -1120,7 +1251,10 @@ def chunk_tricks(rng):
     yield "size in C", lambda p: b"0x" + b"".join(p)
     yield "size over 64 bits", lambda p: b"1" + b"0" * 16 + b"".join(p)[4:]
     yield "bare line feeds", lambda p: b"".join(p).replace(b"\r\n", b"\n")
-    yield "long extension", lambda p: b"".join(p).replace(b";", b";a=" + b"b" * 5000 + b";", 1)
+    yield (
+        "long extension",
+        lambda p: b"".join(p).replace(b";", b";a=" + b"b" * 5000 + b";", 1),
+    )
     yield "plain bytes", lambda p: b"x" * 20000
     yield "empty", lambda p: b""
 
@@ -1141,7 +1275,11 @@ def test_chunked_uploads_that_lie(guarded, figure):
             with Connection(guarded.port, timeout=30) as connection:
                 connection.send(
                     request_bytes(
-                        "PUT", at, host, headers + [("Content-Length", str(len(body)))], body
+                        "PUT",
+                        at,
+                        host,
+                        headers + [("Content-Length", str(len(body)))],
+                        body,
                     )
                 )
                 reply = connection.read_reply("PUT")
@@ -1154,7 +1292,11 @@ def test_chunked_uploads_that_lie(guarded, figure):
         ]
         signed = who.headers("PUT", at, host, headers, payload=STREAMING)
         body = frame(
-            who, dict(signed)["x-amz-date"], signed[-1][1].rpartition("=")[2], chunks, STREAMING
+            who,
+            dict(signed)["x-amz-date"],
+            signed[-1][1].rpartition("=")[2],
+            chunks,
+            STREAMING,
         )
         reply = Client(guarded.port).request("PUT", at, signed, body)
         assert reply.status == 400, (lie, reply)
@@ -1174,7 +1316,11 @@ def test_tenants_never_meet(guarded, figure):
     """Over warm objects at random: own key, another's key, anonymous, bad signature, expired,
     unknown. No tenant gets another's bytes."""
     origin, tenants = guarded.origin, ["ALICE", "BOB", "OTHER"]
-    homes = {"ALICE": ("bkt", "alice/"), "BOB": ("bkt", "bob/"), "OTHER": ("other", "o/")}
+    homes = {
+        "ALICE": ("bkt", "alice/"),
+        "BOB": ("bkt", "bob/"),
+        "OTHER": ("other", "o/"),
+    }
     places = {
         who: [(bucket, f"{prefix}{i}") for i in range(20)]
         for who, (bucket, prefix) in homes.items()
@@ -1193,7 +1339,15 @@ def test_tenants_never_meet(guarded, figure):
             who, whose = rng.choice(tenants), rng.choice(tenants)
             bucket, key = rng.choice(places[whose])
             kind = rng.choice(
-                ["header", "presigned", "anonymous", "badsig", "expired", "unknown", "mutated"]
+                [
+                    "header",
+                    "presigned",
+                    "anonymous",
+                    "badsig",
+                    "expired",
+                    "unknown",
+                    "mutated",
+                ]
             )
             caller, at = clients[who], f"/{bucket}/{quote(key)}"
             method = rng.choice(["GET", "GET", "HEAD"])
@@ -1397,7 +1551,11 @@ def test_own_origin_keys_share_no_bytes(tmp_path, origin, start, engine):
     read("READER", False, "origin-reader")
     read("WRITER", True, None)  # the operator gave them the same realm
     # All see a write through any of them at once, whatever their realm.
-    for writer, key in (("ROOT", "origin-key"), ("BOB", "origin-bob"), ("WRITER", "origin-key")):
+    for writer, key in (
+        ("ROOT", "origin-key"),
+        ("BOB", "origin-bob"),
+        ("WRITER", "origin-key"),
+    ):
         whole = os.urandom(2 << 20)
         mark = origin.mark()
         assert callers[writer].ask("PUT", "/bkt/a", [], whole).status == 200
@@ -1440,7 +1598,10 @@ def test_a_page_of_a_listing_is_of_its_realm(tmp_path, origin, start):
     judge_nothing(denial(lambda: alice.ask("GET", "/bkt?list-type=2")))
     keys_file(tmp_path, allow)
     reload(server)
-    wait_for(lambda: alice.ask("GET", "/bkt?list-type=2").status == 200, "the origin's own keys")
+    wait_for(
+        lambda: alice.ask("GET", "/bkt?list-type=2").status == 200,
+        "the origin's own keys",
+    )
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
@@ -1453,7 +1614,10 @@ def test_one_principals_refusal_is_not_anothers(tmp_path, origin, start, engine,
         allow,
         extra={who: origin_keys(tmp_path, who, realm="team") for who in ("ALICE", "BOB")},
     )
-    origin.credentials = {**origin.credentials, "origin-bob": ORIGIN_SECRETS["origin-bob"]}
+    origin.credentials = {
+        **origin.credentials,
+        "origin-bob": ORIGIN_SECRETS["origin-bob"],
+    }
     server = start(origin, engine=engine, settings=verify(path))
     replies = {}
 

@@ -175,7 +175,8 @@ bool pass_listing_take(struct pass_state *p, struct span data)
     }
     if (p->list_names != NULL &&
         !s3_list_names_feed(p->list_names, data, pass_listing_may_show, p)) {
-        stats_add(COUNTER_listings_refused, p->err == ERR_OK ? 1 : 0); // counted once per request
+        bool is_first = p->err == ERR_OK && !p->list_names->is_unreadable;
+        stats_add(COUNTER_listings_refused, is_first ? 1 : 0); // counted once per request
         return false;
     }
     if (p->list_scan != NULL) {
@@ -236,9 +237,23 @@ bool pass_listing_is_judged(const struct pass_state *p)
     return (p->list_names != NULL && is_list(p)) || pass_listing_is_filtered(p);
 }
 
-bool pass_listing_is_partial(const struct pass_state *p)
+bool pass_listing_is_unreadable(const struct pass_state *p, struct span *ret_why)
 {
-    return pass_listing_is_judged(p) && p->relay.status == 206;
+    *ret_why = (struct span){NULL, 0};
+    if (!pass_listing_is_judged(p)) {
+        return false;
+    }
+    if (p->relay.status == 206) {
+        *ret_why = SPAN("The origin sends only a part of the list, and this access key may not see "
+                        "all names");
+    } else if (pass_answer_is_coded(p)) {
+        *ret_why = SPAN("The origin sends the list with a Content-Encoding, so its names cannot be "
+                        "read, and this access key may not see all names");
+    } else if (p->list_names != NULL && p->list_names->is_unreadable) {
+        *ret_why = SPAN("The origin's list is not XML in UTF-8, so its names cannot be read, and "
+                        "this access key may not see all names");
+    }
+    return ret_why->ptr != NULL;
 }
 
 bool pass_listing_may_start(const struct pass_state *p)

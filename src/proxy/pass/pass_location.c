@@ -2,7 +2,8 @@
 // Rewrites answers that say where a new object or bucket is: the header Location, and the elements
 // Location and Bucket of a document. The origin sends its own endpoint and bucket name. The client
 // gets the endpoint, path and bucket of its request instead. If an access key has rights only on a
-// part of the bucket, elements that name anything else are removed from error documents.
+// part of the bucket, elements that name anything else are removed from error documents. An error
+// document with a Content-Encoding cannot be read: such a client gets the status without it.
 //
 // A document may come late. The origin may send blanks for minutes before it, to keep the
 // connection alive; they are forwarded at once. The document is then collected until it is
@@ -93,6 +94,10 @@ void pass_location_begin_error(struct pass_state *p)
     check(p->answer == ANSWER_HEAD);
     p->location.phase = LOCATION_HIDES;
     buf_init(&p->location.document, LOCATION_DOCUMENT_MAX + 1);
+    if (pass_answer_is_coded(p)) {
+        headers_remove(&p->answered, SPAN("Content-Encoding"));
+        buf_init(&p->location.document, 0); // takes nothing, as with a document that is too long
+    }
 }
 
 // --- The document --------------------------------------------------------------------------------

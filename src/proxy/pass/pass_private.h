@@ -403,7 +403,9 @@ void pass_origin_cancel(struct pass_state *p); // harmless when no call is in fl
 // --- pass_answer.c -------------------------------------------------------------------------------
 
 void pass_answer_headers(struct pass_state *p); // keeps those that the client may see
-void pass_answer_start(struct pass_state *p);   // sends the head to the client
+// Returns true if the answer's body has a coding, such as gzip, that Forebay does not undo.
+bool pass_answer_is_coded(const struct pass_state *p);
+void pass_answer_start(struct pass_state *p);                  // sends the head to the client
 void pass_answer_take(struct pass_state *p, struct span data); // bytes from the origin
 // Ends the page of a listing that was to be kept, because it is not complete. Harmless if there is
 // no such page.
@@ -424,8 +426,9 @@ void pass_listing_begin(struct pass_state *p);
 bool pass_listing_take(struct pass_state *p, struct span data);
 // Returns true if names may be left out, so that the head waits for the first bytes of the body.
 bool pass_listing_is_judged(const struct pass_state *p);
-// Returns true if such an answer is a part of the list, whose names cannot be judged.
-bool pass_listing_is_partial(const struct pass_state *p);
+// Returns true if the names in such an answer cannot be read as far as it has come, and why: it is
+// a part of the list, has a Content-Encoding, or is not XML in UTF-8.
+bool pass_listing_is_unreadable(const struct pass_state *p, struct span *ret_why);
 // Returns true if the head of such an answer may be sent after these bytes. That of a filtered list
 // waits for its end or a full queue, so that a short list is refused as a whole or not at all.
 bool pass_listing_may_start(const struct pass_state *p);

@@ -62,9 +62,7 @@ static enum err refuse_head(const struct pass_state *p, struct span *ret_message
     if (has_no_room(p)) {
         return ERR_OVERLOAD;
     }
-    if (pass_listing_is_partial(p)) {
-        *ret_message = SPAN("The origin sends only a part of the list, and this access key may not "
-                            "see all names");
+    if (pass_listing_is_unreadable(p, ret_message)) {
         return ERR_ORIGIN_PROTOCOL;
     }
     if (p->kind == PASS_KIND_PREFLIGHT && !pass_preflight_is_yes(p)) {
@@ -132,6 +130,17 @@ static enum err on_head(struct origin_relay *relay)
     return ERR_OK;
 }
 
+static void refuse_list(struct pass_state *p)
+{
+    struct span why;
+    if (pass_listing_is_unreadable(p, &why)) {
+        pass_upload_refuse(p, ERR_ORIGIN_PROTOCOL, why);
+    } else {
+        pass_upload_refuse(p, ERR_ACCESS_DENIED,
+                           SPAN("The origin lists names that this access key may not list"));
+    }
+}
+
 static enum err on_body(struct origin_relay *relay, struct span data)
 {
     struct pass_state *p = as_pass(relay->ctx);
@@ -140,8 +149,7 @@ static enum err on_body(struct origin_relay *relay, struct span data)
     pass_doubt_take(p, data);
     if (p->request != NULL && pass_has_head(p) && !pass_listing_take(p, data)) {
         pass_answer_list_end(p, LIST_END_ALONE, ERR_OK);
-        pass_upload_refuse(p, ERR_ACCESS_DENIED,
-                           SPAN("The origin lists names that this access key may not list"));
+        refuse_list(p);
         return ERR_OK;
     }
     pass_answer_take(p, data);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Proves: every name in a listing is judged, in either coding, however its bytes are cut. No byte
-// of a forbidden name is passed on.
+// of a forbidden name is passed on. A listing that is not XML in UTF-8 is refused as unreadable.
 #include "s3/s3.h"
 
 #include <stdio.h>
@@ -9,6 +9,7 @@
 #include "test.h"
 
 static unsigned shown;
+static bool is_unreadable;             // the last document
 static const struct s3_request *asked; // NULL: nothing is known of the request
 
 static bool may_show(void *ctx, struct span name)
@@ -20,17 +21,18 @@ static bool may_show(void *ctx, struct span name)
 
 // Feeds the document in steps of `step` bytes. Returns the number of bytes that may be sent: all,
 // if every name may be shown.
-static size_t judged(const char *document, bool is_encoded, size_t step)
+static size_t judged_span(struct span rest, bool is_encoded, size_t step)
 {
     static struct s3_list_names names;
     static char prefix[] = "m/\xc3\xa9 ";
-    struct span rest = span_from_cstr(document);
     size_t fed = 0;
     shown = 0;
+    is_unreadable = false;
     s3_list_names_begin(&names, asked, is_encoded);
     while (rest.len > 0) {
         struct span piece = {rest.ptr, rest.len < step ? rest.len : step};
         if (!s3_list_names_feed(&names, piece, may_show, prefix)) {
+            is_unreadable = names.is_unreadable;
             return fed < names.pending_bytes ? 0 : fed - names.pending_bytes;
         }
         fed += piece.len;
@@ -38,6 +40,11 @@ static size_t judged(const char *document, bool is_encoded, size_t step)
         rest.len -= piece.len;
     }
     return fed - names.pending_bytes;
+}
+
+static size_t judged(const char *document, bool is_encoded, size_t step)
+{
+    return judged_span(span_from_cstr(document), is_encoded, step);
 }
 
 #define HEAD                                                                                       \
@@ -145,4 +152,62 @@ Test(s3_list_names, positions_and_echoes)
     }
     asked = NULL;
     arena_free(arena);
+}
+
+// Writes `text` with each character as `unit` bytes. Returns its length.
+static size_t widen(const char *text, size_t unit, bool is_big_endian, char *out)
+{
+    size_t len = strlen(text);
+    memset(out, 0, len * unit);
+    for (size_t i = 0; i < len; i++) {
+        out[i * unit + (is_big_endian ? unit - 1 : 0)] = text[i];
+    }
+    return len * unit;
+}
+
+Test(s3_list_names, lists_that_are_not_xml_in_utf8_are_unreadable)
+{
+#define NAMED "<L><Contents><Key>theirs/a</Key></Contents></L>"
+    static const char *const BAD[] = {
+        "\x1f\x8b\x08theirs/a",
+        "{\"Key\": \"theirs/a\"}",
+        "\xff\xfe" NAMED,
+        "+ADw-L+AD4-theirs/a",
+        "<?xml version='1.0' encoding='UTF-16'?>" NAMED,
+        "<?xml version=\"1.0\"\n encoding = \"ISO-8859-1\"?>" NAMED,
+        "<?xml version=\"1.0\" encoding=\"IBM037\"?>" NAMED,
+        "<!DOCTYPE L [<!ENTITY e \"&#60;Key>theirs/a&#60;/Key>\">]><L>&e;</L>",
+        "<aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+        "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa:Key>theirs/a"};
+    static const char *const GOOD[] = {
+        "", " \r\n\t<L></L>", "\xef\xbb\xbf<?xml version='1.0' encoding='utf-8'?><L/>",
+        "<?xml version=\"1.0\" encoding=\"US-ASCII\" standalone='yes'?><L/>",
+        "<?xml version=\"1.0\"?><?xml-stylesheet href='s.xsl'?><L/>"};
+    static char wide[4 * sizeof(NAMED)];
+    for (size_t step = 1; step < 300; step += step < 10 ? 1 : 97) {
+        for (size_t i = 0; i < ARRAY_LEN(BAD); i++) {
+            size_t least = strlen(BAD[i]) - strlen("theirs/a");
+            cr_assert_leq(judged(BAD[i], false, step), least, "%s step %zu", BAD[i], step);
+            cr_assert(is_unreadable, "%s step %zu", BAD[i], step);
+        }
+        for (size_t i = 0; i < ARRAY_LEN(GOOD); i++) {
+            cr_assert_eq(judged(GOOD[i], false, step), strlen(GOOD[i]), "%s", GOOD[i]);
+        }
+        for (unsigned form = 0; form < 4; form++) {
+            size_t unit = form < 2 ? 2 : 4;
+            struct span coded = {wide, widen(NAMED, unit, form % 2 == 0, wide)};
+            cr_assert_lt(judged_span(coded, false, step), unit, "form %u step %zu", form, step);
+            cr_assert(is_unreadable);
+        }
+    }
+}
+
+Test(s3_list_names, a_tag_of_any_length_is_known_by_its_beginning)
+{
+    static char document[1000];
+    snprintf(document, sizeof(document), "<L><Key a='%0300d'>theirs/a</Key></L>", 0);
+    for (size_t step = 1; step < sizeof(document); step += step < 10 ? 1 : 97) {
+        cr_assert_lt(judged(document, false, step), strlen(document) - 15, "step %zu", step);
+        cr_assert(!is_unreadable);
+    }
 }
