@@ -73,7 +73,7 @@ static void on_read(struct request *r)
 }
 
 // Asks the origin for the bytes that a slow disk should bring.
-static void race_begin(struct request *r)
+static void race_ask(struct request *r)
 {
     struct get_state *g = get_of(r);
     enum fill_index index = g->index;
@@ -81,7 +81,12 @@ static void race_begin(struct request *r)
     g->index = FILL_INDEX_SLOW;
     g->runs[0] = get_ask_run(r, g->pos, g->end);
     g->index = index;
-    get_phase_enter(g, GET_PHASE_RACE);
+}
+
+static void race_begin(struct request *r)
+{
+    race_ask(r);
+    get_phase_enter(get_of(r), GET_PHASE_RACE);
 }
 
 // Returns how long the disk may take. 0: the reply waits for it, because the bytes are in memory,
@@ -325,8 +330,15 @@ static enum body_result race(struct request *r, struct http_slice *ret_slice)
         subscription_want(g->runs[0], g->pos);
         return BODY_WAIT;
     }
-    get_state_leave(&g->runs[0]); // the origin does not bring the bytes
-    get_phase_enter(g, GET_PHASE_READ);
+    bool must_ask_again = g->runs[0]->state == SUBSCRIPTION_ENDED &&
+                          g->runs[0]->outcome == OUTCOME_REJOIN && g->again < GET_AGAIN_MAX;
+    get_state_leave(&g->runs[0]);
+    if (must_ask_again) {
+        g->again++;
+        race_ask(r);
+        return BODY_WAIT;
+    }
+    get_phase_enter(g, GET_PHASE_READ); // the origin does not bring the bytes
     get_read_insist(g->read);
     return BODY_WAIT;
 }

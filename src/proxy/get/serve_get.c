@@ -256,7 +256,7 @@ static void header_race_begin(struct request *r)
 }
 
 // Called when the home has answered before the disk. Returns false if the answer names no version.
-// The request then waits for the disk.
+// The request then waits for the disk, unless it must ask the home again.
 static bool header_race_ends(struct request *r)
 {
     struct get_state *g = get_of(r);
@@ -267,8 +267,14 @@ static bool header_race_ends(struct request *r)
         get_read_leave(&g->read, false);
         return true;
     }
-    g->index = FILL_INDEX_COUNTS;
+    bool must_ask_again = sub->outcome == OUTCOME_REJOIN && g->restarts < PROXY_RESTARTS_MAX;
     get_state_leave(&g->revalidation);
+    if (must_ask_again) {
+        g->restarts++;
+        (void)get_ask_home(r);
+        return false;
+    }
+    g->index = FILL_INDEX_COUNTS;
     get_phase_enter(g, GET_PHASE_HEADER);
     get_read_insist(g->read);
     return false;

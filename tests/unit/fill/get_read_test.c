@@ -32,12 +32,18 @@ static void begin(unsigned cold_percent)
 }
 
 // Starts a reader, and lets the time limit of its disk read pass.
-static int get_late(unsigned worker)
+static int get_late_as(unsigned worker, unsigned principal)
 {
-    int client = client_get(worker, 0, UINT64_MAX);
+    int client = client_start(
+        &(struct client_ask){.worker = worker, .principal = principal, .last = UINT64_MAX});
     (void)world_do(EVENT_PULL, client, -1);
     cr_assert(world_do(EVENT_TIMER, -1, -1), "the disk read has a time limit");
     return client;
+}
+
+static int get_late(unsigned worker)
+{
+    return get_late_as(worker, 0);
 }
 
 static void end(unsigned requests)
@@ -231,5 +237,44 @@ Test(get_read, failing_origin_leaves_the_reader_of_late_headers_to_the_disk)
     world_release();
     world_run();
     expect_complete(client);
+    world_end();
+}
+
+// Two principals wait for one request. The origin denies the one that sent it.
+static void deny_first(unsigned cold_percent, int ret_clients[2])
+{
+    begin(cold_percent);
+    world_hold(EVENT_ORIGIN, -1, -1);
+    for (unsigned i = 0; i < 2; i++) {
+        ret_clients[i] = get_late_as(i, i + 1);
+        world_deliver_all();
+    }
+    origin_deny(1);
+    for (bool goes_on = true; goes_on;) {
+        world_run();
+        goes_on = world_do(EVENT_ORIGIN, -1, -1);
+    }
+}
+
+// Rule 22: the origin's answer to one principal is nobody else's. The other asks for itself.
+Test(get_read, reader_asks_again_after_the_origin_has_denied_another_principal)
+{
+    int clients[2];
+    deny_first(0, clients);
+    expect_complete(clients[1]);
+    cr_assert_eq(client_outcome(clients[0]), CLIENT_OPEN, "the disk has the bytes");
+    end(3);
+    expect_complete(clients[0]);
+}
+
+Test(get_read, reader_of_late_headers_asks_again_after_another_principal_was_denied)
+{
+    int clients[2];
+    deny_first(100, clients);
+    cr_assert_neq(client_version(clients[1]), 0, "the home has named the version");
+    world_release();
+    world_run();
+    expect_complete(clients[0]);
+    expect_complete(clients[1]);
     world_end();
 }

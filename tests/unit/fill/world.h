@@ -18,6 +18,7 @@
 
 #define WORLD_WORKERS 3u
 #define WORLD_KEYS 2u
+#define WORLD_PRINCIPALS 3u
 #define WORLD_BLOCK 65536u
 #define WORLD_BLOCKS 5u // with a stripe of 2 blocks: 3 stripes
 #define WORLD_SIZE ((uint64_t)WORLD_BLOCKS * WORLD_BLOCK - 100)
@@ -91,6 +92,7 @@ enum client_outcome {
 };
 struct client_ask {
     unsigned worker;
+    unsigned principal; // 1, 2: one with credentials of its own at the origin; 0: any other
     bool head, has_range, no_cache, checksums;
     uint64_t first, last;        // last UINT64_MAX: to the end
     uint64_t suffix;             // 0: none
@@ -124,6 +126,7 @@ unsigned origin_ahead(void);                    // requests under way that nobod
 unsigned origin_heads(void);                    // HEADs among them
 void origin_name_wrong_checksums(void);         // that nothing adds up to
 void origin_name_no_checksums(void);            // it has none of any object
+void origin_deny(unsigned principal);           // its requests get 403
 void origin_fail_next(enum err err);            // the next request fails before its head
 void origin_reset_next(unsigned times);         // the next `times` bodies break off after one piece
 

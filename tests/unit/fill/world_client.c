@@ -321,9 +321,18 @@ struct object_key *object_key_of(struct world_key *key)
     return object_key_new(NULL, &from);
 }
 
+const struct sigv4_credentials *credentials_of(unsigned principal)
+{
+    check(principal < WORLD_PRINCIPALS); // nothing looks into the credentials
+    return principal == 0 ? NULL : (const struct sigv4_credentials *)&world.principals[principal];
+}
+
 struct object_key *request_object_key(struct request *r)
 {
-    return object_key_of(world.clients[r->x->client].key);
+    const struct client *c = &world.clients[r->x->client];
+    struct object_key *key = object_key_of(c->key);
+    key->credentials = credentials_of(c->principal);
+    return key;
 }
 
 // After each object comes the other one, no matter which was read before.
@@ -441,6 +450,7 @@ int client_start(const struct client_ask *ask)
     *c = (struct client){.used = true,
                          .worker = &world.workers[ask->worker],
                          .key = world.key,
+                         .principal = ask->principal,
                          .start_version = world.key->version,
                          .start_us = world.now_us,
                          .if_match = ask->if_match,

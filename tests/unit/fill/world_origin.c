@@ -190,6 +190,9 @@ static enum err fetch_refuse(struct fetch_play *p, struct span etag)
     if (fail != ERR_OK) {
         return fail;
     }
+    if (world.denied != 0 && f->credentials == credentials_of(world.denied)) {
+        return ERR_ACCESS_DENIED;
+    }
     if (p->key->missing[p->key->version]) {
         return ERR_NO_SUCH_KEY;
     }
@@ -376,6 +379,11 @@ void origin_name_no_checksums(void)
 unsigned origin_requests(void)
 {
     return world.requests;
+}
+
+void origin_deny(unsigned principal)
+{
+    world.denied = principal;
 }
 
 void origin_fail_next(enum err err)

@@ -97,6 +97,7 @@ struct client {
     bool used;
     struct worker *worker;
     struct world_key *key;
+    unsigned principal;
     struct http_request http;
     struct arena *arena;
     struct request *r;
@@ -198,6 +199,8 @@ struct world {
     unsigned requests, heads;
     bool names_no_checksums, names_wrong_checksums;
     enum err fail_next;
+    unsigned denied; // principal; 0: none
+    char principals[WORLD_PRINCIPALS];
     unsigned reset_next;
     uint64_t next_size_bytes;
     // store
@@ -229,6 +232,7 @@ void turn_end(struct worker *w); // runs after every event on a worker
 struct hash128 hash_of(const struct world_key *key);
 struct world_key *key_of_hash(struct hash128 hash);
 struct object_key *object_key_of(struct world_key *key);
+const struct sigv4_credentials *credentials_of(unsigned principal);
 char letter_of(const struct world_key *key, int version);
 bool all_bytes_are(struct span bytes, char letter);
 int version_of(struct span etag);
