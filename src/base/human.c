@@ -38,3 +38,14 @@ const char *human_time(int64_t time_s, char ret_text[HUMAN_TIME_MAX])
     (void)snprintf(ret_text, HUMAN_TIME_MAX, "%lld %s", (long long)(time_s / unit_s), unit);
     return ret_text;
 }
+
+const char *human_wait(uint64_t wait_us, char ret_text[HUMAN_TIME_MAX])
+{
+    bool is_s = wait_us >= 999500, is_ms = wait_us >= 1000;
+    double wait = (double)wait_us / (is_s ? 1e6 : is_ms ? 1e3 : 1);
+    (void)snprintf(ret_text, HUMAN_TIME_MAX, "%.*f %s", is_ms && wait < 9.95 ? 1 : 0, wait,
+                   is_s    ? "s"
+                   : is_ms ? "ms"
+                           : "us");
+    return ret_text;
+}

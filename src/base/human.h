@@ -11,6 +11,8 @@
 const char *human_bytes(double bytes, char ret_text[HUMAN_BYTES_MAX]);
 // The same in powers of 1000, like "1.5 GB".
 const char *human_bytes_decimal(double bytes, char ret_text[HUMAN_BYTES_MAX]);
+// Formats a wait like "850 us", "30 ms" or "5.1 s".
+const char *human_wait(uint64_t wait_us, char ret_text[HUMAN_TIME_MAX]);
 // Formats a time in whole days, hours or minutes, like "3 days", if it has at least two of them.
 const char *human_time(int64_t time_s, char ret_text[HUMAN_TIME_MAX]);
 

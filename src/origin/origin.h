@@ -184,6 +184,16 @@ bool origin_in_trouble(const struct origin *origin, struct origin_trouble_text *
 // and retries did not help. Any thread.
 #define ORIGIN_THROTTLES "it throttles: SlowDown" // in words
 bool origin_throttles(const struct origin *origin, unsigned window_s);
+// How soon the origin has answered reads within the last minute. The times are those from the
+// request to the first byte of the answer, exact to a sixteenth.
+struct origin_pace {
+    uint64_t answers;           // 0: median_us and p99_us are 0, too.
+    uint64_t median_us, p99_us; // Half of the answers, and 99 % of them, came within these times.
+    uint64_t usual_us;          // The median of a longer time. 0: not known.
+};
+struct origin_pace origin_pace(const struct origin *origin); // Any thread.
+// Returns true while the origin answers reads much later than usual. Any thread.
+bool origin_is_slow(struct origin *origin, struct origin_pace *ret_pace);
 struct origin_times {
     bool has_skew;                // The origin has sent a Date, so skew_s is known.
     int64_t skew_s;               // The origin's clock minus ours, exact to a second or two.
@@ -444,10 +454,11 @@ void origin_relay_cancel(struct origin_relay *r);
 // Returns true if the origin has free slots for read-ahead, even after `more` calls that are about
 // to start. Some slots are always kept for other calls. Call it on `w`.
 bool origin_has_room(struct worker *w, struct origin *origin, unsigned more);
-// Returns the usual time from a call to the first byte of this origin's answer, in us. 0: it is not
-// known yet. UINT64_MAX: a call would wait longer, or fail. That is so if the origin is in trouble,
-// throttles, or has no free slot or bytes. Call it on `w`.
-uint64_t origin_usual_us(struct worker *w, struct origin *origin);
+// Returns the time from a call to the first byte of this origin's answer, in us, as the average of
+// the last few answers that `w` has got. 0: it is not known yet. UINT64_MAX: a call would wait
+// longer, or fail. That is so if the origin is in trouble, throttles, or has no free slot or bytes.
+// Call it on `w`.
+uint64_t origin_recent_us(struct worker *w, struct origin *origin);
 // Takes one retry from the origin's retry budget. A caller does this before it resumes a body that
 // broke off. Returns false if the budget is used up; then the caller must not retry.
 bool origin_retry_take(struct origin *origin) MUST_USE;

@@ -77,13 +77,13 @@ bool origin_has_room(struct worker *w, struct origin *origin, unsigned more)
 // A call is not made in place of a disk read if the origin has throttled within this time.
 #define THROTTLED_S 10u
 
-uint64_t origin_usual_us(struct worker *w, struct origin *origin)
+uint64_t origin_recent_us(struct worker *w, struct origin *origin)
 {
     const struct origin_worker *ow = part_of(w, origin);
     bool is_in_trouble = atomic_load(&origin->trouble) != ORIGIN_TROUBLE_NONE;
     bool answers = !is_in_trouble && origin_has_answered(origin) &&
                    !origin_throttles(origin, THROTTLED_S) && origin_slot_is_free(ow);
-    return answers ? ow->usual_us : UINT64_MAX;
+    return answers ? ow->recent_us : UINT64_MAX;
 }
 
 // --- Retries -------------------------------------------------------------------------------------

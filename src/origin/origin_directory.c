@@ -303,7 +303,9 @@ static void on_stat(struct origin_directory_fetch *d)
     }
     d->offset = f->body_first;
     d->remaining = f->body_len;
-    stats_observe_us(HISTOGRAM_origin_first_byte, clock_monotonic_us() - d->started_us);
+    uint64_t first_byte_us = clock_monotonic_us() - d->started_us;
+    stats_observe_us(HISTOGRAM_origin_first_byte, first_byte_us);
+    origin_pace_note(d->call.ow->origin, first_byte_us);
     err = f->on_head(f);
     if (err != ERR_OK) {
         fetch_end(d, err);

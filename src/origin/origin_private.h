@@ -32,6 +32,8 @@
 #define ORIGIN_ERROR_ANSWER_MAX 32768u // The most bytes of an error that each reader gets.
 #define ORIGIN_ARENA_MAX (1u << 20)    // The most bytes in the arena of one call.
 #define ORIGIN_SERVER_HEADERS_MAX 16u  // The most Server headers remembered.
+#define ORIGIN_PACE_WINDOWS 6u         // Windows of the last minute.
+#define ORIGIN_PACE_STEPS 160u         // Steps of times, from 64 us to more than a minute.
 
 struct origin_call;
 struct origin_driver;
@@ -109,6 +111,18 @@ struct origin_lines {
     unsigned count;
 };
 
+// How soon the origin answered within one window, and within the last ones; see origin_pace.c.
+struct origin_pace_window {
+    atomic_ulong number; // 0: unused.
+    atomic_uint counts[ORIGIN_PACE_STEPS];
+};
+struct origin_paces {
+    struct origin_pace_window windows[ORIGIN_PACE_WINDOWS];
+    atomic_ulong last;         // The number of the newest window.
+    _Atomic uint64_t usual_us; // 0: not known.
+    atomic_bool is_slow;       // The last result of origin_is_slow().
+};
+
 // An origin's part on one worker.
 struct origin_worker {
     struct origin *origin;
@@ -123,8 +137,9 @@ struct origin_worker {
     unsigned waiting_count, running_count, relay_count;
     unsigned slots_max, slots_first, limit, successes, refusals;
     bool is_settled; // After the first SlowDown or timeout. From then on `limit` grows slowly.
-    // Times from a request to the first byte of its answer.
-    uint64_t usual_us, best_us, former_best_us, best_since_us;
+    // Times from a request to the first byte of its answer. `recent_us` is an average of the last
+    // few answers.
+    uint64_t recent_us, best_us, former_best_us, best_since_us;
     // While origin.max_rate delays calls: when the next call of a client may start. 0: none waits.
     uint64_t rate_turn_us;
     struct timer rate_timer;
@@ -180,6 +195,7 @@ struct origin {
     // Requests, and in the upper half those that ended with 5xx; see origin_failures.c.
     _Atomic uint64_t window, former_window;
     atomic_ulong window_began_us;
+    struct origin_paces paces;
     atomic_ulong bucket_dns_at_us;     // When a host name with a bucket last failed.
     atomic_llong credentials_expire_s; // Wall clock. 0: the credentials do not expire.
     atomic_llong date_skew_s;          // The origin's clock minus ours, from Date headers.
@@ -322,6 +338,11 @@ struct origin_failures origin_failures_of(const struct origin *origin);
 // Returns true if the share of failed requests is a trouble. It takes fewer to go on than to begin,
 // so that the trouble does not come and go.
 bool origin_failures_are_many(const struct origin *origin, bool were_many);
+
+// --- origin_pace.c -------------------------------------------------------------------------------
+
+// Counts an answer to a read, by the time from the request to the first byte of the answer.
+void origin_pace_note(struct origin *origin, uint64_t first_byte_us);
 
 // --- origin_probe.c ------------------------------------------------------------------------------
 

@@ -23,7 +23,6 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
-#include "base/date.h"
 #include "base/log.h"
 #include "origin/origin_s3_call_private.h"
 #include "stats/stats.h"
@@ -326,49 +325,9 @@ static bool is_doubtful(const struct origin_s3_call *c)
     return c->phase == S3_PHASE_ASK && transfer_reused_connection(c->transfer);
 }
 
-// Records that the origin answers. A 400, 401 or 403 may mean that it refused the signature. Only
-// the document of the answer tells, so refuses_credentials() looks at that.
-static void note_answer(struct origin_s3_call *c)
-{
-    unsigned status = c->response_head.status;
-    bool is_refusal = status == 400 || status == 401 || status == 403;
-    bool takes_keys = !is_refusal && c->set != NULL && origin_s3_call_is_signed(c);
-    if (status < 500 && status != 408 && status != 429) {
-        origin_failures_note(c->call.ow->origin, false);
-        origin_trouble_answered(c->call.ow->origin, takes_keys, origin_s3_call_is_virtual(c));
-    }
-}
-
-// Records the origin's clock. Writes the atomics only when the value changes, because all workers
-// read them.
-static void note_date(struct origin_s3_call *c)
-{
-    struct origin *origin = c->call.ow->origin;
-    struct span date;
-    time_t origin_s = 0;
-    if (!headers_get(&c->response_head.headers, SPAN("Date"), &date) ||
-        !date_parse_http(date, &origin_s)) {
-        return;
-    }
-    long long skew_s = (long long)origin_s - (long long)clock_wall_s();
-    long long held_s = atomic_load_explicit(&origin->date_skew_s, memory_order_relaxed);
-    if (skew_s > held_s + 1 || skew_s < held_s - 1) {
-        atomic_store(&origin->date_skew_s, skew_s);
-    }
-    if (!atomic_load_explicit(&origin->has_date_skew, memory_order_relaxed)) {
-        atomic_store(&origin->has_date_skew, true);
-    }
-}
-
 static enum err on_head_complete(struct origin_s3_call *c)
 {
-    struct span server;
-    if (headers_get(&c->response_head.headers, SPAN("Server"), &server)) {
-        origin_server_header_learn(c->call.ow->origin, server);
-    }
-    note_date(c);
-    origin_s3_unpacks_learn(c->call.ow, &c->response_head.headers);
-    origin_hops_learn(c->call.ow->origin, c->response_head.status);
+    origin_s3_call_learn(c);
     stats_count_origin(c->phase == S3_PHASE_LOOK ? "HeadBucket" : operation_name(c),
                        c->response_head.status);
     if (c->phase == S3_PHASE_LOOK) {
@@ -378,7 +337,7 @@ static enum err on_head_complete(struct origin_s3_call *c)
     if (origin_s3_status_is_foreign(status) && is_doubtful(c)) {
         return dead_answer(c);
     }
-    note_answer(c);
+    origin_s3_call_learn_answer(c);
     if (c->call.r != NULL) {
         // With these statuses a gateway may answer although it does not know the outcome. Some
         // gateways send 408 when their own wait has timed out.

@@ -149,6 +149,14 @@ bool origin_s3_odd_ask_replica(struct origin_s3_call *c);
 // have shown.
 void origin_s3_odd_learn(struct origin_s3_call *c);
 
+// --- origin_s3_call_learn.c ----------------------------------------------------------------------
+
+// Called for the head of each answer. Records what its headers show of the origin.
+void origin_s3_call_learn(struct origin_s3_call *c);
+// Called for the head of an answer that belongs to the call's request. Records that the origin
+// answers, and how soon.
+void origin_s3_call_learn_answer(struct origin_s3_call *c);
+
 // --- origin_s3_call_build.c ----------------------------------------------------------------------
 
 // Builds the URL and the signed headers of the next attempt in the call's arena.

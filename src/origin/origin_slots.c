@@ -43,7 +43,7 @@
 // Read-ahead leaves 1/4 of the slots, at least one, to other calls. If there is only one slot, all
 // calls share it.
 #define SPARED_SHARE 4u
-// First bytes count as late if they usually take more than twice the best time, plus this time.
+// First bytes count as late if they take on average more than twice the best time, plus this time.
 #define LATE_SLACK_US 20000u
 #define BEST_KEPT_US 10000000u
 
@@ -437,8 +437,8 @@ void origin_slot_slow_down(struct origin_worker *ow)
     }
 }
 
-// Updates the usual and the best time to the first byte. The best time covers only the last ten to
-// twenty seconds, because the round trip to an origin may become longer.
+// Updates the average and the best time to the first byte. The best time covers only the last ten
+// to twenty seconds, because the round trip to an origin may become longer.
 static void learn_first_byte(struct origin_worker *ow, uint64_t first_byte_us)
 {
     uint64_t now_us = worker_now_us(ow->w);
@@ -448,14 +448,14 @@ static void learn_first_byte(struct origin_worker *ow, uint64_t first_byte_us)
         ow->best_since_us = now_us;
     }
     ow->best_us = ow->best_us == 0 ? first_byte_us : min_u64(ow->best_us, first_byte_us);
-    ow->usual_us = ow->usual_us == 0 ? first_byte_us : (7 * ow->usual_us + first_byte_us) / 8;
+    ow->recent_us = ow->recent_us == 0 ? first_byte_us : (7 * ow->recent_us + first_byte_us) / 8;
 }
 
 static bool is_late(const struct origin_worker *ow)
 {
     uint64_t best_us =
         ow->former_best_us == 0 ? ow->best_us : min_u64(ow->best_us, ow->former_best_us);
-    return ow->usual_us > 2 * best_us + LATE_SLACK_US;
+    return ow->recent_us > 2 * best_us + LATE_SLACK_US;
 }
 
 void origin_slot_success(struct origin_worker *ow, uint64_t first_byte_us)

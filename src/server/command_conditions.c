@@ -185,6 +185,30 @@ static void look_at_throttling(const struct command_origins *origins, struct con
                 conditions_row(CONDITION_origin_throttled).remedy);
 }
 
+static void look_at_pace(const struct command_origins *origins, struct conditions *conditions)
+{
+    char now[HUMAN_TIME_MAX], usual[HUMAN_TIME_MAX], text[CONDITION_TEXT_MAX];
+    struct origin_pace pace, slowest = {0};
+    const struct origin *origin = NULL;
+    unsigned count = 0;
+    for (unsigned i = 0; i < origins->origin_count; i++) {
+        bool is_slow = origin_is_slow(origins->origins[i], &pace);
+        if (!is_slow || origin_rests(origins->origins[i])) {
+            continue;
+        }
+        count++;
+        if (pace.median_us > slowest.median_us) {
+            origin = origins->origins[i];
+            slowest = pace;
+        }
+    }
+    (void)snprintf(text, sizeof(text), "its answers begin after %s%s%s: misses wait, hits do not",
+                   human_wait(slowest.median_us, now), slowest.usual_us > 0 ? ", usually " : "",
+                   slowest.usual_us > 0 ? human_wait(slowest.usual_us, usual) : "");
+    tell_origin(conditions, CONDITION_origin_slow, origin, count, text,
+                conditions_row(CONDITION_origin_slow).remedy);
+}
+
 static void look_at_origins(const struct command_origins *origins, struct conditions *conditions)
 {
     bool expires = false, is_skewed = false;
@@ -192,6 +216,7 @@ static void look_at_origins(const struct command_origins *origins, struct condit
     tell_trouble(origins, conditions, CONDITION_origin_failing, ORIGIN_KIND_FAILS);
     tell_trouble(origins, conditions, CONDITION_credentials_refused, ORIGIN_KIND_REFUSES);
     look_at_throttling(origins, conditions);
+    look_at_pace(origins, conditions);
     for (unsigned i = 0; i < origins->origin_count; i++) {
         struct origin_times times;
         if (origin_rests(origins->origins[i])) {

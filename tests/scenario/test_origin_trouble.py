@@ -3,12 +3,13 @@
 recovery is reported too."""
 
 import json
+import re
 import subprocess
 from contextlib import ExitStack
 
 import pytest
 from client import judge
-from forebay import KEYS, PATIENT, run_forebay
+from forebay import KEYS, PATIENT, parallel, run_forebay
 from origin import Origin
 from test_common_options import admin_of
 from test_refusals import doctor
@@ -277,12 +278,54 @@ def test_a_throttling_origin_is_named_everywhere(start, origin):
     server.wait_condition("origin-throttled", holds=False)
 
 
+def test_an_origin_that_becomes_slow_is_named_everywhere(start, origin):
+    """Answers that take much longer than usual make a condition, with both times. It ends when the
+    answers are fast again. Hits and the server's readiness are as before."""
+    for i in range(36):
+        origin.put(f"k{i}", 1000)
+    server = start(origin, ahead_s=0)
+
+    def read(i):
+        with server.client() as client:
+            judge(client.get(f"k{i}"), origin, f"k{i}")
+
+    parallel(12, read)
+    server.advance(61)
+    with origin.hold(None) as held:
+
+        def read_held(i):
+            if i < 12:
+                read(12 + i)
+                return
+            origin.wait_for(24)
+            server.advance(5)
+            held.set()
+
+        parallel(13, read_held)
+    server.wait_condition("origin-slow")
+    row = server.condition_rows()["origin-slow"]
+    assert row["severity"] == "warning", row
+    said = rf"origin {origin.endpoint}: its answers begin after [\d.]+ s, usually [\d.]+ m?s: "
+    assert re.match(said, row["text"]), row
+    shown = run_forebay("status", env={"FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"})
+    assert shown.returncode == 0 and "warning  origin-slow for" in shown.stdout, shown
+    assert ("yellow", f"origin-slow: {row['text']}", row["remedy"]) in doctor(server)["server"]
+    server.wait_stderr("condition_begun.*origin-slow")
+    server.advance(61)
+    parallel(12, lambda i: read(24 + i))
+    server.wait_condition("origin-slow", holds=False)
+    server.wait_stderr("condition_ended.*origin-slow")
+
+
 def test_explain_of_a_stale_object_says_what_a_read_gets_in_an_origins_trouble(start, origin):
     """`explain` and the next read agree while the origin must confirm a cached object and refuses
     Forebay's keys, or is away. A strict rule allows no stale bytes."""
     rules = {"rules": [{"match": "bkt/strict", "freshness": "strict"}]}
     server = start(
-        origin, settings={"cache.ttl": "10s", "origin.retries": 0}, file=rules, ahead_s=0
+        origin,
+        settings={"cache.ttl": "10s", "origin.retries": 0},
+        file=rules,
+        ahead_s=0,
     )
     client = server.client()
     for key in ("k", "strict"):

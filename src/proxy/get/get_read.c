@@ -11,7 +11,7 @@
 
 #define LIMIT_MIN_MS 50u
 #define LIMIT_MAX_MS 1000u // also if it is not known how fast the origin answers
-#define LIMIT_ANSWERS 4u   // the limit, in usual times of the origin's first byte
+#define LIMIT_ANSWERS 4u   // the limit, in times of the origin's first byte
 
 static void read_free(struct get_read *read)
 {
@@ -74,13 +74,13 @@ static void on_timer(struct timer *timer)
 
 uint64_t get_read_limit_ms(struct request *r)
 {
-    uint64_t usual_us = origin_usual_us(r->pw->worker, r->origin);
+    uint64_t recent_us = origin_recent_us(r->pw->worker, r->origin);
     bool is_fit = fill_uncacheable(r->pw->fill, r->get->key->hash) == ORIGIN_FORBIDS_NOTHING;
-    if (usual_us == UINT64_MAX || !is_fit || !store_times_reads()) {
+    if (recent_us == UINT64_MAX || !is_fit || !store_times_reads()) {
         return 0;
     }
-    uint64_t limit_ms = LIMIT_ANSWERS * usual_us / 1000;
-    return usual_us == 0 ? LIMIT_MAX_MS : min_u64(max_u64(limit_ms, LIMIT_MIN_MS), LIMIT_MAX_MS);
+    uint64_t limit_ms = LIMIT_ANSWERS * recent_us / 1000;
+    return recent_us == 0 ? LIMIT_MAX_MS : min_u64(max_u64(limit_ms, LIMIT_MIN_MS), LIMIT_MAX_MS);
 }
 
 struct get_read *get_read_new(struct request *r, const struct store_place *place)

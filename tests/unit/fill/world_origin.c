@@ -71,7 +71,7 @@ bool origin_has_room(struct worker *w, struct origin *origin, unsigned more)
     return true;
 }
 
-uint64_t origin_usual_us(struct worker *w, struct origin *origin)
+uint64_t origin_recent_us(struct worker *w, struct origin *origin)
 {
     (void)w, (void)origin;
     unsigned percent = world.options.limit_percent;

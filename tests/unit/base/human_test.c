@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/human.h"
+
+#include "base/bytes.h"
+#include "test.h"
+
+Test(human, a_wait_has_two_digits_and_a_unit)
+{
+    static const struct {
+        uint64_t wait_us;
+        const char *text;
+    } cases[] = {{0, "0 us"},        {850, "850 us"},   {1000, "1.0 ms"},   {9940, "9.9 ms"},
+                 {9960, "10 ms"},    {30400, "30 ms"},  {999400, "999 ms"}, {999500, "1.0 s"},
+                 {5060000, "5.1 s"}, {61000000, "61 s"}};
+    char text[HUMAN_TIME_MAX];
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        cr_assert_str_eq(human_wait(cases[i].wait_us, text), cases[i].text);
+    }
+}
