@@ -172,10 +172,11 @@ json_t *conditions_json(struct conditions *conditions)
         const struct condition_state *state = &conditions->guarded.items[i];
         json_t *item = state->since_us == 0
                            ? NULL
-                           : json_pack("{s:s, s:s, s:o, s:s, s:f}", "name", conditions_row(i).word,
+                           : json_pack("{s:s, s:s, s:o, s:o, s:f}", "name", conditions_row(i).word,
                                        "severity", severities[rows[i].row.severity], "text",
                                        admin_json_text(span_from_cstr(state->text)), "remedy",
-                                       state->remedy, "since", (double)state->since_us / 1e6);
+                                       admin_json_text(span_from_cstr(state->remedy)), "since",
+                                       (double)state->since_us / 1e6);
         check(state->since_us == 0 || (item != NULL && json_array_append_new(json, item) == 0));
     }
     pthread_mutex_unlock(&conditions->guarded.lock);

@@ -122,7 +122,7 @@ static void on_explained(void *ctx, const struct proxy_object *o)
     json_t *json = json_pack(
         "{s:o, s:o, s:o, s:o, s:o, s:b, s:b, s:b, s:o, s:s, s:I, s:I, s:o, s:b, s:b, s:b, s:b, "
         "s:i, s:I, "
-        "s:I, s:I, s:o, s:o, s:{s:s, s:s, s:s}}",
+        "s:I, s:I, s:o, s:o, s:{s:s, s:s, s:o}}",
         "uri", uri_json(o->bucket, o->key), "origin", control_text(span_from_cstr(o->origin)),
         "oddities", oddities_json(o), "origin_bucket", control_text(o->origin_bucket), "rule",
         rule_json(o->rule), "known", o->copy != PROXY_COPY_NONE, "realms", o->has_realms, "answers",
@@ -138,7 +138,7 @@ static void on_explained(void *ctx, const struct proxy_object *o)
                   (json_int_t)o->end_byte, "blocks", (json_int_t)o->range_blocks, "cached_blocks",
                   (json_int_t)o->range_cached_blocks, "cells", cells_json(o)),
         "policy", policy_json(o->policy), "verdict", "reason", verdict.reason, "text", verdict.text,
-        "remedy", verdict.remedy);
+        "remedy", control_text(span_from_cstr(verdict.remedy)));
     check(json != NULL);
     admin_call_answer(&q->call, 200, json);
     free(q);

@@ -32,6 +32,9 @@ static void options_copy(const struct origin_options *from, struct origin_option
 {
     *to = *from;
     to->bucket = copy_text(from->bucket);
+    for (unsigned i = 0; i < ORIGIN_SETTING_COUNT; i++) {
+        to->settings.names[i] = copy_text(from->settings.names[i]);
+    }
     to->endpoint = copy_text(from->endpoint);
     to->region = copy_text(from->region);
     to->access_key_file = copy_text(from->access_key_file);
@@ -50,6 +53,9 @@ static void text_free(const char *text)
 static void options_done(struct origin_options *options)
 {
     text_free(options->bucket);
+    for (unsigned i = 0; i < ORIGIN_SETTING_COUNT; i++) {
+        text_free(options->settings.names[i]);
+    }
     text_free(options->endpoint);
     text_free(options->region);
     text_free(options->access_key_file);
@@ -110,6 +116,7 @@ enum err origin_new(const struct origin_options *options, struct loop *loop,
     origin->magic = ORIGIN_MAGIC;
     origin->loop = loop;
     options_copy(options, &origin->options);
+    origin_trouble_init(origin);
     origin->live.has_key_files = options->access_key_file != NULL;
     check(pthread_mutex_init(&origin->live.lock, NULL) == 0);
     live_set(origin, options);
@@ -269,6 +276,7 @@ void origin_free(struct origin *origin)
     origin->driver->free(origin);
     origin_probe_free(origin);
     origin_trouble_forget(origin);
+    origin_trouble_done(origin);
     for (unsigned i = 0; i < ORIGIN_SERVER_HEADERS_MAX; i++) {
         free(atomic_load(&origin->server_headers[i]));
     }

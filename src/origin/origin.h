@@ -41,8 +41,28 @@ enum origin_credentials_source {
     ORIGIN_CREDENTIALS_ANONYMOUS
 };
 
+// Settings that the configuration may have for a single bucket. Messages name them.
+enum origin_setting {
+    ORIGIN_SETTING_ENDPOINT,
+    ORIGIN_SETTING_REGION,
+    ORIGIN_SETTING_ADDRESSING,
+    ORIGIN_SETTING_CREDENTIALS,
+    ORIGIN_SETTING_COUNT
+};
+// The names of an origin's settings, such as "buckets[scratch].endpoint". NULL: the setting is that
+// of the default origin, such as "origin.endpoint".
+struct origin_settings {
+    const char *names[ORIGIN_SETTING_COUNT];
+};
+// Returns the name of the setting, which is never NULL.
+const char *origin_settings_name(const struct origin_settings *settings, enum origin_setting which);
+// Appends the text, which names settings of the default origin, with the names of these instead.
+void origin_settings_render(const struct origin_settings *settings, const char *text,
+                            struct buf *out);
+
 struct origin_options {
     const char *bucket; // Clients' name of the only bucket. NULL: the default origin.
+    struct origin_settings settings;
     // The address: "https://host[:port]", "http://..." or "dir:/path". The region replaces
     // "{region}".
     const char *endpoint;
@@ -129,6 +149,7 @@ bool origin_name_was_shared(const struct origin *origin);
 // Returns the name for messages to people. It contains the region in place of "{region}".
 const char *origin_shown(const struct origin *origin);
 const char *origin_endpoint(const struct origin *origin); // Returns the endpoint as configured.
+const struct origin_settings *origin_settings(const struct origin *origin);
 // Sets the number that the origin's cache keys contain in addition to its name, initially 0. A new
 // number puts all earlier copies out of reach (store/state/state_holder.c). Call it before anything
 // uses the origin.
@@ -172,7 +193,7 @@ struct origin_failures {
 struct origin_trouble_text {
     const char *why;    // The kind: "dns", "connect", "tls", "credentials" ... "": none.
     const char *text;   // Describes the trouble in a log line.
-    const char *remedy; // Advises people what to change.
+    const char *remedy; // Advises people what to change. The origin owns it.
     enum origin_trouble_kind kind;
     bool is_verdict; // Requests get the origin's refusal, so no stale copy may take its place.
     struct origin_failures failures; // Only for ORIGIN_KIND_FAILS.

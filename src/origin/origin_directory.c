@@ -582,8 +582,8 @@ enum err origin_directory_open(struct origin *origin, struct buf *ret_why)
     int root_fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (root_fd < 0) {
         int saved = errno;
-        buf_printf(ret_why, "%s: %s; origin.endpoint must name an existing directory", path,
-                   strerror(saved));
+        buf_printf(ret_why, "%s: %s; %s must name an existing directory", path, strerror(saved),
+                   origin_settings_name(&origin->options.settings, ORIGIN_SETTING_ENDPOINT));
         return saved == EACCES ? ERR_PERMISSION : ERR_NOT_FOUND;
     }
     int probe = origin_directory_file_open_blocking(root_fd, ".", O_PATH | O_DIRECTORY);

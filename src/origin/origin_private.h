@@ -157,8 +157,9 @@ struct origin {
     char *description;
     char *name; // origin_name(), which the driver sets.
     bool name_was_shared;
-    char *shown; // The origin's name for people, which the driver sets.
-    char *place; // The canonical endpoint, which the driver sets.
+    char *shown;                           // The origin's name for people, which the driver sets.
+    char *place;                           // The canonical endpoint, which the driver sets.
+    char *remedies[ORIGIN_TROUBLE_COUNT_]; // For each trouble, with the names of its settings.
     uint64_t number;
     struct origin_worker *workers; // The parts of the origin, one per worker.
     unsigned worker_count;
@@ -308,6 +309,8 @@ void origin_hops_doubt(struct origin *origin);
 
 // --- origin_trouble.c ----------------------------------------------------------------------------
 
+void origin_trouble_init(struct origin *origin); // Renders the remedies.
+void origin_trouble_done(struct origin *origin);
 // Returns the trouble that made a call fail before any answer; `detail` is curl's text. NONE: the
 // failure says nothing about the origin.
 enum origin_trouble origin_trouble_of(enum err err, bool is_https, const char *detail);

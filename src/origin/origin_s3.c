@@ -148,7 +148,8 @@ enum err origin_s3_open(struct origin *origin, struct buf *ret_why)
     struct origin_s3_state *state = calloc(1, sizeof(*state));
     check(state != NULL);
     origin->driver_state = state;
-    enum err err = origin_s3_endpoint_parse(options->endpoint, &state->endpoint, ret_why);
+    const char *setting = origin_settings_name(&options->settings, ORIGIN_SETTING_ENDPOINT);
+    enum err err = origin_s3_endpoint_parse(setting, options->endpoint, &state->endpoint, ret_why);
     if (err == ERR_OK) {
         err = origin_proxy_url(options->proxy, options->proxy_auth_file, &state->proxy, ret_why);
     }
@@ -159,7 +160,8 @@ enum err origin_s3_open(struct origin *origin, struct buf *ret_why)
     state->region_is_fixed =
         credentials_text_is_set(options->region) && strcmp(options->region, "auto") != 0;
     if (state->region_is_fixed && !origin_s3_region_is_valid(span_from_cstr(options->region))) {
-        buf_printf(ret_why, "%s: origin.region is not the name of a region", options->region);
+        buf_printf(ret_why, "%s: %s is not the name of a region", options->region,
+                   origin_settings_name(&options->settings, ORIGIN_SETTING_REGION));
         return ERR_INVALID;
     }
     struct origin_client client;

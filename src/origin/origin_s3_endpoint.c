@@ -118,8 +118,8 @@ static void make_template(struct origin_s3_endpoint *endpoint)
     buf_done(&out);
 }
 
-enum err origin_s3_endpoint_parse(const char *text, struct origin_s3_endpoint *ret_endpoint,
-                                  struct buf *ret_why)
+enum err origin_s3_endpoint_parse(const char *setting, const char *text,
+                                  struct origin_s3_endpoint *ret_endpoint, struct buf *ret_why)
 {
     struct origin_s3_endpoint endpoint = {0};
     struct span rest = span_from_cstr(text);
@@ -129,8 +129,7 @@ enum err origin_s3_endpoint_parse(const char *text, struct origin_s3_endpoint *r
     } else if (span_starts_with(rest, SPAN("http://"))) {
         rest = (struct span){rest.ptr + 7, rest.len - 7};
     } else {
-        buf_printf(ret_why, "%s: origin.endpoint must be https://HOST, http://HOST or dir:/PATH",
-                   text);
+        buf_printf(ret_why, "%s: %s must be https://HOST, http://HOST or dir:/PATH", text, setting);
         return ERR_INVALID;
     }
     size_t slash = span_find(rest, '/');
@@ -140,9 +139,9 @@ enum err origin_s3_endpoint_parse(const char *text, struct origin_s3_endpoint *r
     }
     if (!origin_s3_host_is_valid(host, true) || !path_is_valid(path)) {
         buf_printf(ret_why,
-                   "%s: origin.endpoint must name a host and nothing else, for example "
+                   "%s: %s must name a host and nothing else, for example "
                    "https://s3.eu-west-1.amazonaws.com",
-                   text);
+                   text, setting);
         return ERR_INVALID;
     }
     endpoint.host = strndup(host.ptr, host.len);

@@ -25,8 +25,9 @@ struct origin_s3_endpoint {
     char *base_path;      // "" or "/prefix", already percent-encoded.
     char *default_region; // The region in the endpoint's name. NULL: none.
 };
-// Parses an endpoint. On ERR_INVALID, ret_why has one line.
-enum err origin_s3_endpoint_parse(const char *text, struct origin_s3_endpoint *ret_endpoint,
+// Parses the endpoint that `setting` has. On ERR_INVALID, ret_why has one line.
+enum err origin_s3_endpoint_parse(const char *setting, const char *text,
+                                  struct origin_s3_endpoint *ret_endpoint,
                                   struct buf *ret_why) MUST_USE;
 void origin_s3_endpoint_done(struct origin_s3_endpoint *endpoint);
 // Appends the canonical form of the endpoint for origin_place(), with `region` in place of

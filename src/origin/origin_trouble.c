@@ -10,6 +10,7 @@
 // the last line in the log is always right in the end: a trouble that was not logged at first is
 // logged when a later call meets it, and the end of a logged trouble is always logged.
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -17,6 +18,7 @@
 #include "origin/origin_private.h"
 
 #define BUCKET_DNS_US 60000000u
+#define REMEDY_MAX_BYTES 4096u
 
 static const struct trouble_row {
     const char *why, *text, *remedy;
@@ -28,6 +30,25 @@ static const struct trouble_row {
 #include "origin/troubles.def"
 #undef TROUBLE
 };
+
+void origin_trouble_init(struct origin *origin)
+{
+    for (unsigned i = 0; i < ORIGIN_TROUBLE_COUNT_; i++) {
+        struct buf remedy;
+        buf_init(&remedy, REMEDY_MAX_BYTES);
+        origin_settings_render(&origin->options.settings, rows[i].remedy, &remedy);
+        origin->remedies[i] = strdup(buf_cstr(&remedy));
+        check(origin->remedies[i] != NULL);
+        buf_done(&remedy);
+    }
+}
+
+void origin_trouble_done(struct origin *origin)
+{
+    for (unsigned i = 0; i < ORIGIN_TROUBLE_COUNT_; i++) {
+        free(origin->remedies[i]);
+    }
+}
 
 // Returns false if another thread has changed the trouble. That thread does the rest.
 static bool change(struct origin *origin, enum origin_trouble from, enum origin_trouble to)
@@ -118,7 +139,7 @@ static void tell(struct origin *origin, enum origin_trouble trouble, const char 
                       "origin=%s why=%s text=%s detail=%s remedy=%s",
                       log_quote(span_from_cstr(origin->shown)), row->why,
                       log_quote(span_from_cstr(row->text)), log_quote(span_from_cstr(detail)),
-                      log_quote(span_from_cstr(row->remedy)))) {
+                      log_quote(span_from_cstr(origin->remedies[trouble])))) {
         atomic_store(&origin->trouble_told, trouble);
         tell_end(origin);
     }
@@ -229,8 +250,8 @@ bool origin_in_trouble(const struct origin *origin, struct origin_trouble_text *
     enum origin_trouble trouble = atomic_load(&origin->trouble);
     const struct trouble_row *row = &rows[trouble];
     bool is_verdict = row->kind == ORIGIN_KIND_REFUSES && trouble != ORIGIN_TROUBLE_KEYS_NONE;
-    *ret_text =
-        (struct origin_trouble_text){row->why, row->text, row->remedy, row->kind, is_verdict, {0}};
+    *ret_text = (struct origin_trouble_text){row->why,  row->text,  origin->remedies[trouble],
+                                             row->kind, is_verdict, {0}};
     if (row->kind == ORIGIN_KIND_FAILS) {
         ret_text->failures = origin_failures_of(origin);
     }

@@ -89,6 +89,29 @@ static const char *bucket_directory_split(const struct config_bucket *b, char *r
     return slash + 1;
 }
 
+static const char *bucket_setting(struct arena *arena, const struct config_bucket *b,
+                                  const char *field)
+{
+    const char *name = arena_printf(arena, "buckets[%s].%s", b->name, field);
+    check(name != NULL);
+    return name;
+}
+
+struct origin_settings command_origins_settings(struct arena *arena, const struct config_bucket *b)
+{
+    struct origin_settings s = {
+        {[ORIGIN_SETTING_REGION] = bucket_setting(arena, b, "region"),
+         [ORIGIN_SETTING_ADDRESSING] = bucket_setting(arena, b, "addressing")}};
+    if (b->kind == CONFIG_BUCKET_DIRECTORY || b->endpoint != NULL) {
+        s.names[ORIGIN_SETTING_ENDPOINT] =
+            bucket_setting(arena, b, b->kind == CONFIG_BUCKET_DIRECTORY ? "origin" : "endpoint");
+    }
+    if (b->anonymous || b->access_key_file != NULL) {
+        s.names[ORIGIN_SETTING_CREDENTIALS] = bucket_setting(arena, b, "credentials");
+    }
+    return s;
+}
+
 static void bucket_credentials(const struct config_bucket *b, struct origin_options *options)
 {
     if (b->anonymous) {
@@ -123,8 +146,9 @@ static const char *text_in(struct arena *arena, const char *text)
 }
 
 // Returns the identity of an origin as a text. It includes the length of each part, so that two
-// different origins never get the same identity. It leaves out settings that a reload changes for
-// all origins at once, because such a change does not make a new origin.
+// different origins never get the same identity. It says whether the entry has the endpoint itself,
+// because messages about the origin name the setting that has it. It leaves out settings that a
+// reload changes for all origins at once, because such a change does not make a new origin.
 static const char *identity_of(struct arena *arena, const struct config_bucket *b,
                                const struct origin_options *o, const char *origin_bucket)
 {
@@ -137,7 +161,8 @@ static const char *identity_of(struct arena *arena, const struct config_bucket *
                            or_none(b->session_token_file)};
     struct buf text;
     buf_init(&text, 65536);
-    buf_printf(&text, "%u %d %d", (unsigned)o->addressing, b->anonymous, b->requester_pays);
+    buf_printf(&text, "%u %d %d %d", (unsigned)o->addressing, b->anonymous, b->requester_pays,
+               b->endpoint != NULL);
     for (size_t i = 0; i < ARRAY_LEN(texts); i++) {
         buf_printf(&text, " %zu:%s", strlen(texts[i]), texts[i]);
     }
@@ -167,6 +192,7 @@ static struct wanted wanted_of(struct arena *arena, const struct config_bucket *
     bucket_credentials(b, &w.options);
     w.options.requester_pays = b->requester_pays;
     w.options.bucket = b->name;
+    w.options.settings = command_origins_settings(arena, b);
     w.identity = identity_of(arena, b, &w.options, w.origin_bucket);
     return w;
 }

@@ -34,6 +34,11 @@ bool command_origins_url(const struct config *c, const char *endpoint,
                          char ret_url[COMMAND_ORIGINS_URL_MAX]) MUST_USE;
 // Returns the options of the default origin. The configuration owns their texts.
 struct origin_options command_origins_options(const struct config *c, unsigned connections);
+// Returns the names of the settings of a bucket's own origin, which the arena owns. Endpoint and
+// credentials are named where the configuration has them: in the bucket's entry, or as those of the
+// default origin. Region and addressing are always named in the entry, because there they change no
+// other bucket.
+struct origin_settings command_origins_settings(struct arena *arena, const struct config_bucket *b);
 // Opens the origins. Errors are those of origin_new(). On failure, *o holds the origins that were
 // opened before it.
 enum err command_origins_open(const struct config *c, unsigned connections, struct loop *loop,

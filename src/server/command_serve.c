@@ -120,6 +120,7 @@ static enum err serve_sts_origin(struct serve *s)
     origin_client_read(&client);
     const char *region = options.region != NULL ? options.region : client.region.text;
     bool is_china = strncmp(region, "cn-", 3) == 0;
+    options.settings.names[ORIGIN_SETTING_ENDPOINT] = "AWS_ENDPOINT_URL_STS";
     options.probe = false;
     options.endpoint = override != NULL && override[0] != '\0' ? override
                        : is_china ? "https://sts.{region}.amazonaws.com.cn"

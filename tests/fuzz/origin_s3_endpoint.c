@@ -36,7 +36,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
     }
     buf_init(&why, 4096);
     char *copy = strndup(text.ptr, text.len);
-    if (origin_s3_endpoint_parse(copy, &endpoint, &why) == ERR_OK) {
+    if (origin_s3_endpoint_parse("origin.endpoint", copy, &endpoint, &why) == ERR_OK) {
         (void)origin_s3_endpoint_has_region(&endpoint);
         check_url(&endpoint, bucket, rest);
         origin_s3_endpoint_done(&endpoint);

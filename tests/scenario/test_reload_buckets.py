@@ -15,6 +15,7 @@ from forebay import build_kind, parallel, scaled
 from origin import Origin
 from signer import Signer
 from test_control import ask
+from test_origin_trouble import events
 from test_reload import asked, change, in_force, merged, serve
 from waiting import wait_for
 
@@ -492,6 +493,25 @@ def test_a_file_that_changes_is_read(start, origin, tmp_path):
     ]  # noqa: E731
     wait_for(lambda: len(said()) >= 5, said)
     assert len(said()) == 5, said()  # nothing is read twice
+
+
+def test_remedies_name_the_place_to_which_the_endpoint_of_a_bucket_moves(start, origin):
+    """A bucket with a region of its own is at the endpoint of the default origin. A reload writes
+    the same endpoint into the bucket's entry."""
+    own = bucket("bkt", origin)
+    inherited = {name: value for name, value in own.items() if name != "endpoint"}
+    origin.down()
+    server = serve(start, origin, at(inherited), settings={"origin.probe": "true"})
+
+    def remedies():
+        found = events(server, "origin_unreachable")
+        return [event["remedy"] for event in found if event["origin"].endswith("#bkt")]
+
+    wait_for(remedies, "the probe of the start")
+    assert "host and port of origin.endpoint" in remedies()[0]
+    change(server, at(own))
+    wait_for(lambda: len(remedies()) > 1, "the probe of the reload")
+    assert "host and port of buckets[bkt].endpoint" in remedies()[1]
 
 
 def test_a_keys_file_that_changes_is_read(start, origin, tmp_path):

@@ -353,5 +353,10 @@ Test(origin_directory, start_errors)
     options = harness_options("dir:/nonexistent-folder");
     cr_assert_eq(harness_init(&h, 1, DISK_ENGINE_AUTO, &options), ERR_NOT_FOUND);
     cr_assert_not_null(strstr(buf_cstr(&h.why), "/nonexistent-folder"));
+    cr_assert_not_null(strstr(buf_cstr(&h.why), "origin.endpoint must name"));
+    buf_done(&h.why);
+    options.settings.names[ORIGIN_SETTING_ENDPOINT] = "buckets[near].origin";
+    cr_assert_eq(harness_init(&h, 1, DISK_ENGINE_AUTO, &options), ERR_NOT_FOUND);
+    cr_assert_not_null(strstr(buf_cstr(&h.why), "buckets[near].origin must name"));
     buf_done(&h.why);
 }

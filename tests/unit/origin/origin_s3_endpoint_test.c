@@ -36,8 +36,8 @@ Test(origin_s3_endpoint, refused)
         struct origin_s3_endpoint endpoint = {0};
         struct buf why;
         buf_init(&why, 4096);
-        cr_assert_eq(origin_s3_endpoint_parse(texts[i], &endpoint, &why), ERR_INVALID, "%s",
-                     texts[i]);
+        cr_assert_eq(origin_s3_endpoint_parse("origin.endpoint", texts[i], &endpoint, &why),
+                     ERR_INVALID, "%s", texts[i]);
         cr_assert_gt(why.len, 0);
         cr_assert_null(
             strchr(buf_cstr(&why), '\n') != NULL && strchr(texts[i], '\n') == NULL ? "" : NULL);
@@ -53,7 +53,8 @@ static void expect_url(const char *text, enum origin_addressing addressing, cons
     struct arena *arena = arena_new(1 << 20);
     struct origin_s3_url url;
     buf_init(&why, 4096);
-    cr_assert_eq(origin_s3_endpoint_parse(text, &endpoint, &why), ERR_OK, "%s", buf_cstr(&why));
+    cr_assert_eq(origin_s3_endpoint_parse("origin.endpoint", text, &endpoint, &why), ERR_OK, "%s",
+                 buf_cstr(&why));
     cr_assert_eq(origin_s3_url_build(arena, &endpoint, addressing, span_from_cstr(region),
                                      span_from_cstr(bucket), span_from_cstr(key),
                                      span_from_cstr(query), &url),
@@ -128,15 +129,17 @@ Test(origin_s3_endpoint, default_region)
     struct origin_s3_endpoint endpoint = {0};
     struct buf why;
     buf_init(&why, 4096);
-    cr_assert_eq(origin_s3_endpoint_parse("https://s3.eu-central-1.amazonaws.com", &endpoint, &why),
+    cr_assert_eq(origin_s3_endpoint_parse("origin.endpoint",
+                                          "https://s3.eu-central-1.amazonaws.com", &endpoint, &why),
                  ERR_OK);
     cr_assert_str_eq(endpoint.default_region, "eu-central-1");
     cr_assert(origin_s3_endpoint_has_region(&endpoint));
     origin_s3_endpoint_done(&endpoint);
-    cr_assert_eq(
-        origin_s3_endpoint_parse(
-            "https://bucket.vpce-1a2b3c4d-5e6f.s3.us-east-1.vpce.amazonaws.com", &endpoint, &why),
-        ERR_OK);
+    cr_assert_eq(origin_s3_endpoint_parse(
+                     "origin.endpoint",
+                     "https://bucket.vpce-1a2b3c4d-5e6f.s3.us-east-1.vpce.amazonaws.com", &endpoint,
+                     &why),
+                 ERR_OK);
     cr_assert_null(endpoint.default_region);
     origin_s3_endpoint_done(&endpoint);
     buf_done(&why);
@@ -161,12 +164,14 @@ static void expect_place(const char *text, const char *region, const char *expec
     struct buf why, place;
     buf_init(&why, 4096);
     buf_init(&place, 4096);
-    cr_assert_eq(origin_s3_endpoint_parse(text, &endpoint, &why), ERR_OK, "%s", text);
+    cr_assert_eq(origin_s3_endpoint_parse("origin.endpoint", text, &endpoint, &why), ERR_OK, "%s",
+                 text);
     origin_s3_endpoint_place(&endpoint, region, &place);
     cr_assert_str_eq(buf_cstr(&place), expected, "%s is at %s", text, buf_cstr(&place));
     origin_s3_endpoint_done(&endpoint);
     // A place is its own place.
-    cr_assert_eq(origin_s3_endpoint_parse(expected, &endpoint, &why), ERR_OK, "%s", expected);
+    cr_assert_eq(origin_s3_endpoint_parse("origin.endpoint", expected, &endpoint, &why), ERR_OK,
+                 "%s", expected);
     place.len = 0;
     origin_s3_endpoint_place(&endpoint, "us-east-1", &place);
     cr_assert_str_eq(buf_cstr(&place), expected);
@@ -180,7 +185,8 @@ static bool is_one_store(const char *text, const char *region)
     struct origin_s3_endpoint endpoint;
     struct buf why;
     buf_init(&why, 4096);
-    cr_assert_eq(origin_s3_endpoint_parse(text, &endpoint, &why), ERR_OK, "%s", text);
+    cr_assert_eq(origin_s3_endpoint_parse("origin.endpoint", text, &endpoint, &why), ERR_OK, "%s",
+                 text);
     bool is_one = origin_s3_endpoint_is_one_store(&endpoint, region);
     origin_s3_endpoint_done(&endpoint);
     buf_done(&why);

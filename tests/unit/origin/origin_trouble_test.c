@@ -107,6 +107,48 @@ static const char *text_of(const struct rig *rig)
     return origin_in_trouble(rig->h.origin, &text) ? text.text : "";
 }
 
+// Meets each trouble once, and collects the remedies.
+static void collect_remedies(const struct rig *rig, struct buf *out)
+{
+    for (unsigned i = ORIGIN_TROUBLE_NONE + 1; i < ORIGIN_TROUBLE_COUNT_; i++) {
+        struct origin_trouble_text text;
+        origin_trouble_forget(rig->h.origin);
+        origin_trouble_met(rig->h.origin, i, UINT64_MAX, "");
+        cr_assert(origin_in_trouble(rig->h.origin, &text));
+        cr_assert_gt(strlen(text.remedy), 0);
+        buf_printf(out, "%s\n", text.remedy);
+    }
+}
+
+Test(origin_trouble, remedies_name_the_settings_that_the_origin_has)
+{
+    static const char *const of_default[] = {"origin.endpoint", "origin.region",
+                                             "origin.addressing", "credentials.source"};
+    static const char *const own[] = {"buckets[near].endpoint", "buckets[near].region",
+                                      "buckets[near].addressing", "buckets[near].credentials"};
+    struct server_row rows[] = {{.answer = OK_ANSWER}};
+    for (unsigned is_own = 0; is_own < 2; is_own++) {
+        struct rig rig;
+        struct buf remedies;
+        rig_options(&rig, rows, 1);
+        for (unsigned i = 0; i < ORIGIN_SETTING_COUNT; i++) {
+            rig.options.settings.names[i] = is_own != 0 ? own[i] : NULL;
+        }
+        rig_begin(&rig);
+        buf_init(&remedies, 65536);
+        collect_remedies(&rig, &remedies);
+        for (unsigned i = 0; i < ORIGIN_SETTING_COUNT; i++) {
+            const char *named = strstr(buf_cstr(&remedies), own[i]);
+            const char *of_others = strstr(buf_cstr(&remedies), of_default[i]);
+            cr_assert((named != NULL) == (is_own != 0), "%s", own[i]);
+            cr_assert((of_others != NULL) == (is_own == 0), "%s", of_default[i]);
+        }
+        cr_assert_not_null(strstr(buf_cstr(&remedies), "origin.ca_file"), "all origins share it");
+        buf_done(&remedies);
+        rig_end(&rig);
+    }
+}
+
 // A bucket's name that cannot be resolved is blamed alone only after the endpoint's own name has
 // been resolved. A fault of the endpoint's own name stays reported.
 Test(origin_trouble, the_name_that_cannot_be_resolved_is_blamed)
