@@ -173,6 +173,34 @@ def test_the_fault_is_reported_everywhere(start, certificate, case):
         assert len(events(server, "origin_unreachable")) == 1, "told once"
 
 
+def test_the_remedy_for_a_bucket_names_the_setting_of_the_bucket(start, origin):
+    """The endpoint of an entry of `buckets` refuses connections. Log, conditions, /readyz, status,
+    explain, doctor and the client's error name the setting of this entry, and the bucket."""
+    with Origin() as store:
+        store.down()
+        endpoint = store.endpoint
+    entry = {"name": "near", "origin": "s3://bkt", "endpoint": endpoint}
+    server = start(origin, settings=PROBE, file={"buckets": [entry]})
+    server.wait_stderr("condition_begun.*origin-unreachable")
+    setting, named = "host and port of buckets[near].endpoint", f"{endpoint}#near"
+    (event,) = events(server, "origin_unreachable")
+    assert setting in event["remedy"] and event["origin"] == named, event
+    row = server.condition_rows()["origin-unreachable"]
+    assert setting in row["remedy"] and f"origin {named}: " in row["text"], row
+    ready = server.admin("/readyz").body.decode()
+    assert setting in ready and named in ready, ready
+    with server.client() as client:
+        assert setting.encode() in client.get("k", bucket="near").body
+    env = {"FOREBAY_ADMIN": admin_of(server)}
+    for command in (["status"], ["explain", "s3://near/k"]):
+        assert setting in run_forebay(*command, env=env).stdout, command
+    checks = doctor(server)
+    (found,) = (row for row in checks["origin"] if row[0] == "red")
+    assert setting in found[2] and f"{named}: " in found[1], checks
+    assert [row for row in checks["server"] if setting in row[2]], checks
+    assert "origin.endpoint" not in json.dumps([event, row, ready, checks])
+
+
 def test_the_recovery_is_noticed_and_the_probe_stops(start, origin):
     """The probe notices the recovery without any client request. At a start with a working origin
     it sends one request, and none afterwards."""

@@ -15,7 +15,10 @@
 #include "net/net.h"
 #include "origin/origin.h"
 
-#define BUCKETS_MAX 20u // maximum number of buckets to check
+#define REMEDY_MAX_BYTES 4096u
+#define NAMES_MAX_BYTES (1u << 20) // for the names of the settings of BUCKETS_MAX buckets
+#define BUCKET_NAME_MAX 258u       // with the mark before it, and a NUL
+#define BUCKETS_MAX 20u            // maximum number of buckets to check
 #define THROTTLED_S 60u
 #define LATE_S 1.0 // An answer that takes longer is yellow.
 #define SKEW_YELLOW_S 300
@@ -91,59 +94,60 @@ static bool is_of_proxy(const struct doctor *d, const char *url, const struct re
             r->code == CURLE_RECV_ERROR);
 }
 
-static void find_unreachable(struct doctor *d, const char *url, const struct reach *r)
+// A fault of an origin, in words, and its remedy.
+struct fault {
+    const char *what, *remedy; // `remedy` names settings of the default origin
+};
+
+static struct fault fault_of(const struct doctor *d, const char *url, const struct reach *r)
 {
+    const char *why = r->why[0] != '\0' ? r->why : curl_easy_strerror(r->code);
+    bool is_https = strncmp(url, "https://", 8) == 0;
     if (is_of_proxy(d, url, r)) {
-        command_doctor_red_of_origin(
-            d, "origin", "check origin.proxy, origin.proxy_auth_file, and what the proxy allows",
-            r->why[0] != '\0' ? r->why : curl_easy_strerror(r->code), url);
-        return;
+        return (struct fault){
+            why, "check origin.proxy, origin.proxy_auth_file, and what the proxy allows"};
     }
     switch (r->code) {
     case CURLE_COULDNT_RESOLVE_HOST:
-        command_doctor_red_of_origin(
-            d, "origin",
-            "correct origin.endpoint, or the resolver (/etc/resolv.conf, the cluster's DNS)",
-            "its name cannot be resolved", url);
-        break;
+        return (struct fault){
+            "its name cannot be resolved",
+            "correct origin.endpoint, or the resolver (/etc/resolv.conf, the cluster's DNS)"};
     case CURLE_COULDNT_CONNECT:
-        command_doctor_red_of_origin(d, "origin",
-                                     "is it running, and is that its port? try: curl -v URL",
-                                     "nothing listens there", url);
-        break;
+        return (struct fault){"nothing listens there",
+                              "check host and port of origin.endpoint, and that the store runs; "
+                              "try: curl -v URL"};
     case CURLE_OPERATION_TIMEDOUT:
-        if (r->port != 0 && r->tls_s <= 0 && strncmp(url, "https://", 8) == 0) {
-            command_doctor_red_of_origin(d, "origin",
-                                         "say http:// in origin.endpoint if it speaks plain HTTP",
-                                         "it takes connections, but does not answer TLS", url);
-            break;
-        }
-        command_doctor_red_of_origin(
-            d, "origin",
-            "a firewall or security group in between, or an origin that hangs: try curl -v URL",
-            "no answer in time", url);
-        break;
+        return r->port != 0 && r->tls_s <= 0 && is_https
+                   ? (struct fault){"it takes connections, but does not answer TLS",
+                                    "say http:// in origin.endpoint if it speaks plain HTTP"}
+                   : (struct fault){"no answer in time",
+                                    "a firewall or security group in between, or an origin that "
+                                    "hangs: try curl -v URL"};
     case CURLE_PEER_FAILED_VERIFICATION:
     case CURLE_SSL_CACERT_BADFILE:
-        command_doctor_red_of_origin(
-            d, "origin",
-            "name the authority that signed it in origin.ca_file (a PEM file), and the host "
-            "as in the certificate",
-            r->why, url);
-        break;
+        return (struct fault){why, "name the authority that signed it in origin.ca_file (a PEM "
+                                   "file), and the host in origin.endpoint as in the certificate"};
     case CURLE_SSL_CONNECT_ERROR:
-        command_doctor_red_of_origin(
-            d, "origin", "say http:// in origin.endpoint if it speaks plain HTTP", r->why, url);
-        break;
+        return (struct fault){why, "say http:// in origin.endpoint if it speaks plain HTTP"};
     default:
-        command_doctor_red_of_origin(
-            d, "origin", "say https:// in origin.endpoint if it speaks TLS; try: curl -v URL",
-            r->why[0] != '\0' ? r->why : curl_easy_strerror(r->code), url);
-        break;
+        return (struct fault){why,
+                              "say https:// in origin.endpoint if it speaks TLS; try: curl -v URL"};
     }
 }
 
-static void check_clock(struct doctor *d, const char *url, const struct reach *r)
+// Reports a fault of an origin with these settings.
+static void find_fault(struct doctor *d, const char *check_name,
+                       const struct origin_settings *settings, const struct fault *fault,
+                       const char *where)
+{
+    struct buf remedy;
+    buf_init(&remedy, REMEDY_MAX_BYTES);
+    origin_settings_render(settings, fault->remedy, &remedy);
+    command_doctor_red_of_origin(d, check_name, buf_cstr(&remedy), fault->what, where);
+    buf_done(&remedy);
+}
+
+static void check_clock(struct doctor *d, const char *shown, const struct reach *r)
 {
     if (r->date_s == 0) {
         return;
@@ -151,7 +155,7 @@ static void check_clock(struct doctor *d, const char *url, const struct reach *r
     int64_t skew_s = r->date_s - r->now_s, size_s = skew_s < 0 ? -skew_s : skew_s;
     if (size_s < SKEW_YELLOW_S) {
         command_doctor_find(d, DOCTOR_GREEN, "clock", NULL, "within %lld s of %s",
-                            (long long)size_s + 1, url);
+                            (long long)size_s + 1, shown);
         return;
     }
     bool is_red = size_s >= SKEW_RED_S;
@@ -161,40 +165,44 @@ static void check_clock(struct doctor *d, const char *url, const struct reach *r
     command_doctor_find(d, is_red ? DOCTOR_RED : DOCTOR_YELLOW, "clock",
                         "set this host's clock (chrony, NTP); a pod has its node's",
                         "%lld s %s %s%s", (long long)size_s, skew_s > 0 ? "behind" : "ahead of",
-                        url, is_red ? ", which refuses signatures from 15 min on" : "");
+                        shown, is_red ? ", which refuses signatures from 15 min on" : "");
 }
 
-static void find_reached(struct doctor *d, const char *url, const struct reach *r)
+static void find_reached(struct doctor *d, const char *shown, const struct reach *r)
 {
     double answer_s = r->first_s - (r->tls_s > 0 ? r->tls_s : r->connect_s);
     if (answer_s >= LATE_S) {
         command_doctor_find(d, DOCTOR_YELLOW, "origin",
                             "look at the load of the store, and at the way to it: each read that "
                             "misses waits as long",
-                            "%s: answers after %.1f s", url, answer_s);
+                            "%s: answers after %.1f s", shown, answer_s);
         return;
     }
     command_doctor_find(d, DOCTOR_GREEN, "origin", NULL,
-                        "%s: name %.1f ms, connection %.1f ms, TLS %.1f ms, answer %.1f ms", url,
+                        "%s: name %.1f ms, connection %.1f ms, TLS %.1f ms, answer %.1f ms", shown,
                         1000 * r->dns_s, 1000 * (r->connect_s - r->dns_s),
                         r->tls_s > 0 ? 1000 * (r->tls_s - r->connect_s) : 0, 1000 * answer_s);
 }
 
-// Returns true if a server answers at the endpoint.
-static bool check_endpoint(struct doctor *d, const char *endpoint)
+// Returns true if a server answers at the endpoint. `bucket` is the only one there, or NULL.
+static bool check_endpoint(struct doctor *d, const struct origin_settings *settings,
+                           const char *endpoint, const char *bucket)
 {
-    char url[COMMAND_ORIGINS_URL_MAX];
+    char url[COMMAND_ORIGINS_URL_MAX], shown[COMMAND_ORIGINS_URL_MAX + BUCKET_NAME_MAX];
     struct reach r;
     if (!command_origins_url(d->config, endpoint, url)) {
         return true;
     }
+    (void)snprintf(shown, sizeof(shown), "%s%s%s", url, bucket != NULL ? "#" : "",
+                   bucket != NULL ? bucket : ""); // like origin_shown()
     reach(d, url, &r);
     if (r.code != CURLE_OK) {
-        find_unreachable(d, url, &r);
+        struct fault fault = fault_of(d, url, &r);
+        find_fault(d, "origin", settings, &fault, shown);
         return false;
     }
-    find_reached(d, url, &r);
-    check_clock(d, url, &r);
+    find_reached(d, shown, &r);
+    check_clock(d, shown, &r);
     return true;
 }
 
@@ -259,9 +267,10 @@ static void find_refused(struct doctor *d, const struct origin *origin, const ch
     }
     for (size_t i = 0; i < ARRAY_LEN(refusals); i++) {
         if (strstr(a->text, refusals[i].code) != NULL) {
+            struct fault fault = {what, refusals[i].remedy};
             (void)snprintf(what, sizeof(what), "%s: %s (%s)", asked_name(kind), refusals[i].what,
                            refusals[i].code);
-            command_doctor_red_of_origin(d, "rights", refusals[i].remedy, what, bucket);
+            find_fault(d, "rights", origin_settings(origin), &fault, bucket);
             return;
         }
     }
@@ -395,9 +404,8 @@ static void check_with_credentials(struct doctor *d)
         command_doctor_metadata(d, false);
         check_rights(d, &probe);
     } else if (err == ERR_NOT_FOUND) {
-        command_doctor_red_of_origin(
-            d, "origin", "correct origin.endpoint: dir:/PATH of a directory that is there",
-            buf_cstr(&why), "origin.endpoint");
+        command_doctor_red_of_origin(d, "origin", "correct the path, or make the directory",
+                                     buf_cstr(&why), "directory");
     } else {
         command_doctor_red_of_origin(d, "credentials",
                                      "see credentials.* in `forebay help --man forebay.yaml`",
@@ -422,6 +430,23 @@ static void check_client(struct doctor *d)
     }
 }
 
+static bool check_endpoints(struct doctor *d)
+{
+    const struct config *c = d->config;
+    struct arena *arena = arena_new(NAMES_MAX_BYTES);
+    struct origin_settings settings = {0};
+    bool all = check_endpoint(d, &settings, c->origin_endpoint, NULL);
+    for (unsigned i = 0; i < c->bucket_count && i < BUCKETS_MAX; i++) {
+        const struct config_bucket *b = &c->buckets[i];
+        if (b->endpoint != NULL) {
+            settings = command_origins_settings(arena, b);
+            all = check_endpoint(d, &settings, b->endpoint, b->name) && all;
+        }
+    }
+    arena_free(arena);
+    return all;
+}
+
 void command_doctor_origin(struct doctor *d)
 {
     const struct config *c = d->config;
@@ -435,13 +460,7 @@ void command_doctor_origin(struct doctor *d)
     buf_done(&why);
     check_client(d);
     d->origin_began_ms = clock_monotonic_ms();
-    bool all = check_endpoint(d, c->origin_endpoint);
-    for (unsigned i = 0; i < c->bucket_count && i < BUCKETS_MAX; i++) {
-        if (c->buckets[i].endpoint != NULL) {
-            all = check_endpoint(d, c->buckets[i].endpoint) && all;
-        }
-    }
-    if (all) { // an endpoint without a server would fail these checks too
+    if (check_endpoints(d)) { // an endpoint without a server would fail these checks too
         check_with_credentials(d);
     }
     free(d->proxy_url);
