@@ -8,9 +8,10 @@
 // cached objects are still there. Writes to the same place have invalidated them as needed
 // (proxy/core/places.c). But two endpoints may be two names of one store. So if a reload gives a
 // bucket another origin, the objects that are cached there are in doubt, and each is revalidated
-// once. A write that is in flight then puts them in doubt again when it ends (pass_doubt.c). The
-// objects that are cached at the former origin are in doubt, too, because a restart may give it
-// back to the bucket after writes to the new one.
+// once. A write that is in flight then puts them in doubt again when it ends (pass_doubt.c), and is
+// answered when the cache directory has that doubt. The objects that are cached at the former
+// origin are in doubt, too, because a restart may give it back to the bucket after writes to the
+// new one.
 //
 // The identity of an origin is what it connects to, without timeouts and retries. An origin with
 // another identity is another origin. If a bucket's configuration is switched between two endpoints

@@ -230,7 +230,7 @@ void store_epoch_release(struct store *store, struct span origin, struct span bu
 void store_doubt(struct store *store, struct span origin, struct span bucket);
 // As store_doubt(), for a caller that may soon know that no more keys change. If so, it calls
 // store_doubt_end(). Records that were confirmed before that call are still revalidated, also by
-// the next process if a write is sent before this one ends. Of several such doubts, the last one is
+// the next process if a write is sent or ends before this one ends. Of several such doubts, the last one is
 // ended first. Any thread.
 struct store_doubt_slot;
 struct store_doubt_open {

@@ -456,6 +456,11 @@ class Forebay:
         self.settle()
         self.wait_metric("forebay_buffer_bytes", lambda v: v == 0, kind="runs")
 
+    def format_state(self):
+        """Returns what tells one write of the file `format` of the cache directory from the next."""
+        status = (self.cache / "format").stat()
+        return status.st_ino, status.st_mtime_ns
+
     def access_log(self, wait_for=None, wait=WAIT_S):
         """Returns the parsed lines. With WAIT_FOR, waits until one line satisfies it."""
 
@@ -553,7 +558,7 @@ def parallel(count, work, wait=600):
     for thread in threads:
         thread.join(max(0.1, deadline - time.monotonic()))
         if thread.is_alive():
-            raise errors[0] if errors else AssertionError(f"a reader still hangs after {wait} s")
+            raise (errors[0] if errors else AssertionError(f"a reader still hangs after {wait} s"))
     if errors:
         raise errors[0]
     return results

@@ -3,9 +3,11 @@
 former origin comes back, what is cached of it counts again: the origin confirms it once, and sends
 only what has changed."""
 
+import contextlib
 import threading
 
 import pytest
+from client import Closed
 from conftest import strict
 from origin import Origin
 from test_control import ask
@@ -227,6 +229,45 @@ def test_a_bucket_moves_to_another_name_of_its_store_and_back(start, origin, fir
         assert origin.bytes_sent(since=mark) == 0
     if "kill" not in MOVES[how]:  # writes of a killed process may still be applied
         assert asked(server, origin, "same") == 0
+
+
+@pytest.mark.parametrize("applied", ["before the kill", "after it"])
+def test_a_write_over_the_move_of_its_bucket_is_seen_after_a_kill(start, origin, applied):
+    """A reload moves the bucket to another name of its store, and an object is read there while a
+    write through the former name is in flight. No write follows before the kill."""
+    origin.put("k", SIZE)
+    alias = origin.endpoint.replace("127.0.0.1", "localhost")
+    moved = {**RULES, "buckets": [bucket("bkt", origin, endpoint=alias)]}
+    server = serve(start, origin, RULES, ahead_s=0)
+    change(server, moved)  # so that the origin's own line is in `format` already
+    change(server, RULES)
+    status = []
+
+    def write():
+        with server.client() as client, contextlib.suppress(OSError, Closed):
+            status.append(client.request("PUT", "/bkt/k", body=b"new bytes").status)
+
+    writer = threading.Thread(target=write)
+    with origin.hold("k", method="PUT"):
+        writer.start()
+        wait_for(lambda: origin.requests(method="PUT"), "the write at the origin")
+        saved = server.format_state()
+        server.advance(10)
+        change(server, moved)
+        if applied == "after it":
+            wait_for(lambda: server.format_state() != saved, "the doubt in the file `format`")
+        assert asked(server, origin, "k") > 0
+        server.durable()
+        if applied == "after it":
+            server.kill9()
+    writer.join()
+    assert status == ([200] if applied == "before the kill" else [])
+    server.kill9()
+    wait_for(lambda: origin.version("k").size == len(b"new bytes"), "the origin to have it")
+    server.file = merged(server.base, moved)
+    server.start()
+    with server.client() as client:
+        assert client.get("k").body == b"new bytes"
 
 
 # --- an endpoint with {region} --------------------------------------------------------------------

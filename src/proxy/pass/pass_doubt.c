@@ -186,13 +186,14 @@ void pass_doubt_begin(struct pass_state *p)
 
 // A reload may have given the bucket another origin since the write began. That may be another name
 // of the same store, under which the write has invalidated nothing.
-void pass_doubt_moved(const struct pass_state *p)
+void pass_doubt_moved(const struct pass_state *p, struct span *ret_place, struct span *ret_bucket)
 {
-    struct span bucket;
     check(p->phase == PASS_CLOSE);
-    const struct origin *now = live_find_origin(p->pw->proxy, p->pw->live, p->s3.bucket, &bucket);
-    if (now != p->origin || !span_equal(bucket, p->relay.bucket)) {
-        store_doubt(p->pw->store, span_from_cstr(origin_place(now)), bucket);
+    const struct origin *now =
+        live_find_origin(p->pw->proxy, p->pw->live, p->s3.bucket, ret_bucket);
+    *ret_place = span_from_cstr(origin_place(now));
+    if (now != p->origin || !span_equal(*ret_bucket, p->relay.bucket)) {
+        store_doubt(p->pw->store, *ret_place, *ret_bucket);
     }
 }
 

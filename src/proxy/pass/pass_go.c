@@ -85,7 +85,7 @@ void pass_state_check(const struct pass_state *p)
 {
     bool is_writing = p->phase == PASS_NOTE || p->phase == PASS_OPEN || p->phase == PASS_CLOSE;
     check(p->phase < PASS_OVER);
-    check(p->awaited <= 2); // one for the keys, one for the bucket
+    check(p->awaited <= 3); // one for the keys, one for the bucket, one for the note
     check(p->awaited == 0 || is_writing);
     check(!is_writing || pass_changes_any(p));
     check(p->phase == PASS_READ || p->phase == PASS_ANSWER || p->origin != NULL);

@@ -11,6 +11,16 @@
 
 #include "stats/stats.h"
 
+static void on_one_ended(struct pass_state *p);
+
+// Returns true if the request must wait for a note that the bucket is written to. There is no use
+// in waiting if the disk has kept a note waiting before.
+static bool needs_note(const struct pass_state *p, struct span place, struct span bucket)
+{
+    return !store_write_is_noted(p->pw->store, place, bucket) &&
+           !count_if(store_notes_hang(p->pw->store), COUNTER_write_notes_late);
+}
+
 // --- read ----------------------------------------------------------------------------------------
 
 static enum pass_phase after_read(const struct pass_state *p)
@@ -24,11 +34,7 @@ static enum pass_phase after_read(const struct pass_state *p)
     if (!pass_changes_any(p)) {
         return PASS_ASK;
     }
-    if (store_write_is_noted(p->pw->store, p->bucket_place, p->relay.bucket)) {
-        return PASS_OPEN;
-    }
-    return count_if(store_notes_hang(p->pw->store), COUNTER_write_notes_late) ? PASS_OPEN
-                                                                              : PASS_NOTE;
+    return needs_note(p, p->bucket_place, p->relay.bucket) ? PASS_NOTE : PASS_OPEN;
 }
 
 void pass_phase_start(struct pass_state *p)
@@ -48,39 +54,57 @@ void pass_phase_start(struct pass_state *p)
 
 // --- note ----------------------------------------------------------------------------------------
 
+// The wait for the note is over: in the phase NOTE, or in CLOSE.
+static void note_over(struct pass_state *p)
+{
+    check(p->waits_note && p->awaited > 0);
+    p->waits_note = false;
+    if (p->phase == PASS_CLOSE) {
+        on_one_ended(p);
+        return;
+    }
+    check(p->phase == PASS_NOTE);
+    p->awaited--;
+    pass_go(p);
+}
+
 // If the note is not on disk in time, it counts as failed, and the write continues without it.
 static void on_note_late(struct timer *timer)
 {
     struct pass_state *p = as_pass(container_of(timer, struct pass_state, note_timer));
-    check(p->phase == PASS_NOTE && p->is_noting);
-    check(p->awaited == 1);
+    check(p->is_noting);
     stats_add(COUNTER_write_notes_late, 1);
-    p->awaited = 0;
-    pass_go(p);
+    note_over(p);
 }
 
 static void on_noted(struct store_note *note)
 {
     struct pass_state *p = as_pass(container_of(note, struct pass_state, note));
     check(p->is_noting);
-    check(p->phase >= PASS_NOTE);
     p->is_noting = false;
     timer_done(&p->note_timer);
-    if (p->phase == PASS_NOTE) {
-        p->awaited = 0;
+    if (p->waits_note) {
+        note_over(p);
+    } else {
+        pass_go(p); // it was late, and the request may have waited to be freed
     }
-    pass_go(p);
+}
+
+static void note_start(struct pass_state *p, struct span place, struct span bucket)
+{
+    check(!p->is_noting && !p->waits_note);
+    p->note.done = on_noted;
+    p->is_noting = p->waits_note = true;
+    p->awaited++;
+    timer_init(p->pw->worker, &p->note_timer, on_note_late);
+    timer_start(&p->note_timer, STORE_NOTE_WAIT_MS);
+    store_write_note(p->pw->worker, p->pw->store, place, bucket, &p->note);
 }
 
 static void begin_note(struct pass_state *p)
 {
-    check(!p->is_noting);
-    p->note.done = on_noted;
-    p->is_noting = true;
-    p->awaited = 1;
-    timer_init(p->pw->worker, &p->note_timer, on_note_late);
-    timer_start(&p->note_timer, STORE_NOTE_WAIT_MS);
-    store_write_note(p->pw->worker, p->pw->store, p->bucket_place, p->relay.bucket, &p->note);
+    check(p->awaited == 0);
+    note_start(p, p->bucket_place, p->relay.bucket);
 }
 
 static enum pass_phase after_note(const struct pass_state *p)
@@ -208,13 +232,27 @@ static void on_bucket_ended(struct bucket_write *bw)
     on_one_ended(as_pass(bw->ctx));
 }
 
+// A reload may have moved the bucket since the write began. The next process must know that too, if
+// this one is killed once the client has its answer.
+static void note_where_it_is(struct pass_state *p)
+{
+    struct span place, bucket;
+    if (p->call.phase == CALL_NONE) {
+        return;
+    }
+    pass_doubt_moved(p, &place, &bucket);
+    if (!p->is_noting && needs_note(p, place, bucket)) {
+        note_start(p, place, bucket);
+    }
+}
+
 static void begin_close(struct pass_state *p)
 {
     check(pass_changes_any(p));
     check(p->awaited == 0);
     p->awaited = count_writes(p);
     pass_doubt_begin(p);
-    pass_doubt_moved(p);
+    note_where_it_is(p);
     if (p->writes.key_count > 0) {
         pass_writes_close(p, on_keys_ended);
     }

@@ -310,7 +310,8 @@ struct pass_state {
     struct span bucket_place;         // origin_place() of its origin
     struct store_note note;           // that the bucket is written to
     struct timer note_timer;
-    bool is_noting; // the store still uses `note`
+    bool is_noting;  // the store still uses `note`
+    bool waits_note; // `awaited` counts the note
 
     // towards the client
     enum answer_phase answer;
@@ -476,8 +477,9 @@ void pass_phase_start(struct pass_state *p);
 // Called when no more can be learnt about the outcome, before the writes end. If the outcome is not
 // known, puts the keys and the bucket in doubt.
 void pass_doubt_begin(struct pass_state *p);
-// Called at the same time. If the bucket has another origin now, puts it in doubt there.
-void pass_doubt_moved(const struct pass_state *p);
+// Called at the same time, if the origin was asked. Returns where the bucket is now. If that is
+// another origin, puts it in doubt there.
+void pass_doubt_moved(const struct pass_state *p, struct span *ret_place, struct span *ret_bucket);
 // Begins a doubt of this name of a key, if the outcome is not known.
 void pass_doubt_name(struct pass_state *p, struct object_key *name);
 void pass_doubt_take(struct pass_state *p, struct span data);

@@ -26,8 +26,9 @@
 //
 // If an origin leaves at a start, all others are in doubt in the same way (state_holder.c). A
 // reload that gives a bucket another origin puts the bucket in doubt at both (command_origins.c).
-// The next write saves these doubts in `format` before it is sent, because a start cannot know that
-// the bucket was elsewhere.
+// These doubts are saved in `format`, because a start cannot know that the bucket was elsewhere: by
+// the next write before it is sent, by the next write that ends before its client is answered, and
+// by the supply thread while a write is in flight.
 //
 // At most STATE_DOUBTS_MAX buckets and origins have a time of their own. All others share one time,
 // so a doubt about one of them is a doubt about all of them. A start frees the rows that say no
@@ -282,6 +283,20 @@ bool state_write_is_noted(const struct store_doubts *doubts, struct span origin,
             atomic_load(&doubt_find(doubts, doubt_hash(doubts, origin, bucket))->is_noted));
 }
 
+// Saves the doubts, for a write that is in flight or will be. Notes the slot, unless it is NULL.
+static enum err save_locked(struct store_doubts *doubts, const struct store_doubt_slot *slot)
+{
+    unsigned unsaved = atomic_load(&doubts->unsaved); // before the rows
+    rows_from_slots(doubts);
+    if (slot != NULL) {
+        row_of(doubts, slot)->flag = true;
+    }
+    state_table_clear(&doubts->disk->dir.format.state, STATE_FORMER);
+    enum err err = disk_commit_state(doubts->disk);
+    atomic_fetch_sub(&doubts->unsaved, err == ERR_OK ? unsaved : 0);
+    return err;
+}
+
 static void on_note(struct blocking_job *job)
 {
     struct store_note *note = container_of(job, struct store_note, job);
@@ -291,14 +306,9 @@ static void on_note(struct blocking_job *job)
     pthread_mutex_lock(&doubts->lock);
     struct store_doubt_slot *slot = doubt_slot_locked(doubts, note->bucket);
     pthread_mutex_unlock(&doubts->lock);
-    unsigned unsaved = atomic_load(&doubts->unsaved); // before the rows
-    if (!atomic_load(&slot->is_noted) || unsaved > 0) {
-        rows_from_slots(doubts);
-        row_of(doubts, slot)->flag = true;
-        state_table_clear(&doubts->disk->dir.format.state, STATE_FORMER);
-        job->err = disk_commit_state(doubts->disk);
+    if (!atomic_load(&slot->is_noted) || atomic_load(&doubts->unsaved) > 0) {
+        job->err = save_locked(doubts, slot);
         atomic_store(&slot->is_noted, job->err == ERR_OK);
-        atomic_fetch_sub(&doubts->unsaved, job->err == ERR_OK ? unsaved : 0);
     }
     pthread_mutex_unlock(&doubts->disk->dir.format_lock);
 }
@@ -376,8 +386,20 @@ static void notes_take_locked(struct store_doubts *doubts)
     }
 }
 
+// Saves doubts that a reload has begun, if a write is in flight: a kill before its end would lose
+// them. If the lock of `format` is held, a later tick tries again, and so it does after an error.
+static void unsaved_save(struct store_doubts *doubts)
+{
+    if (atomic_load(&doubts->unsaved) > 0 && writes_are_open() &&
+        pthread_mutex_trylock(&doubts->disk->dir.format_lock) == 0) {
+        (void)!save_locked(doubts, NULL);
+        pthread_mutex_unlock(&doubts->disk->dir.format_lock);
+    }
+}
+
 void state_doubts_tick(struct store_doubts *doubts)
 {
+    unsaved_save(doubts);
     uint64_t now_ms = clock_monotonic_ms();
     uint64_t since_ms = atomic_load(&doubts->idle_since_ms);
     check(since_ms <= now_ms); // no race: only this thread sets idle_since_ms

@@ -19,7 +19,7 @@ struct store_doubt_slot {
 struct store_doubts {
     struct store_disk *disk;
     atomic_bool any; // false: no bucket was ever in doubt
-    // Above 0: the next write saves `format` before it is sent. Either `format` has lines of former
+    // Above 0: the next write saves `format` before it is sent, or before it ends. Either `format` has lines of former
     // holders (state_holder.c), or a doubt that a reload began may not be in it.
     atomic_uint unsaved;
     struct store_doubt_slot others; // shared by all buckets without a slot
@@ -46,8 +46,8 @@ void state_doubts_note_all(struct store_doubts *doubts);
 void state_doubt_origin(struct store_doubts *doubts, struct span origin);
 // Requires the same of each record of all origins.
 void state_doubt_all(struct store_doubts *doubts);
-// Removes the notes if there was no write for STORE_DOUBT_MS. The supply thread calls it every
-// second.
+// Saves the doubts of a reload if a write is in flight. Removes the notes if there was no write for
+// STORE_DOUBT_MS. The supply thread calls it every second.
 void state_doubts_tick(struct store_doubts *doubts);
 // The caller has zeroed *doubts.
 void state_doubts_init(struct store_doubts *doubts, struct store_disk *disk);

@@ -107,6 +107,7 @@ Test(serve_pass, write_is_noted_first)
     doors.is_unnoted = true;
     ask_start();
     cr_assert_eq(doors.begun_count, 0);
+    doors.is_unnoted = false;
     doors.note->done(doors.note);
     cr_assert_eq(doors.begun_count, 1);
     cr_assert_null(doors.timer);
@@ -130,6 +131,37 @@ Test(serve_pass, write_is_noted_late)
     cr_assert_eq(doors.begun_count, 1);
     cr_assert_eq(doors.dead_count, 1);
     ask_finish();
+}
+
+// A reload moves the bucket during the write. The client gets its answer when that is noted, or
+// when the disk has had its time.
+Test(serve_pass, answer_waits_for_the_note_of_a_move_during_the_write)
+{
+    for (unsigned is_late = 0; is_late < 2; is_late++) {
+        ask_init("DELETE", "/b/k");
+        ask_start();
+        cr_assert_null(doors.note);
+        ask_all_ready();
+        doors.is_unnoted = true;
+        ask_origin_head(204, 0);
+        doors_relay_end(ERR_OK);
+        ask_all_ended();
+        cr_assert(doors.note != NULL && doors.replies == 0);
+        if (is_late) {
+            doors.timer->fn(doors.timer);
+        } else {
+            doors.note->done(doors.note);
+        }
+        cr_assert_eq(doors.replies, 1);
+        cr_assert_eq(doors.reply.status, 204);
+        ask_exchange_ends();
+        if (is_late) {
+            cr_assert_eq(doors.dead_count, 0);
+            doors.note->done(doors.note);
+        }
+        cr_assert_eq(doors.dead_count, 1);
+        ask_finish();
+    }
 }
 
 // If the disk already keeps another note waiting, the write asks for none and waits for nothing.
