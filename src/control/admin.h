@@ -93,8 +93,9 @@ struct admin_options {
     const char *const *listen; // addresses of the S3 API as clients reach them, for /version
     unsigned listen_count;
     admin_render_fn origins; // names of the origins, for /version; NULL: unknown. Admin thread
-    const char *io_engine;   // "io_uring" or "threads", for forebay_build_info and /version
-    const char *auth;        // "open" or "verify", for /version; NULL: "unknown"
+    json_t *(*origins_json)(void *ctx); // the origins of the summary; NULL: none. Admin thread
+    const char *io_engine; // "io_uring" or "threads", for forebay_build_info and /version
+    const char *auth;      // "open" or "verify", for /version; NULL: "unknown"
     struct admin_access_options access;
     admin_probe_fn alive; // checks the heartbeat of every worker
     admin_probe_fn ready;

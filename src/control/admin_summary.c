@@ -11,6 +11,9 @@
 //                cost_bytes, cost_requests, wait_s, miss_s}; costs in US dollars by the prices of
 //                stats.h, cost_bytes is 0 inside the origin's region; wait_s is the time that hits
 //                saved, at miss_s for a miss; both are null before the cache has seen a miss
+//   origins      those in use, the slowest first: [{name, answers, first_byte_p50_s,
+//                first_byte_p99_s, first_byte_usual_s}], how soon it answered reads within the
+//                last minute, and what is usual; a time that is not known is null
 //   counters     {row: total}; gauges have their current value
 //   histograms   {row: {bounds_us, counts, sum_us}}; counts are not cumulated, the last one is
 //                above all bounds
@@ -111,21 +114,28 @@ json_t *admin_conditions(const struct admin *admin)
                                              : conditions_json(admin->options.conditions);
 }
 
+static json_t *origins_json(const struct admin *admin)
+{
+    const struct admin_options *options = &admin->options;
+    return options->origins_json == NULL ? json_array() : options->origins_json(options->ctx);
+}
+
 json_t *admin_summary(const struct admin *admin)
 {
     struct buf why;
     buf_init(&why, ADMIN_WHY_MAX_BYTES);
     bool ready = admin->options.ready == NULL || admin->options.ready(admin->options.ctx, &why);
     json_t *json = json_pack(
-        "{s:f, s:f, s:s, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "time",
+        "{s:f, s:f, s:s, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "time",
         (double)clock_wall_us() / 1e6, "uptime_s",
         (double)(clock_monotonic_us() - admin->started_us) / 1e6, "version", version_text(),
         "io_engine", admin->options.io_engine, "ready", ready, "reason",
         admin_json_text(buf_span(&why)), "conditions", admin_conditions(admin), "refusals",
-        refusals_json(), "savings", savings_json(), "counters", counters_json(), "histograms",
-        histograms_json(), "requests", table_json(STATS_REQUESTS, on_second), "results",
-        table_json(STATS_RESULTS, on_second), "bypass", table_json(STATS_BYPASS, on_first),
-        "origin", table_json(STATS_ORIGIN, on_second));
+        refusals_json(), "savings", savings_json(), "origins", origins_json(admin), "counters",
+        counters_json(), "histograms", histograms_json(), "requests",
+        table_json(STATS_REQUESTS, on_second), "results", table_json(STATS_RESULTS, on_second),
+        "bypass", table_json(STATS_BYPASS, on_first), "origin",
+        table_json(STATS_ORIGIN, on_second));
     check(json != NULL);
     buf_done(&why);
     return json;

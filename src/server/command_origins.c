@@ -24,6 +24,7 @@
 
 #include "base/arena.h"
 #include "base/log.h"
+#include "control/control.h"
 #include "server/command_holders.h"
 #include "server/server_private.h"
 
@@ -589,8 +590,6 @@ void command_origins_rest(struct command_origins *o, struct command_origins_now 
     }
 }
 
-// Renders rows without labels, because an endpoint is a setting but everybody may read metrics.
-// Leaves out rows with unknown values, so that no alarm fires on them.
 void command_origins_names(struct origin *const *origins, unsigned count, struct buf *out)
 {
     unsigned shown = 0, more = 0;
@@ -609,6 +608,51 @@ void command_origins_names(struct origin *const *origins, unsigned count, struct
     }
 }
 
+struct paced {
+    const struct origin *origin;
+    struct origin_pace pace;
+};
+
+static int by_median(const void *a, const void *b)
+{
+    uint64_t p = ((const struct paced *)a)->pace.median_us;
+    uint64_t q = ((const struct paced *)b)->pace.median_us;
+    return (p < q) - (p > q);
+}
+
+static json_t *seconds_json(uint64_t us)
+{
+    return us > 0 ? json_real((double)us / 1e6) : json_null();
+}
+
+json_t *command_origins_json(struct origin *const *origins, unsigned count)
+{
+    struct paced *rows = calloc(count, sizeof(*rows));
+    json_t *json = json_array();
+    unsigned used = 0;
+    check(rows != NULL && json != NULL);
+    for (unsigned i = 0; i < count; i++) {
+        if (!origin_rests(origins[i])) {
+            rows[used++] = (struct paced){origins[i], origin_pace(origins[i])};
+        }
+    }
+    qsort(rows, used, sizeof(*rows), by_median);
+    for (unsigned i = 0; i < used; i++) {
+        const struct origin_pace *pace = &rows[i].pace;
+        json_t *row =
+            json_pack("{s:o, s:I, s:o, s:o, s:o}", "name",
+                      control_text(span_from_cstr(origin_shown(rows[i].origin))), "answers",
+                      (json_int_t)pace->answers, "first_byte_p50_s", seconds_json(pace->median_us),
+                      "first_byte_p99_s", seconds_json(pace->p99_us), "first_byte_usual_s",
+                      seconds_json(pace->usual_us));
+        check(row != NULL && json_array_append_new(json, row) == 0);
+    }
+    free(rows);
+    return json;
+}
+
+// Renders rows without labels, because an endpoint is a setting but everybody may read metrics.
+// Leaves out rows with unknown values, so that no alarm fires on them.
 void command_origins_metrics(struct origin *const *origins, unsigned count, struct buf *out)
 {
     int64_t skew_s = 0, expire_s = 0;

@@ -6,6 +6,8 @@
 #include <semaphore.h>
 #include <stdatomic.h>
 
+#include <jansson.h>
+
 #include "commands/commands.h"
 #include "config/config.h"
 #include "loop/loop.h"
@@ -82,6 +84,8 @@ void command_origins_rest(struct command_origins *o, struct command_origins_now 
 void command_origins_now_free(struct command_origins_now *now); // accepts zeros
 // Appends the names of the origins in use, for people; of many only the first three. Any thread.
 void command_origins_names(struct origin *const *origins, unsigned count, struct buf *out);
+// Returns how soon the origins in use answer; admin_summary.c describes the rows. Any thread.
+json_t *command_origins_json(struct origin *const *origins, unsigned count);
 // Renders the metrics of all origins together. Any thread.
 void command_origins_metrics(struct origin *const *origins, unsigned count, struct buf *out);
 

@@ -328,6 +328,12 @@ static void name_origins(void *ctx, struct buf *out)
     command_origins_names(s->origins.origins, s->origins.origin_count, out);
 }
 
+static json_t *show_origins(void *ctx)
+{
+    const struct serve *s = ctx;
+    return command_origins_json(s->origins.origins, s->origins.origin_count);
+}
+
 static int serve_build_admin(struct serve *s)
 {
     const struct config *c = s->config;
@@ -345,6 +351,7 @@ static int serve_build_admin(struct serve *s)
         .listen = s->addresses,
         .listen_count = count,
         .origins = name_origins,
+        .origins_json = show_origins,
         .io_engine = loop_engine(s->loop) == DISK_ENGINE_URING ? "io_uring" : "threads",
         .access = command_admin_access(c),
         .auth = c->auth_mode == CONFIG_AUTH_OPEN ? "open" : "verify",

@@ -86,6 +86,13 @@ WARM = {
     "begun": {**RESULT, "job": int},
     "checked": {**RESULT, "objects": int, "objects_done": int, "bytes": int, "bytes_done": int},
 }
+ORIGIN = {
+    "name": str,
+    "answers": int,
+    "first_byte_p50_s": MAYBE,
+    "first_byte_p99_s": MAYBE,
+    "first_byte_usual_s": MAYBE,
+}
 CONDITION = {"name": str, "severity": str, "text": str, "remedy": str, "since": float}
 SHAPES = {
     "status": {
@@ -114,6 +121,7 @@ SHAPES = {
             "origin_requests": int,
             "origin_received_bytes": int,
             "savings": SAVINGS,
+            "origins": [ORIGIN],
         }
     },
     "stats": {
@@ -149,6 +157,7 @@ SHAPES = {
             "requests_inflight": float,
             "keys": [TOP_ROW],
             "buckets": [TOP_ROW],
+            "origins": [ORIGIN],
             "reasons": [{"name": str, "requests": int, "requests_per_s": float, "remedy": str}],
         }
     },

@@ -333,15 +333,22 @@ def test_an_origin_that_becomes_slow_is_named_everywhere(start, origin):
     server.wait_condition("origin-slow")
     row = server.condition_rows()["origin-slow"]
     assert row["severity"] == "warning", row
+    (pace,) = json.loads(server.admin("/api/v1/summary").body)["origins"]
+    assert pace["name"] == origin.endpoint and pace["answers"] == 12, pace
+    assert pace["first_byte_p99_s"] >= pace["first_byte_p50_s"] > 4 * pace["first_byte_usual_s"]
     said = rf"origin {origin.endpoint}: its answers begin after [\d.]+ s, usually [\d.]+ m?s: "
     assert re.match(said, row["text"]), row
-    shown = run_forebay("status", env={"FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"})
+    admin = {"FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"}
+    shown = run_forebay("status", env=admin)
     assert shown.returncode == 0 and "warning  origin-slow for" in shown.stdout, shown
+    assert re.search(r"minute after [\d.]+ s, p99 [\d.]+ s, usually [\d.]+ m?s: http", shown.stdout)
     assert ("yellow", f"origin-slow: {row['text']}", row["remedy"]) in doctor(server)["server"]
     server.wait_stderr("condition_begun.*origin-slow")
     server.advance(61)
     parallel(12, lambda i: read(24 + i))
     server.wait_condition("origin-slow", holds=False)
+    server.advance(61)
+    assert "answers" not in run_forebay("status", env=admin).stdout
     server.wait_stderr("condition_ended.*origin-slow")
 
 

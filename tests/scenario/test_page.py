@@ -328,6 +328,7 @@ def test_page_shows_what_the_server_does(start, origin, page):
     assert "<script>" in text(page, "jobs")
     page.wait("document.getElementById('requests').textContent.includes('onerror')")
     page.wait("document.getElementById('buckets').textContent.includes('bkt')")
+    page.wait(f"document.getElementById('origins').textContent.includes('{origin.endpoint}')")
     page.value(
         "document.getElementById('requests-pause').click(), "
         "document.getElementById('requests-filter').value = 'LIST', "
@@ -354,6 +355,7 @@ def test_page_shows_what_the_server_does(start, origin, page):
             "buckets",
             "doctor",
             "waits",
+            "origins",
             "bypass",
         ):  # none of these needs horizontal scrolling
             assert page.value(

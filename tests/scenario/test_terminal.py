@@ -99,7 +99,16 @@ def busy(start, origin):
     "words, wanted",
     [
         (["bench", "--disk", "--quick"], [r"disk read ceiling, 1 MiB +\S+ [MG]iB/s"]),
-        (["status"], [r"state +ready", r"hits +33\.3 % of", r"saved +6\.0 MiB", r"worth +under"]),
+        (
+            ["status"],
+            [
+                r"answers +first byte in the last minute",
+                r"state +ready",
+                r"hits +33\.3 % of",
+                r"saved +6\.0 MiB",
+                r"worth +under",
+            ],
+        ),
         (["stats", "-n", "2"], [r"req/s", r"hit%", r"p50 ms", r"p99 ms"]),
         (["jobs"], [r"there are no jobs"]),
         (["scrub", "--status"], [r"nothing was verified"]),
@@ -108,7 +117,14 @@ def busy(start, origin):
         (["evict", f"s3://bkt/{LONG}", "--dry-run"], [r"would +3\.0 MiB .*long-name/1\.tar$"]),
         (
             ["top", "--once"],
-            [r"p99 +\d", r"bytes  bucket", r"MiB  bkt$", r"not cached, why", r"rule: a rule says"],
+            [
+                r"^first byte \d.*, p99 \d.* m?s  ",
+                r"p99 +\d",
+                r"bytes  bucket",
+                r"MiB  bkt$",
+                r"not cached, why",
+                r"rule: a rule says",
+            ],
         ),
         (["warm", "--help"], [r"^  --wait +follow it to its end$", r"^  --json +one JSON object"]),
         (["doctor"], [r"configuration valid", r"\d+ green, \d yellow, 0 red"]),

@@ -478,6 +478,26 @@ const char *command_time(double seconds)
     return text;
 }
 
+// Returns a time of an answer for people.
+static const char *wait_text(const json_t *origin, const char *name, char ret_text[HUMAN_TIME_MAX])
+{
+    return human_wait((uint64_t)(1e6 * command_client_double(origin, name)), ret_text);
+}
+
+bool command_pace_append(struct buf *out, const json_t *origin)
+{
+    char p50[HUMAN_TIME_MAX], p99[HUMAN_TIME_MAX], usual[HUMAN_TIME_MAX];
+    if (command_client_u64(origin, "answers") == 0) {
+        return false;
+    }
+    buf_printf(out, "%s, p99 %s", wait_text(origin, "first_byte_p50_s", p50),
+               wait_text(origin, "first_byte_p99_s", p99));
+    if (command_client_double(origin, "first_byte_usual_s") > 0) {
+        buf_printf(out, ", usually %s", wait_text(origin, "first_byte_usual_s", usual));
+    }
+    return true;
+}
+
 static void append_money(struct buf *out, double dollars)
 {
     if (dollars > 0 && dollars < 0.01) {

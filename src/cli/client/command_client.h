@@ -88,6 +88,9 @@ const char *command_client_shown(const json_t *json, const char *name);
 // A result is valid until the eighth later call of either function.
 const char *command_bytes(double bytes);  // "1.5 GiB"
 const char *command_time(double seconds); // "2 d 3 h", "3 min 4 s", "12 s"
+// Appends how soon an origin of a summary answers: "30 ms, p99 120 ms, usually 25 ms". Returns
+// false, and appends nothing, if it answered no read within the last minute.
+bool command_pace_append(struct buf *out, const json_t *origin);
 // Appends what the bytes and requests of `savings` in a summary are worth: "$1.20 if the bytes
 // leave the origin's region, else $0.02; 3 min 4 s of waiting summed over all readers, at 45 ms a
 // miss". Leaves out what is zero, so it may append nothing.

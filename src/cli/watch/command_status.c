@@ -10,6 +10,7 @@
 
 #define INDENT 11u // columns before the values
 #define LINE_MAX_BYTES 4096u
+#define ORIGINS_SHOWN 5u
 // Returns the value of a counter of counters.def in a summary.
 #define VALUE(counters, name) command_client_u64(counters, stats_name(COUNTER_##name))
 
@@ -48,7 +49,7 @@ static json_t *figures_of(const json_t *summary)
     json_t *json = json_pack(
         "{s:s, s:f, s:b, s:s, s:O?, s:o, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, "
         "s:I, s:I, "
-        "s:I, s:I, s:I, s:I, s:O?}",
+        "s:I, s:I, s:I, s:I, s:O?, s:O?}",
         "version", command_client_text(summary, "version"), "uptime_s",
         command_client_double(summary, "uptime_s"), "ready", command_client_bool(summary, "ready"),
         "reason", command_client_text(summary, "reason"), "conditions",
@@ -64,7 +65,7 @@ static json_t *figures_of(const json_t *summary)
         "served_disk_bytes", (json_int_t)disk, "served_origin_bytes", (json_int_t)origin,
         "origin_requests", (json_int_t)command_client_sum(json_object_get(summary, "origin")),
         "origin_received_bytes", (json_int_t)VALUE(c, origin_received_bytes), "savings",
-        json_object_get(summary, "savings"));
+        json_object_get(summary, "savings"), "origins", json_object_get(summary, "origins"));
     check(json != NULL);
     return json;
 }
@@ -134,6 +135,29 @@ static void print_savings(const json_t *savings)
     buf_done(&worth);
 }
 
+// Prints how soon each origin answers that has answered within the last minute; of many, the
+// slowest.
+static void print_origins(const json_t *origins)
+{
+    size_t i;
+    const json_t *origin;
+    unsigned count = 0;
+    json_array_foreach(origins, i, origin)
+    {
+        struct buf line;
+        buf_init(&line, LINE_MAX_BYTES);
+        if (command_pace_append(&line, origin) && ++count <= ORIGINS_SHOWN) {
+            command_screen_print(INDENT, "  answers  first byte in the last minute after %s: %s\n",
+                                 buf_cstr(&line), command_client_shown(origin, "name"));
+        }
+        buf_done(&line);
+    }
+    if (count > ORIGINS_SHOWN) {
+        command_screen_print(INDENT, "           and sooner from %u more origins\n",
+                             count - ORIGINS_SHOWN);
+    }
+}
+
 static void print_screen(const struct command_client *client, const json_t *f, double now_s)
 {
     command_screen_print(INDENT, "forebay %s at %s\n", command_client_text(f, "version"),
@@ -161,6 +185,7 @@ static void print_screen(const struct command_client *client, const json_t *f, d
     command_screen_print(INDENT, "  origin   %llu requests, %s\n",
                          (unsigned long long)command_client_u64(f, "origin_requests"),
                          command_bytes(command_client_double(f, "origin_received_bytes")));
+    print_origins(json_object_get(f, "origins"));
     print_savings(json_object_get(f, "savings"));
     command_screen_print(INDENT, "  now      %llu requests, %llu fills\n",
                          (unsigned long long)command_client_u64(f, "requests_inflight"),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The screen of `forebay top`: the figures of `forebay stats` with their past, the space of the
-// cache, and the buckets, the reasons why requests were not answered from the cache, and the keys.
-// The busiest come first.
+// cache, how soon the origins answer, and the buckets, the reasons why requests were not answered
+// from the cache, and the keys. The busiest come first, and the slowest origins.
 #include "cli/watch/command_top_frame.h"
 
 #include <stdio.h>
@@ -228,6 +228,26 @@ static void render_space(const struct top *top, unsigned columns, struct buf *ou
     buf_printf(out, ", %.0f objects\n", value[COUNTER_cache_objects]);
 }
 
+// Draws a line for each of the slowest origins: how soon it answers, and the end of its name.
+static void render_origins(const struct top *top, unsigned columns, struct buf *out)
+{
+    size_t i;
+    const json_t *origin;
+    json_array_foreach(json_object_get(top->now.summary, "origins"), i, origin)
+    {
+        struct buf line;
+        buf_init(&line, COLUMNS);
+        if (i < PART_ROWS && command_pace_append(&line, origin)) {
+            unsigned used = (unsigned)line.len + (unsigned)strlen("first byte   ");
+            buf_printf(out, "first byte %s  ", buf_cstr(&line));
+            command_screen_append_end(out, span_from_cstr(command_client_shown(origin, "name")),
+                                      columns > used ? columns - used : 1);
+            buf_append_char(out, '\n');
+        }
+        buf_done(&line);
+    }
+}
+
 static void render_rows(const struct row *rows, unsigned count, unsigned columns, const char *title,
                         struct buf *out)
 {
@@ -272,6 +292,7 @@ void command_top_render(const struct top *top, struct buf *out)
     render_head(top, out);
     render_figures(top, columns, out);
     render_space(top, columns, out);
+    render_origins(top, columns, out);
     if (top->keys != NULL) {
         unsigned count = (unsigned)min_u64(buckets_of(top, rows), PART_ROWS);
         render_rows(rows, count, columns, "bucket", out);
@@ -316,6 +337,8 @@ json_t *command_top_json(const struct top *top)
     check(json_object_set_new(json, "keys", rows_json(rows, count, false)) == 0);
     count = buckets_of(top, rows);
     check(json_object_set_new(json, "buckets", rows_json(rows, count, false)) == 0);
+    json_t *origins = json_object_get(top->now.summary, "origins");
+    check(origins == NULL || json_object_set(json, "origins", origins) == 0);
     count = reasons_of(top, rows);
     check(json_object_set_new(json, "reasons", rows_json(rows, count, true)) == 0);
     return json;

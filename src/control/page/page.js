@@ -159,6 +159,7 @@ function take(summary) {
   showLink(true);
   showNumbers(sample, summary);
   showWaits(sample);
+  showOrigins(summary.origins);
   showCache(summary);
   showBypass(summary);
   showFailures(summary);
@@ -264,6 +265,14 @@ function showWaits(s) {
     return row;
   });
   $("waits").replaceChildren(head, ...rows);
+}
+
+// Shows how soon the slowest origins answer.
+function showOrigins(origins) {
+  const wait = (s) => millis(s === null ? null : Math.round(1e6 * s));
+  showRows("origins", [["origin", "key"], ["p50", "n"], ["p99", "n"], ["usually", "n"]],
+    origins.filter((o) => o.answers > 0).slice(0, 5).map((o) =>
+      [o.name, wait(o.first_byte_p50_s), wait(o.first_byte_p99_s), wait(o.first_byte_usual_s)]));
 }
 
 // The condition that keeps the cache from its size; undefined if the disk has room and works. A
