@@ -383,7 +383,7 @@ static enum err number_new(struct command_origins *o, struct store *store, struc
 {
     struct origin **origins = o->origins + o->numbered_count;
     unsigned count = 0, new_count = o->origin_count - o->numbered_count;
-    struct store_holder *holders = command_holders_list(origins, new_count, NULL, &count);
+    struct store_holder *holders = command_holders_list(origins, new_count, NULL, NULL, 0, &count);
     enum err err = store_holders_add(store, holders, count);
     if (err == ERR_OK) {
         err = command_holders_apply(holders, origins, count, NULL);

@@ -332,7 +332,7 @@ static void fresh_done(struct fresh *fresh)
 static enum err keys_prepare(struct command_reload *reload, struct access_keys *fresh)
 {
     unsigned count = 0;
-    struct store_holder *holders = command_holders_list(NULL, 0, fresh, &count);
+    struct store_holder *holders = command_holders_list(NULL, 0, fresh, NULL, 0, &count);
     enum err err = store_holders_add(reload->store, holders, count);
     if (err == ERR_OK) {
         err = command_holders_apply(holders, NULL, 0, fresh);

@@ -213,8 +213,9 @@ static int serve_build_store(struct serve *s)
     if (command_certificate_load(c, &s->tls, &s->why) != ERR_OK) {
         return serve_fail(s, EXIT_CODE_CONFIGURATION);
     }
-    struct store_holder *holders = command_holders_list(s->origins.origins, s->origins.origin_count,
-                                                        s->access_keys, &holder_count);
+    struct store_holder *holders =
+        command_holders_list(s->origins.origins, s->origins.origin_count, s->access_keys,
+                             s->origins.buckets, s->origins.bucket_count, &holder_count);
     struct store_limits limits = command_store_limits(c);
     struct store_options options = {
         .dir = c->cache_dir,

@@ -39,7 +39,8 @@
 
 struct store;
 
-// A realm or an origin under whose name copies of keys may be stored.
+// A realm or an origin under whose name copies of keys may be stored, or names of buckets at their
+// origins. If a start no longer names one, each copy is revalidated once.
 struct store_holder {
     struct span kind, name;
     bool is_origin;

@@ -270,6 +270,45 @@ def test_a_write_over_the_move_of_its_bucket_is_seen_after_a_kill(start, origin,
         assert client.get("k").body == b"new bytes"
 
 
+@pytest.mark.parametrize("end", ["stop", "kill9"])
+@pytest.mark.parametrize("at", ["default", "own"])
+def test_a_restart_gives_a_bucket_another_name_at_its_origin_and_back(start, origin, at, end):
+    """Both names are of one bucket. A client overwrites an object by the other name."""
+    origin.buckets["alias"] = origin.buckets["bkt"]
+    origin.put("k", SIZE)
+    origin.put("same", SIZE)
+    where = {"endpoint": origin.endpoint, "region": "us-east-1"} if at == "own" else {}
+    here, there = (
+        {**RULES, "buckets": [{"name": "bkt", "origin": f"s3://{name}", **where}]}
+        for name in ("bkt", "alias")
+    )
+    server = serve(start, origin, here)
+
+    def restart(file):
+        server.durable()
+        getattr(server, end)()
+        server.file = merged(server.base, file)
+        server.start()
+
+    with server.client() as client:
+        assert len(client.get("k").body) == len(client.get("same").body) == SIZE
+    restart(there)
+    with server.client() as client:
+        assert client.request("PUT", "/bkt/k", body=b"new bytes").status == 200
+    restart(here)
+    with server.client() as client:
+        assert client.get("k").body == b"new bytes"
+    mark = origin.mark()
+    with server.client() as client:
+        assert len(client.get("same").body) == SIZE
+    assert origin.bytes_sent(since=mark) == 0
+    restart(here)
+    mark = origin.mark()
+    with server.client() as client:
+        assert len(client.get("same").body) == SIZE
+    assert end == "kill9" or not origin.requests(since=mark), "it is confirmed once"
+
+
 # --- an endpoint with {region} --------------------------------------------------------------------
 
 

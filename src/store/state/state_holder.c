@@ -24,6 +24,10 @@
 // includes realms, because a line does not tell realms from origins. A running process removes no
 // holder: a reload only adds some (access_keys_keep_realms()).
 //
+// A bucket may have another name at its origin, and a start may give it back the name that it had
+// before. Both may be names of one bucket. So a start also lists such names as holders, although
+// their numbers are used for nothing (command_holders.c): if one leaves, each copy is revalidated.
+//
 // Earlier versions did not distinguish the stores that an endpoint reaches in several regions. So a
 // start doubts each origin whose name they may have given to several stores. It does so once. Then
 // the line of a holder that no configuration names, NAMES_ONE_STORE, says that each name is that of
