@@ -278,9 +278,11 @@ static enum body_result run_ended(struct request *r)
         return BODY_CUT;
     }
     check(has_failed || outcome == OUTCOME_DONE || outcome == OUTCOME_REJOIN);
-    g->has_origin_failed = has_failed; // then the disk has the bytes
+    g->has_origin_failed = has_failed; // then the disk has the bytes, where the view says
     if (outcome != OUTCOME_DONE) {
-        get_state_view_done(g);
+        if (!has_failed) {
+            get_state_view_done(g);
+        }
         g->index = FILL_INDEX_COUNTS;
         g->again++;
     }

@@ -131,6 +131,26 @@ Test(get_read, version_that_is_gone_at_the_origin_comes_from_the_disk)
     end(2);
 }
 
+// Another version takes its place while the origin sends it. The rest is on the disk.
+Test(get_read, version_that_goes_in_mid_body_is_completed_from_the_disk)
+{
+    begin(0);
+    world_hold(EVENT_ORIGIN, -1, -1);
+    int client = get_late(0);
+    origin_reset_next(1);
+    world_deliver_all();
+    while (client_received(client) == 0) {
+        cr_assert(world_do(EVENT_ORIGIN, -1, -1));
+        world_run();
+    }
+    origin_overwrite();
+    world_release();
+    world_run();
+    expect_complete(client);
+    cr_assert_eq(client_version(client), 1);
+    world_end();
+}
+
 // Rule 16.
 Test(get_read, readers_of_the_same_bytes_share_one_request)
 {
