@@ -197,12 +197,27 @@ static bool adds_to_environment(const struct printer *p)
     return p->on_variable != NULL || p->shell == SHELL_BASH || p->shell == SHELL_FISH;
 }
 
+static const char *const no_proxy_names[] = {"NO_PROXY", "no_proxy"};
+
+// Returns the hosts that `name` of no_proxy_names excludes from a proxy already. If only the other
+// name is set, its hosts count, because most programs read one name first and ignore the other.
+static const char *hosts_without_proxy(const struct printer *p, const char *name)
+{
+    if (!adds_to_environment(p)) {
+        return "";
+    }
+    const char *hosts = getenv(name);
+    for (size_t i = 0; i < ARRAY_LEN(no_proxy_names) && hosts == NULL; i++) {
+        hosts = getenv(no_proxy_names[i]);
+    }
+    return hosts != NULL && hosts[strspn(hosts, PLAIN_BYTES)] == '\0' ? hosts : "";
+}
+
 // The SDKs send requests through a proxy of the environment unless a list excludes the host. That
 // proxy cannot reach the localhost of this machine. The output keeps the existing entries of the
 // list.
 static void print_no_proxy(struct printer *p, const struct endpoint *e)
 {
-    static const char *const names[] = {"NO_PROXY", "no_proxy"};
     char host[URL_MAX], value[4096];
     (void)snprintf(host, sizeof(host), "%s", e->address);
     char *port = strrchr(host, ':');
@@ -214,15 +229,13 @@ static void print_no_proxy(struct printer *p, const struct endpoint *e)
         memmove(host, host + 1, len_host - 2);
         host[len_host - 2] = '\0';
     }
-    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
-        const char *now = getenv(names[i]);
-        bool keeps = now != NULL && now[0] != '\0' && adds_to_environment(p) &&
-                     now[strspn(now, PLAIN_BYTES)] == '\0';
-        bool is_there = keeps && headers_list_has(span_from_cstr(now), span_from_cstr(host));
-        int len = snprintf(value, sizeof(value), "%s%s%s", keeps ? now : "",
-                           keeps && !is_there ? "," : "", is_there ? "" : host);
+    for (size_t i = 0; i < ARRAY_LEN(no_proxy_names); i++) {
+        const char *hosts = hosts_without_proxy(p, no_proxy_names[i]);
+        bool is_there = headers_list_has(span_from_cstr(hosts), span_from_cstr(host));
+        int len = snprintf(value, sizeof(value), "%s%s%s", hosts,
+                           hosts[0] != '\0' && !is_there ? "," : "", is_there ? "" : host);
         if (len > 0 && (size_t)len < sizeof(value)) {
-            print_variable(p, names[i], value);
+            print_variable(p, no_proxy_names[i], value);
         }
     }
 }

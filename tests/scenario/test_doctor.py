@@ -265,7 +265,7 @@ def test_few_open_files_and_many_workers(tmp_path, origin):
         (
             {"http_proxy": "http://proxy:3128", "no_proxy": "localhost,.local"},
             "yellow",
-            "NO_PROXY=127.0.0.1",
+            "export no_proxy=127.0.0.1,$no_proxy",
         ),
         (
             {"http_proxy": "http://proxy:3128", "no_proxy": "localhost, 127.0.0.1"},

@@ -347,7 +347,7 @@ def test_the_environment_points_clients_here(run):
     assert (names["AWS_HTTPS"], names["AWS_VIRTUAL_HOSTING"]) == ("NO", "FALSE")
     assert names["GDAL_DISABLE_READDIR_ON_OPEN"] == "EMPTY_DIR"
     assert "HTS_S3_HOST" not in names  # its s3:// names would mean https to a plain port
-    assert names["NO_PROXY"] == "intranet.example,127.0.0.1"
+    assert names["NO_PROXY"] == names["no_proxy"] == "intranet.example,127.0.0.1"
     own = {"AWS_S3_ENDPOINT": "minio.example:9000"}  # perhaps another store than the origin
     kept = dict(line.split("=", 1) for line in run("env", env=own).stdout.splitlines())
     assert kept["AWS_S3_ENDPOINT"] == "minio.example:9000" and "AWS_HTTPS" not in kept

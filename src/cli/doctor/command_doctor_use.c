@@ -69,7 +69,9 @@ void command_doctor_clients(struct doctor *d, bool has_tls)
             endpoint);
     }
     if (proxy_takes_loopback()) {
-        command_doctor_find(d, DOCTOR_YELLOW, "clients", "export NO_PROXY=127.0.0.1,$NO_PROXY",
+        command_doctor_find(d, DOCTOR_YELLOW, "clients",
+                            variable("no_proxy") != NULL ? "export no_proxy=127.0.0.1,$no_proxy"
+                                                         : "export NO_PROXY=127.0.0.1,$NO_PROXY",
                             "clients here go through an HTTP proxy, to this host as well");
     }
     for (unsigned i = 0; i < COMMAND_OLD_CLIENTS; i++) {

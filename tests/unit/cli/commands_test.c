@@ -160,8 +160,18 @@ Test(commands, env_asks_the_running_server)
     unsetenv("no_proxy");
     text = output_of("env", "--shell=bash", "--endpoint=http://127.0.0.1:9000", &code);
     cr_assert_not_null(strstr(text, "export NO_PROXY='a.example,127.0.0.1'\n"));
-    cr_assert_not_null(strstr(text, "export no_proxy='127.0.0.1'\n"));
+    cr_assert_not_null(strstr(text, "export no_proxy='a.example,127.0.0.1'\n"));
     cr_assert_null(strstr(text, "AWS_ACCESS_KEY_ID"));
+    text = output_of("env", "--shell=dotenv", "--endpoint=http://127.0.0.1:9000", &code);
+    cr_assert_not_null(strstr(text, "NO_PROXY=127.0.0.1\nno_proxy=127.0.0.1\n")); // elsewhere
+    setenv("no_proxy", "b.example", 1);
+    text = output_of("env", "--shell=bash", "--endpoint=http://127.0.0.1:9000", &code);
+    cr_assert_not_null(strstr(text, "export NO_PROXY='a.example,127.0.0.1'\n"));
+    cr_assert_not_null(strstr(text, "export no_proxy='b.example,127.0.0.1'\n"));
+    unsetenv("NO_PROXY");
+    text = output_of("env", "--shell=bash", "--endpoint=http://127.0.0.1:9000", &code);
+    cr_assert_not_null(strstr(text, "export NO_PROXY='b.example,127.0.0.1'\n"));
+    unsetenv("no_proxy");
     setenv("NO_PROXY", "127.0.0.1, $(x)'", 1);
     text = output_of("env", "--any-keys", "--endpoint=http://[::1]:9000", &code);
     cr_assert_not_null(strstr(text, "export NO_PROXY='::1'\n"));
