@@ -13,14 +13,6 @@
 
 static void on_one_ended(struct pass_state *p);
 
-// Returns true if the request must wait for a note that the bucket is written to. There is no use
-// in waiting if the disk has kept a note waiting before.
-static bool needs_note(const struct pass_state *p, struct span place, struct span bucket)
-{
-    return !store_write_is_noted(p->pw->store, place, bucket) &&
-           !count_if(store_notes_hang(p->pw->store), COUNTER_write_notes_late);
-}
-
 // --- read ----------------------------------------------------------------------------------------
 
 static enum pass_phase after_read(const struct pass_state *p)
@@ -34,7 +26,11 @@ static enum pass_phase after_read(const struct pass_state *p)
     if (!pass_changes_any(p)) {
         return PASS_ASK;
     }
-    return needs_note(p, p->bucket_place, p->relay.bucket) ? PASS_NOTE : PASS_OPEN;
+    if (store_write_is_noted(p->pw->store, p->bucket_place, p->relay.bucket)) {
+        return PASS_OPEN;
+    }
+    return count_if(store_notes_hang(p->pw->store), COUNTER_write_notes_late) ? PASS_OPEN
+                                                                              : PASS_NOTE;
 }
 
 void pass_phase_start(struct pass_state *p)
@@ -241,7 +237,8 @@ static void note_where_it_is(struct pass_state *p)
         return;
     }
     pass_doubt_moved(p, &place, &bucket);
-    if (!p->is_noting && needs_note(p, place, bucket)) {
+    if (!p->is_noting && !store_write_is_noted(p->pw->store, place, bucket) &&
+        !store_notes_hang(p->pw->store)) {
         note_start(p, place, bucket);
     }
 }
