@@ -29,8 +29,9 @@ struct evict {
     uint64_t listed; // objects of the prefix or bucket at hand that the origin lists
     bool is_unsure;  // the listing does not show all that may be cached below the prefix or bucket
     uint64_t objects, bytes, failed, buckets;
-    uint64_t empty;   // URIs of which nothing was cached
-    uint64_t unknown; // those of them that the origin does not know either
+    uint64_t counted_objects, counted_bytes; // what the cache has of the bucket at hand
+    uint64_t empty;                          // URIs of which nothing was cached
+    uint64_t unknown;                        // those of them that the origin does not know either
 };
 
 // Warns that nothing of a URI was cached, unless --allow-empty is given. `why` says what is wrong
@@ -230,7 +231,7 @@ static int evict_prefix(struct evict *e)
         tell_empty(e, e->uri,
                    e->listed == 0 ? ", and the origin lists nothing there: check its spelling"
                                   : "");
-    } else if (!e->client.is_json && !e->dry_run && !is_empty) {
+    } else if (!e->client.is_json && !e->dry_run && e->objects > objects) {
         print_row(e, e->uri, command_bytes((double)(e->bytes - bytes)), true);
     }
     return code;
@@ -240,27 +241,28 @@ static int count_object(void *ctx, const json_t *object)
 {
     struct evict *e = ctx;
     e->is_unsure |= command_client_bool(object, "realms") || command_client_bool(object, "answers");
-    e->objects += command_client_bool(object, "known");
-    e->bytes += command_client_u64(object, "cached_bytes");
+    e->counted_objects += command_client_bool(object, "known");
+    e->counted_bytes += command_client_u64(object, "cached_bytes");
     return ++e->listed < COUNTED_MAX ? EXIT_CODE_OK : EXIT_CODE_PARTLY;
 }
 
-// Reports a bucket that was evicted. `counted` is the exit code of the walk that counted `bytes` in
-// `objects` objects.
-static void tell_bucket(struct evict *e, int counted, bool is_absent, uint64_t objects,
-                        uint64_t bytes)
+// Counts and reports a bucket that was evicted. `counted` is the exit code of the walk that counted
+// what the cache had of it.
+static void tell_bucket(struct evict *e, int counted, bool is_absent)
 {
     char amount[64];
     bool is_whole = counted == EXIT_CODE_OK;
-    if (is_absent || (is_whole && objects == 0 && !e->is_unsure)) {
+    if (is_absent || (is_whole && e->counted_objects == 0 && !e->is_unsure)) {
         tell_empty(e, e->uri,
                    is_absent ? ", and the origin has no such bucket: check its spelling" : "");
         return;
     }
     (void)snprintf(amount, sizeof(amount), "%s%s", is_whole ? "" : "over ",
-                   command_bytes((double)bytes));
+                   command_bytes((double)e->counted_bytes));
     e->buckets++;
-    tell(e, e->uri, objects > 0 ? amount : "all of", bytes, NULL);
+    e->objects += e->counted_objects;
+    e->bytes += e->counted_bytes;
+    tell(e, e->uri, e->counted_objects > 0 ? amount : "all of", e->counted_bytes, NULL);
     if (!is_whole && counted != EXIT_CODE_PARTLY) {
         command_client_warn(&e->client, "how much of %s was cached is not known: %s", e->uri,
                             e->client.why);
@@ -269,8 +271,7 @@ static void tell_bucket(struct evict *e, int counted, bool is_absent, uint64_t o
 
 static int evict_bucket(struct evict *e)
 {
-    uint64_t objects = e->objects, bytes = e->bytes;
-    e->listed = 0;
+    e->counted_objects = e->counted_bytes = e->listed = 0;
     e->is_unsure = false;
     e->client.keeps_why = true;
     int counted = command_pages_walk(&e->client, e->uri, count_object, e);
@@ -284,7 +285,7 @@ static int evict_bucket(struct evict *e)
     int code = command_client_post(&e->client, "/api/v1/evict", body, &answer);
     const json_t *row = json_array_get(json_object_get(answer, "objects"), 0);
     if (command_client_bool(row, "ok")) {
-        tell_bucket(e, counted, is_absent, e->objects - objects, e->bytes - bytes);
+        tell_bucket(e, counted, is_absent);
     } else if (code == EXIT_CODE_OK) {
         e->failed++;
         tell(e, e->uri, "all of", 0, command_client_text(row, "why"));
@@ -310,11 +311,12 @@ static int evict_uri(struct evict *e, const char *text)
     return e->dry_run ? try_object(e) : add(e, text, json_string(text));
 }
 
-static void print_total(const struct evict *e)
+static void print_total(const struct evict *e, int code)
 {
     const char *end = e->dry_run ? "" : ": their room on disk goes to what is stored next";
-    if (e->empty > 0 && e->objects + e->buckets == 0 && !e->allows_empty) {
-        return; // a warning has said so
+    bool has_reason = code != EXIT_CODE_OK || (e->empty > 0 && !e->allows_empty);
+    if (e->objects + e->buckets == 0 && has_reason) {
+        return; // a message has said why nothing was evicted
     }
     if (e->buckets > 0 && e->objects == 0) {
         command_screen_print(2, "evicted %llu whole bucket%s%s\n", (unsigned long long)e->buckets,
@@ -324,6 +326,17 @@ static void print_total(const struct evict *e)
     command_screen_print(2, "%s%llu object%s, %s%s\n", e->dry_run ? "would evict " : "evicted ",
                          (unsigned long long)e->objects, e->objects == 1 ? "" : "s",
                          command_bytes((double)e->bytes), end);
+}
+
+// Returns the exit code of a command whose server answered for all `count` URIs.
+static int outcome(const struct evict *e, uint64_t count)
+{
+    uint64_t unknown = e->allows_empty ? 0 : e->unknown;
+    if (e->failed == 0 && unknown == 0) {
+        return EXIT_CODE_OK;
+    }
+    bool is_nothing = e->objects + e->buckets == 0 && (e->failed > 0 || unknown == count);
+    return is_nothing ? EXIT_CODE_FAILED : EXIT_CODE_PARTLY;
 }
 
 int command_evict(int argc, char **argv)
@@ -342,13 +355,11 @@ int command_evict(int argc, char **argv)
     if (code == EXIT_CODE_OK) {
         code = send_batch(&e);
     }
-    if (code == EXIT_CODE_OK && e.unknown == (uint64_t)argc && !e.allows_empty) {
-        code = EXIT_CODE_FAILED;
-    } else if (code == EXIT_CODE_OK && (e.failed > 0 || (e.unknown > 0 && !e.allows_empty))) {
-        code = EXIT_CODE_PARTLY;
+    if (code == EXIT_CODE_OK) {
+        code = outcome(&e, (uint64_t)argc);
     }
     if (!e.client.is_json && code != EXIT_CODE_USAGE) {
-        print_total(&e);
+        print_total(&e, code);
     }
     json_decref(e.batch);
     buf_done(&e.path);
