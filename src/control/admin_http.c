@@ -227,18 +227,28 @@ static int bind_tcp(struct admin *admin, struct buf *ret_why)
     return fd;
 }
 
+// Sets the flags that bind_tcp() gives its socket. A service manager passes sockets in blocking
+// mode unless it is told otherwise. In that mode the thread would wait for the next connection
+// alone.
+static int take_inherited(int fd)
+{
+    int flags = fcntl(fd, F_GETFL);
+    check(flags >= 0 && fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0);
+    check(fcntl(fd, F_SETFD, FD_CLOEXEC) == 0);
+    return fd;
+}
+
 static int listen_tcp(struct admin *admin, struct buf *ret_why)
 {
     struct sockaddr_storage address;
     struct sockaddr_in v4;
     char host[INET6_ADDRSTRLEN] = "";
     socklen_t len = sizeof(address);
-    int fd =
-        admin->options.inherited_fd > 0 ? admin->options.inherited_fd : bind_tcp(admin, ret_why);
+    int fd = admin->options.inherited_fd > 0 ? take_inherited(admin->options.inherited_fd)
+                                             : bind_tcp(admin, ret_why);
     if (fd < 0) {
         return -1;
     }
-    (void)fcntl(fd, F_SETFD, FD_CLOEXEC); // an inherited fd lacks the flag; cannot fail
     memset(&address, 0, sizeof(address));
     check(getsockname(fd, (struct sockaddr *)&address, &len) == 0);
     memcpy(&v4, &address, sizeof(v4)); // the port has the same offset in both forms

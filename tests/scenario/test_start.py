@@ -5,10 +5,12 @@ import json
 import os
 import signal
 import socket
+import ssl
 import sys
 
 import pytest
-from client import judge
+import upgrading
+from client import Client, Connection, judge, request_bytes
 from conftest import not_run
 from dataset import free_ports
 from disks import LoopDisk
@@ -331,14 +333,19 @@ def test_a_port_that_is_taken(start, origin):
         taken.listen(1)
         port = taken.getsockname()[1]
         text = refused(
-            start(origin, run=False, settings={"listen": f"127.0.0.1:{port}"}), 1, str(port)
+            start(origin, run=False, settings={"listen": f"127.0.0.1:{port}"}),
+            1,
+            str(port),
         )
         assert "listen" in text or "use" in text
 
 
 def test_a_key_file_that_others_may_read(start, origin, tmp_path):
     keys = {}
-    for name, text in (("access", "origin-key"), ("secret", "origin-secret-canary-7f3a")):
+    for name, text in (
+        ("access", "origin-key"),
+        ("secret", "origin-secret-canary-7f3a"),
+    ):
         keys[name] = tmp_path / name
         keys[name].write_text(text + "\n")
         keys[name].chmod(0o600)
@@ -466,14 +473,10 @@ def test_inherited_sockets(start, origin, what):
     server = run_handed_over(handed_over(start, origin, what))
     where = listening(server)
     if what == "loopback":
-        from client import Client
-
         with Client(int(where.rpartition(":")[2]), timeout=60) as client:
             judge(client.get("a"), origin, "a", 0, 100)
         return
     name = "\0" + str(server.folder) if what == "abstract" else str(server.folder / "given")
-    from client import Connection, request_bytes
-
     with Connection(None, path=name) as connection:
         connection.send(request_bytes("GET", "/bkt/a", "127.0.0.1"))
         judge(connection.read_reply("GET"), origin, "a", 0, 100)
@@ -492,7 +495,9 @@ def test_inherited_sockets_by_name(start, origin, certificate):
         return run_handed_over(server)
 
     tls = named(
-        "loopback", "tls", **{"listen_tls.cert": certificate[0], "listen_tls.key": certificate[1]}
+        "loopback",
+        "tls",
+        **{"listen_tls.cert": certificate[0], "listen_tls.key": certificate[1]},
     )
     assert listening(tls).startswith("https://127.0.0.1:")
     admin = named("any", "admin", listen="127.0.0.1:0")
@@ -502,6 +507,51 @@ def test_inherited_sockets_by_name(start, origin, certificate):
         refused = named("unix", name)
         assert refused.wait_exit() == 3
         assert word in refused.output()
+
+
+@pytest.fixture
+def orphans():
+    upgrading.adopt_orphans(True)
+    yield
+    upgrading.adopt_orphans(False)
+
+
+def ask_at(where, certificate):
+    """Returns the reply to one request at WHERE, as the start text names it."""
+    path = where.removeprefix("unix:") if where.startswith("unix:") else None
+    with Connection(int(where.rpartition(":")[2]) if not path else None, path=path) as connection:
+        if where.startswith("https:"):
+            trust = ssl.create_default_context(cafile=certificate[0])
+            connection.sock = trust.wrap_socket(connection.sock, server_hostname="localhost")
+        connection.send(request_bytes("GET", "/bkt/a", "localhost"))
+        return connection.read_reply("GET")
+
+
+@pytest.mark.parametrize(
+    "what,name",
+    [("loopback", "s3"), ("unix", "s3"), ("loopback", "tls"), ("loopback", "admin")],
+)
+def test_inherited_blocking_socket_survives_an_upgrade_and_a_stop(
+    orphans, start, origin, certificate, what, name
+):
+    """A service manager hands its sockets over in blocking mode. Each kind is served again and
+    again, before and after an upgrade, and the stop ends without its time limit."""
+    origin.put("a", 100)
+    more = {"listen_tls.cert": certificate[0], "listen_tls.key": certificate[1]}
+    more = {"listen": "127.0.0.1:0"} if name == "admin" else more if name == "tls" else {}
+    server = handed_over(start, origin, what, **more)
+    server.env["LISTEN_FDNAMES"] = name
+    run_handed_over(server)
+    where = listening(server)
+    server.admin_port = server._port_in(r"^\s*admin\s+http://[^\s/]*:(\d+)")
+    for _ in range(2):
+        for _ in range(2):
+            judge(ask_at(where, certificate), origin, "a", 0, 100)
+            assert server.admin("/version").status == 200
+        upgrading.upgrade(server)
+    server._pid = lambda: server.process.pid
+    server.stop()
+    assert "stop_cut_short" not in "\n".join(server.stderr)
 
 
 @pytest.mark.parametrize(
@@ -515,7 +565,11 @@ def test_inherited_sockets_by_name(start, origin, certificate):
             ["0.0.0.0:", "read everything"],
         ),
         ("any", {"listen_plaintext": "network"}, ["0.0.0.0:", "auth.keys_file"]),
-        ("idle", {}, ["env LISTEN_FDS", "descriptor 3", "not a stream socket that listens"]),
+        (
+            "idle",
+            {},
+            ["env LISTEN_FDS", "descriptor 3", "not a stream socket that listens"],
+        ),
         ("datagram", {}, ["descriptor 3", "not a stream socket that listens"]),
         ("file", {}, ["descriptor 3", "not a socket"]),
         ("pipe", {}, ["descriptor 3", "not a socket"]),

@@ -10,6 +10,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -286,6 +287,31 @@ Test(admin, unix_socket_is_private_and_replaces_a_dead_one)
     cr_assert_eq(admin_client_get(address, "/version", 5000, &status, &body), ERR_ORIGIN_CONNECT);
     buf_done(&body);
     rmdir(folder);
+}
+
+// A service manager passes in a listening socket in blocking mode. The admin answers there, answers
+// again after that, and its thread ends when it is stopped.
+Test(admin, inherited_blocking_socket_is_served_and_lets_the_thread_end)
+{
+    struct admin_options o = options();
+    unsigned status = 0;
+    struct buf body;
+    buf_init(&body, 1 << 16);
+    o.inherited_fd = socket(AF_INET, SOCK_STREAM, 0);
+    cr_assert_eq(listen(o.inherited_fd, 16), 0);
+    int fd = o.inherited_fd;
+    struct admin *admin = start(&o);
+    char address[32];
+    (void)snprintf(address, sizeof(address), "127.0.0.1%s",
+                   strrchr(admin_listen_address(admin), ':'));
+    for (int i = 0; i < 2; i++) {
+        cr_assert_eq(admin_client_get(address, "/version", 5000, &status, &body), ERR_OK);
+        cr_assert_eq(status, 200);
+    }
+    cr_assert(fcntl(fd, F_GETFL) & O_NONBLOCK);
+    cr_assert(fcntl(fd, F_GETFD) & FD_CLOEXEC);
+    admin_stop(admin);
+    buf_done(&body);
 }
 
 // A connection that cannot be accepted for lack of a descriptor waits until one is free.

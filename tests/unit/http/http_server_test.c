@@ -378,6 +378,8 @@ Test(http_server, inherited)
     cr_assert(strncmp(f->address, "0.0.0.0:", 8) == 0);
     int fd = client_connect(f->address);
     assert_small(fd);
+    cr_assert(fcntl(listening, F_GETFL) & O_NONBLOCK);
+    cr_assert(fcntl(listening, F_GETFD) & FD_CLOEXEC);
     close(fd);
     front_free(f);
 }
