@@ -16,6 +16,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "control/conditions.h"
+#include "control/log_fields.h"
 #include "stats/stats.h"
 
 #define ADMIN_CONNECTIONS_MAX 32u    // open at once; beyond it, the oldest idle one is closed

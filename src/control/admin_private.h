@@ -174,7 +174,7 @@ void admin_log_take(struct admin *admin);
 
 // --- admin_where.c: pure -------------------------------------------------------------------------
 
-#define ADMIN_WHERE_WHY_MAX 160u
+#define ADMIN_WHERE_WHY_MAX 640u
 // Parses a filter. Returns NULL, and the reason in ret_why, if the text is not a valid filter.
 struct admin_where *admin_where_new(const char *text, char ret_why[ADMIN_WHERE_WHY_MAX]);
 void admin_where_free(struct admin_where *where); // accepts NULL

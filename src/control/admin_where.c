@@ -3,8 +3,7 @@
 // applied to lines of the access log in JSON, whose members are texts and numbers. Pure.
 //
 //   words    and, or, not, ( ), and terms: FIELD OPERATOR VALUE
-//   fields   the members of a line; ttfb, total and origin are ttfb_ms, total_ms and origin_ms
-//            in seconds
+//   fields   those of log_fields.def
 //   texts    = != ~ !~ (contains) ^= (begins with)
 //   numbers  = != < <= > >=; a value may have a unit: 100ms, 0.1s, 1MiB
 // A member that the line does not have differs from every value.
@@ -21,49 +20,8 @@
 enum comparison { EQUAL, UNEQUAL, CONTAINS, LACKS, BEGINS, LESS, LESS_EQUAL, MORE, MORE_EQUAL };
 static const char *const comparisons[] = {"=", "!=", "~", "!~", "^=", "<", "<=", ">", ">="};
 
-static const struct field {
-    const char *name, *member;
-    double scale;  // factor to seconds or bytes; 1: unchanged; 0: the member is a text
-    bool is_time;  // a value to compare with may have a unit of time
-    bool is_bytes; // a value to compare with may have a unit of bytes
-} fields[] = {
-    {"ts", "ts", 0, false, false},
-    {"id", "id", 0, false, false},
-    {"trace_id", "trace_id", 0, false, false},
-    {"request_id", "request_id", 0, false, false},
-    {"client", "client", 0, false, false},
-    {"requester", "requester", 0, false, false},
-    {"claimed_key", "claimed_key", 0, false, false},
-    {"op", "op", 0, false, false},
-    {"bucket", "bucket", 0, false, false},
-    {"key", "key", 0, false, false},
-    {"range", "range", 0, false, false},
-    {"status", "status", 1, false, false},
-    {"error", "error", 0, false, false},
-    {"why", "why", 0, false, false},
-    {"result", "result", 0, false, false},
-    {"reason", "reason", 0, false, false},
-    {"unstored", "unstored", 0, false, false},
-    {"source", "source", 0, false, false},
-    {"blocks_hit", "blocks_hit", 1, false, false},
-    {"blocks_total", "blocks_total", 1, false, false},
-    {"bytes", "bytes", 1, false, true},
-    {"object_size", "object_size", 1, false, true},
-    {"etag", "etag", 0, false, false},
-    {"ttfb_ms", "ttfb_ms", 1, false, false},
-    {"total_ms", "total_ms", 1, false, false},
-    {"origin_ms", "origin_ms", 1, false, false},
-    {"ttfb", "ttfb_ms", 1e-3, true, false},
-    {"total", "total_ms", 1e-3, true, false},
-    {"origin", "origin_ms", 1e-3, true, false},
-    {"origin_id", "origin_id", 0, false, false},
-    {"attempts", "attempts", 1, false, false},
-    {"ua", "ua", 0, false, false},
-};
-#define FIELDS ((unsigned)ARRAY_LEN(fields))
-
 struct term {
-    unsigned field;
+    const struct log_field *field;
     enum comparison comparison;
     double number;
     struct span text;
@@ -150,23 +108,26 @@ static bool settle(struct reader *r, int step)
     return true;
 }
 
-static bool read_field(struct reader *r, unsigned *ret_field)
+static bool read_field(struct reader *r, const struct log_field **ret_field)
 {
     size_t len = 0;
     while (is_word_byte(r->at[len])) {
         len++;
     }
-    for (unsigned i = 0; i < FIELDS; i++) {
-        if (strlen(fields[i].name) == len && strncmp(fields[i].name, r->at, len) == 0) {
-            r->at += len;
-            *ret_field = i;
-            return true;
-        }
+    *ret_field = log_fields_find((struct span){r->at, len});
+    if (*ret_field != NULL) {
+        r->at += len;
+        return true;
     }
-    return refuse(r, len > 0 ? "no such field" : "a field is wanted");
+    if (len == 0) {
+        return refuse(r, "a field is wanted");
+    }
+    (void)snprintf(r->why, ADMIN_WHERE_WHY_MAX, "where: no such field: %.*s; fields are %s",
+                   (int)min_u64(len, 40), r->at, log_fields_names());
+    return false;
 }
 
-static bool read_comparison(struct reader *r, const struct field *field, enum comparison *ret)
+static bool read_comparison(struct reader *r, const struct log_field *field, enum comparison *ret)
 {
     size_t best = 0;
     skip_blanks(r);
@@ -211,15 +172,23 @@ static bool read_text(struct reader *r, struct span *ret_text)
     return true;
 }
 
-static bool read_number(struct reader *r, const struct field *field, struct term *term)
+static bool read_number(struct reader *r, const struct log_field *field, struct term *term)
 {
     static const struct {
         const char *unit;
         double scale;
-        bool is_time;
-    } units[] = {{"us", 1e-6, true},   {"ms", 1e-3, true},      {"s", 1, true},
-                 {"KiB", 1024, false}, {"MiB", 1048576, false}, {"GiB", 1073741824, false},
-                 {"KB", 1000, false},  {"MB", 1000000, false},  {"GB", 1000000000, false}};
+        enum log_field_unit is_for;
+    } units[] = {
+        {"us", 1e-6, LOG_FIELD_UNIT_TIME},
+        {"ms", 1e-3, LOG_FIELD_UNIT_TIME},
+        {"s", 1, LOG_FIELD_UNIT_TIME},
+        {"KiB", 1024, LOG_FIELD_UNIT_BYTES},
+        {"MiB", 1048576, LOG_FIELD_UNIT_BYTES},
+        {"GiB", 1073741824, LOG_FIELD_UNIT_BYTES},
+        {"KB", 1000, LOG_FIELD_UNIT_BYTES},
+        {"MB", 1000000, LOG_FIELD_UNIT_BYTES},
+        {"GB", 1000000000, LOG_FIELD_UNIT_BYTES},
+    };
     const char *begin = r->at;
     char *end = NULL;
     if (!read_text(r, &term->text)) {
@@ -228,8 +197,7 @@ static bool read_number(struct reader *r, const struct field *field, struct term
     term->number = strtod(term->text.ptr, &end);
     bool is_good = end != term->text.ptr && (*end == '\0');
     for (size_t i = 0; i < ARRAY_LEN(units) && !is_good && end != term->text.ptr; i++) {
-        if (strcmp(end, units[i].unit) == 0 &&
-            (units[i].is_time ? field->is_time : field->is_bytes)) {
+        if (strcmp(end, units[i].unit) == 0 && field->unit == units[i].is_for) {
             term->number *= units[i].scale;
             is_good = true;
         }
@@ -246,12 +214,11 @@ static bool read_term(struct reader *r)
         return refuse(r, "too much");
     }
     struct term *term = &r->where->terms[r->where->term_count];
-    if (!read_field(r, &term->field) ||
-        !read_comparison(r, &fields[term->field], &term->comparison)) {
+    if (!read_field(r, &term->field) || !read_comparison(r, term->field, &term->comparison)) {
         return false;
     }
-    bool is_number = fields[term->field].scale != 0;
-    if (is_number ? !read_number(r, &fields[term->field], term) : !read_text(r, &term->text)) {
+    bool is_number = term->field->scale != 0;
+    if (is_number ? !read_number(r, term->field, term) : !read_text(r, &term->text)) {
         return false;
     }
     r->wants_term = false;
@@ -336,9 +303,9 @@ static const char *value_end(const char *at, const char *end)
     return end;
 }
 
-static void find_members(struct span line, struct span ret_values[FIELDS])
+static void find_members(struct span line, struct span ret_values[LOG_FIELDS_COUNT_])
 {
-    memset(ret_values, 0, FIELDS * sizeof(*ret_values));
+    memset(ret_values, 0, LOG_FIELDS_COUNT_ * sizeof(*ret_values));
     if (line.len == 0) {
         return; // there is nothing to copy, and line.ptr may be NULL
     }
@@ -347,8 +314,9 @@ static void find_members(struct span line, struct span ret_values[FIELDS])
         const char *name = at + 1, *name_end = value_end(name, end);
         const char *value = name_end < end ? name_end + 1 : end, *stop = value_end(value, end);
         size_t len = name_end - name >= 2 ? (size_t)(name_end - name) - 2 : 0;
-        for (unsigned i = 0; i < FIELDS; i++) {
-            if (strlen(fields[i].member) == len && memcmp(fields[i].member, name + 1, len) == 0) {
+        for (unsigned i = 0; i < LOG_FIELDS_COUNT_; i++) {
+            if (strlen(log_fields[i].member) == len &&
+                memcmp(log_fields[i].member, name + 1, len) == 0) {
                 ret_values[i] = (struct span){value, (size_t)(stop - value)};
             }
         }
@@ -402,7 +370,7 @@ static bool number_holds(const struct term *term, double scale, struct span valu
 
 bool admin_where_holds(const struct admin_where *where, struct span line)
 {
-    struct span values[FIELDS];
+    struct span values[LOG_FIELDS_COUNT_];
     bool stack[STEPS_MAX];
     unsigned depth = 0;
     find_members(line, values);
@@ -410,9 +378,10 @@ bool admin_where_holds(const struct admin_where *where, struct span line)
         int step = where->steps[i];
         if (step >= 0) {
             const struct term *term = &where->terms[step];
-            double scale = fields[term->field].scale;
-            stack[depth++] = scale != 0 ? number_holds(term, scale, values[term->field])
-                                        : text_holds(term, values[term->field]);
+            struct span value = values[term->field - log_fields];
+            double scale = term->field->scale;
+            stack[depth++] =
+                scale != 0 ? number_holds(term, scale, value) : text_holds(term, value);
         } else if (step == STEP_NOT) {
             stack[depth - 1] = !stack[depth - 1];
         } else {

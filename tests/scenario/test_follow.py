@@ -167,7 +167,7 @@ def test_log_shows_the_requests_that_its_filter_selects(forebay, origin):
         "--where",
         "result=miss and not key=a",
         "--fields",
-        "key,status,result",
+        "key,status,result,checksums",
         "-n",
         "2",
     )
@@ -176,7 +176,7 @@ def test_log_shows_the_requests_that_its_filter_selects(forebay, origin):
         for key in ("a", "a", "b c", 'q"'):
             assert client.get(key).status == 200
             forebay.settle()
-    assert misses.end(interrupt=False) == 'b c\t200\tmiss\nq"\t200\tmiss\n'
+    assert misses.end(interrupt=False) == 'b c\t200\tmiss\t-\nq"\t200\tmiss\t-\n'
     text = every.end(interrupt=False)
     assert not re.search(r"[0-9][.][0-9]*(0000000|9999999)", text), (
         text
@@ -194,7 +194,21 @@ def test_log_shows_the_requests_that_its_filter_selects(forebay, origin):
             assert "no such field" not in said(
                 forebay, "log", "-n", "1", "--where", f"{name}~x y", code=2
             ), name
-    assert "no such field" in said(forebay, "log", "--where", "kye=a", code=2)
+    assert "no such field: kye; fields are" in said(forebay, "log", "--where", "kye=a", code=2)
+
+
+def test_log_prints_the_fields_that_it_is_asked_for(forebay, origin):
+    """`--fields` takes the names of `--where`, in the same units, and refuses others with all that
+    it takes."""
+    origin.put("a", MIB)
+    follower = Follower(forebay, "log", "--fields", "key,ttfb_ms,ttfb", "-n", "1")
+    with forebay.client() as client:
+        assert client.get("a").status == 200
+    key, milliseconds, seconds = follower.end(interrupt=False).split()
+    assert key == "a" and float(seconds) == pytest.approx(float(milliseconds) / 1000), seconds
+    for names, bad in (("bogus", "bogus"), ("key,ttfbms", "ttfbms"), ("key,", ""), ("", "")):
+        text = " ".join(said(forebay, "log", "--fields", names, code=2).split())
+        assert f"--fields: no such field: {bad}; fields are ts, id, " in text, text
 
 
 def test_log_without_an_access_log_on_many_workers(start, origin):

@@ -11,7 +11,6 @@
 #include "commands/commands.h"
 
 #define FIELDS_MAX 64u
-#define FIELD_NAME_MAX 64u
 #define LINE_MAX_BYTES 65536u
 #define WIDE_COLUMNS 110u  // a terminal of this width gets all columns
 #define NARROW_COLUMNS 72u // a narrower one gets neither time nor size
@@ -19,22 +18,23 @@
 
 struct log {
     struct command_entries entries;
-    struct span fields[FIELDS_MAX];
+    const struct log_field *fields[FIELDS_MAX];
     unsigned field_count;
 };
 
-static void append_field(struct buf *line, const json_t *entry, struct span name)
+static void append_field(struct buf *line, const json_t *entry, const struct log_field *field)
 {
-    char word[FIELD_NAME_MAX];
-    (void)snprintf(word, sizeof(word), "%.*s", (int)min_u64(name.len, sizeof(word) - 1), name.ptr);
-    const json_t *value = json_object_get(entry, word);
+    const json_t *value = json_object_get(entry, field->member);
     if (value == NULL || json_is_string(value)) {
-        buf_append_cstr(line, value != NULL ? command_client_shown(entry, word) : "-");
+        buf_append_cstr(line, value != NULL ? command_client_shown(entry, field->member) : "-");
         return;
     }
-    char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(12));
+    bool is_scaled = json_is_number(value) && field->scale != 0 && field->scale != 1;
+    json_t *scaled = is_scaled ? json_real(json_number_value(value) * field->scale) : NULL;
+    char *text = json_dumps(is_scaled ? scaled : value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(12));
     buf_append_cstr(line, text != NULL ? command_client_visible(text) : "-");
     free(text);
+    json_decref(scaled);
 }
 
 static void append_fields(const struct log *log, const json_t *entry, struct buf *line)
@@ -108,16 +108,24 @@ static void print(void *ctx, const json_t *entry)
     buf_done(&line);
 }
 
-static bool read_fields(const char *text, struct log *log)
+// Takes the names of --fields. Returns false, and the reason in `why`, if one is not known.
+static bool read_fields(const char *text, struct log *log, struct buf *why)
 {
     struct span rest = span_from_cstr(text), name;
     while (span_split(&rest, ',', &name)) {
-        if (name.len == 0 || name.len >= FIELD_NAME_MAX || log->field_count == FIELDS_MAX) {
+        const struct log_field *field = log_fields_find(name);
+        if (field == NULL) {
+            buf_printf(why, "--fields: no such field: %.*s; fields are %s", (int)name.len, name.ptr,
+                       log_fields_names());
             return false;
         }
-        log->fields[log->field_count++] = name;
+        if (log->field_count == FIELDS_MAX) {
+            buf_printf(why, "--fields takes %u names at most", FIELDS_MAX);
+            return false;
+        }
+        log->fields[log->field_count++] = field;
     }
-    return log->field_count > 0;
+    return true;
 }
 
 int command_log(int argc, char **argv)
@@ -131,10 +139,12 @@ int command_log(int argc, char **argv)
     if (!commands_argument_take_number(&argc, argv, "-n", 1, UINT64_MAX, &log.entries.max)) {
         return commands_usage_error("log", "-n is a number above 0");
     }
-    if (fields != NULL && !read_fields(fields, &log)) {
-        return commands_usage_error("log", "--fields is a list of names, as key,ttfb_ms");
-    }
-    int code = command_client_open(&log.entries.client, "log");
+    struct buf why;
+    buf_init(&why, LINE_MAX_BYTES);
+    bool is_good = fields == NULL || read_fields(fields, &log, &why);
+    int code = is_good ? command_client_open(&log.entries.client, "log")
+                       : commands_usage_error("log", buf_cstr(&why));
+    buf_done(&why);
     if (code != EXIT_CODE_OK) {
         return code;
     }

@@ -63,7 +63,6 @@ Test(admin_where, a_wrong_where_is_refused_with_its_position)
         const char *text, *why;
     } cases[] = {
         {"", "where: a term is wanted, FIELD=VALUE, at \"\""},
-        {"reslt=miss", "where: no such field at \"reslt=miss\""},
         {"result=miss and", "where: a term is wanted, FIELD=VALUE, at \"\""},
         {"result miss", "where: = != ~ !~ ^= < <= > or >= is wanted at \"miss\""},
         {"result>miss", "where: this field is no number at \">miss\""},
@@ -83,6 +82,10 @@ Test(admin_where, a_wrong_where_is_refused_with_its_position)
         cr_assert(admin_where_new(cases[i].text, why) == NULL, "%s", cases[i].text);
         cr_assert_str_eq(why, cases[i].why);
     }
+    cr_assert(admin_where_new("result=miss and reslt=hit", why) == NULL);
+    cr_assert(span_starts_with(span_from_cstr(why),
+                               SPAN("where: no such field: reslt; fields are ts, id, trace_id")));
+    cr_assert(span_ends_with(span_from_cstr(why), SPAN(", attempts, ua")), "%s", why);
 }
 
 Test(admin_where, is_bounded)
