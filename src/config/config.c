@@ -425,8 +425,8 @@ static void finish_auth(struct loader *l)
     if (c->auth_mode == CONFIG_AUTH_OPEN && network != NULL && !c->auth_allow_open_network) {
         config_loader_error(
             l, l->raws[SETTING_auth_mode].where,
-            "auth.mode open lets anyone who reaches %s read everything: use verify, listen "
-            "on loopback, or set auth.allow_open_network",
+            "auth.mode open lets whoever reaches %s read, write and delete whatever Forebay's keys "
+            "may: use verify, listen on loopback, or set auth.allow_open_network",
             network->text);
     }
 }

@@ -228,7 +228,7 @@ static int bind_tcp(struct admin *admin, struct buf *ret_why)
 }
 
 // Sets the flags that bind_tcp() gives its socket. A service manager passes sockets in blocking
-// mode unless it is told otherwise. In that mode the thread would wait for the next connection
+// mode unless its unit says otherwise. In that mode the thread would wait for the next connection
 // alone.
 static int take_inherited(int fd)
 {

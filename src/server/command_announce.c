@@ -166,7 +166,8 @@ static void announce_to_people(const struct command_announcement *s,
         command_screen_tell(TEXT_COLUMN, "  listening  %s%s\n",
                             url_of(http_server_address(s->http, i), url, sizeof(url)),
                             s->config->auth_mode == CONFIG_AUTH_OPEN
-                                ? "  (open: whoever reaches it may read)"
+                                ? "  (open: whoever reaches it reads, writes and deletes "
+                                  "whatever Forebay's keys may)"
                                 : "  (signatures are verified)");
     }
     announce_cache(s, summary, room_bytes);

@@ -318,7 +318,10 @@ def like(container):
             "'/extraEnv/0': missing property 'valueFrom'",
         ),
         ("mode=gateway", "auth.existingSecret: mode gateway verifies its clients' signatures"),
-        ("mode=daemonset,auth.mode=open", "auth.mode: open lets whoever reaches the Service read"),
+        (
+            "mode=daemonset,auth.mode=open",
+            "whoever reaches the Service read, write and delete whatever Forebay's keys may",
+        ),
         ("cache.volume=hostPath", "cache.volume: hostPath is not for mode sidecar"),
         ("seccompProfile.type=Localhost", "seccompProfile.localhostProfile"),
         (

@@ -562,7 +562,7 @@ def test_inherited_blocking_socket_survives_an_upgrade_and_a_stop(
         (
             "any",
             {"listen_plaintext": "network", "auth.mode": "open"},
-            ["0.0.0.0:", "read everything"],
+            ["0.0.0.0:", "read, write and delete whatever Forebay's keys may"],
         ),
         ("any", {"listen_plaintext": "network"}, ["0.0.0.0:", "auth.keys_file"]),
         (

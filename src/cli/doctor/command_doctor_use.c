@@ -128,13 +128,17 @@ void command_doctor_exposure(struct doctor *d)
         if (c->auth_mode == CONFIG_AUTH_OPEN && !listen->loopback) {
             command_doctor_find(d, DOCTOR_YELLOW, "exposure",
                                 "set auth.mode to verify, with `forebay keys new` for each client",
-                                "whoever reaches %s reads all that Forebay may read", listen->text);
+                                "whoever reaches %s reads, writes and deletes whatever Forebay's "
+                                "keys may",
+                                listen->text);
         }
     }
     if (c->auth_mode == CONFIG_AUTH_OPEN && has_tcp && users > 1) {
         command_doctor_find(
             d, DOCTOR_YELLOW, "exposure", "set auth.mode to verify, or listen on unix:/PATH",
-            "%u users are logged in here, and loopback is open to all of them", users);
+            "%u users are logged in here, and each of them reads, writes and deletes whatever "
+            "Forebay's keys may",
+            users);
     }
     if (before == d->count[DOCTOR_YELLOW]) {
         command_doctor_find(d, DOCTOR_GREEN, "exposure", NULL, "%s",

@@ -474,8 +474,9 @@ Test(config, listeners_decide_about_authorisation)
                "tls:0.0.0.0:9000, or set listen_plaintext to network");
     fails_with(
         "listen: 0.0.0.0:9000\nlisten_plaintext: network\nauth: {mode: open}\n",
-        "3:14: error: auth.mode open lets anyone who reaches 0.0.0.0:9000 read everything: use "
-        "verify, listen on loopback, or set auth.allow_open_network");
+        "3:14: error: auth.mode open lets whoever reaches 0.0.0.0:9000 read, write and delete "
+        "whatever Forebay's keys may: use verify, listen on loopback, or set "
+        "auth.allow_open_network");
     fails_with("listen: tls:127.0.0.1:9000\n",
                "1:9: error: listen tls:127.0.0.1:9000 needs listen_tls.cert and listen_tls.key");
     fails_with("auth: {allowed_origins: ['http://a', '*']}\n",
