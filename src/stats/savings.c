@@ -8,8 +8,9 @@
 //                     time that they took
 //
 // A process that answers everything from the cache sees no miss. So the store keeps the sum of the
-// last misses across restarts. Before the first miss of a client, one request to the origin stands
-// for it, because a warm job may have filled the cache: the mean time to the first byte.
+// last misses across restarts. Without any miss of a client, wait_s is unknown. Fetches of warm
+// jobs and of read-ahead are no measure for it: hundreds of them share the way to the origin, so
+// each takes many times as long as a client's own would.
 #include "stats/stats.h"
 
 #include <string.h>
@@ -49,7 +50,7 @@ struct stats_misses stats_misses(void)
     earlier = at_most(earlier, MISSES_KEPT - misses.count);
     misses.count += earlier.count;
     misses.us += earlier.us;
-    return misses.count > 0 ? misses : at_most(sum_of(HISTOGRAM_origin_first_byte), 1);
+    return misses;
 }
 
 void stats_misses_restore(struct stats_misses misses)

@@ -1048,6 +1048,20 @@ def test_warm_fetches_once_and_only_what_is_missing(forebay, origin):
     assert ask(forebay, "warm", "s3://bkt/part", "--check", "--min", "20%")[-1]["ok"]
 
 
+def test_savings_do_not_take_the_fetches_of_a_warm_job_for_misses(forebay, origin):
+    """After `warm` and hits only, no time is named, because the fetches of the job say nothing of
+    how long a reader would have waited. The first miss of a reader is the measure."""
+    for key in ("s/1", "s/2", "late"):
+        origin.put(key, MIB)
+    ask(forebay, "warm", "s3://bkt/s/", "--wait", "-q")
+    read(forebay, "s/1", "s/2")
+    savings = ask(forebay, "status")[-1]["savings"]
+    assert savings["wait_s"] is None and savings["miss_s"] is None, savings
+    assert "of waiting" not in said(forebay, "status")
+    read(forebay, "late")
+    assert ask(forebay, "status")[-1]["savings"]["miss_s"] > 0
+
+
 def test_warm_follows_what_changes(forebay, origin):
     """`warm` replaces a version that the listing no longer names. Readers get the new one without a
     revalidation."""
