@@ -106,8 +106,9 @@ struct fill_ask {
     struct store_object *object;  // the wanted version; NULL: the current one
     struct store_object *refused; // version to which the origin answered 412; or NULL
     uint64_t asked_us;            // for FILL_ASK_TELL: when the origin was asked
-    bool strict;   // do not share a request that was sent to the origin before this ask
-    bool has_sent; // the client has received bytes of `object`
+    bool strict;    // do not share a request that was sent to the origin before this ask
+    bool has_sent;  // the client has received bytes of `object`
+    bool has_stale; // the client gets `object`, although stale, if the origin fails
     enum fill_index index;
     bool no_pages; // bytes for this client cannot be sent from a file
     bool ahead;    // fetch for later readers: this reader gets no bytes, only the end

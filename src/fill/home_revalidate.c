@@ -278,6 +278,11 @@ static void on_revalidation_end(struct origin_fetch *f, enum err err)
     if (!list_empty(&h->next_revalidation)) {
         struct list_node *first = list_first(&h->next_revalidation);
         revalidation_start(h, container_of(first, struct subscription, held_node), false);
+        list_for_each(node, &h->next_revalidation)
+        {
+            h->revalidation->fetch.has_stale &=
+                container_of(node, struct subscription, held_node)->ask.has_stale;
+        }
         list_append_all(&h->revalidation->waiters, &h->next_revalidation);
     }
     home_settle(h);
@@ -327,7 +332,7 @@ static void revalidation_start(struct home_key *h, const struct subscription *fi
     if (is_learning) {
         checksums_learn_begin(h->fw);
     }
-    c->fetch.is_check = asked != NULL;
+    c->fetch.has_stale = is_learning || first->ask.has_stale;
     c->fetch.get_decides = asked != NULL || first->ask.kind == FILL_ASK_CURRENT_TO_READ;
     c->fetch.on_head = on_revalidation_head;
     c->fetch.on_body = on_revalidation_body;
@@ -387,6 +392,7 @@ static void home_revalidate(struct home_key *h, struct subscription *sub)
     // sent. A reader that asks now must not get that version, so it waits for the next request
     // (rule 31).
     bool waits = !is_new && (sub->ask.strict || h->revalidation->given.has);
+    h->revalidation->fetch.has_stale &= waits || sub->ask.has_stale || is_new;
     home_hold(waits ? &h->next_revalidation : &h->revalidation->waiters, sub);
 }
 

@@ -201,6 +201,9 @@ struct origin_trouble_text {
 // Returns true while the origin is in trouble: its last calls got no answer, many of them ended
 // with a server error, or it refused our credentials. Any thread.
 bool origin_in_trouble(const struct origin *origin, struct origin_trouble_text *ret_text);
+// Returns true while requests get no answer from the origin, and the probe will notice the end of
+// that. A caller that has a stale version to use need not ask the origin then. Any thread.
+bool origin_is_silent(const struct origin *origin);
 // Returns true if the origin refused a request with SlowDown within the last `window_s` seconds,
 // and retries did not help. Any thread.
 #define ORIGIN_THROTTLES "it throttles: SlowDown" // in words
@@ -316,9 +319,10 @@ struct origin_fetch {
     // Identifies the client. When calls wait for a slot, the clients take turns.
     uint64_t client;
     bool ahead; // read-ahead: no client waits for it, so all other calls come first.
-    // A revalidation: the caller may use its cached version instead. So the call is retried for a
-    // shorter time if the origin answers SlowDown.
-    bool is_check;
+    // Each client that waits for the call gets its stale version if the call fails. So the call is
+    // repeated at most once, and not after a timeout. It fails at once while origin_is_silent().
+    // May be cleared while the request is in flight.
+    bool has_stale;
     // Only for a HEAD, if its caller has or wants bytes of the object: when the origin refuses the
     // HEAD, a GET of one byte is sent instead, and its answer counts. May be set while the request
     // is in flight.

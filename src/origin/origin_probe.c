@@ -7,16 +7,18 @@
 // - idle: nothing is wrong, or the probe of the start has not been sent yet.
 // - running: a request of one attempt is in flight.
 // - waiting: the timer runs until the next request. Each failure doubles the wait, up to
-//   PROBE_WAIT_MAX_MS. Of an origin with server errors the wait is PROBE_WAIT_FAILS_MS, because
-//   these answers must replace the counts of origin_failures.c where clients ask little.
+//   PROBE_WAIT_MAX_MS, or up to PROBE_WAIT_REFUSED_MS of an origin that refuses our requests. Of an
+//   origin with server errors the wait is always PROBE_WAIT_MAX_MS, because these answers must
+//   replace the counts of origin_failures.c where clients ask little. While an origin is silent,
+//   readers of stale objects do not ask it (origin_is_silent()), so the probe must soon.
 #include <stdlib.h>
 
 #include "base/clock.h"
 #include "origin/origin_private.h"
 
 #define PROBE_WAIT_MIN_MS 1000u
-#define PROBE_WAIT_MAX_MS 30000u
-#define PROBE_WAIT_FAILS_MS 5000u
+#define PROBE_WAIT_MAX_MS 5000u
+#define PROBE_WAIT_REFUSED_MS 30000u
 
 struct origin_probe {
     struct origin *origin;
@@ -58,6 +60,14 @@ static enum err on_body(struct origin_relay *relay, struct span data)
     return ERR_OK;
 }
 
+static uint64_t probe_wait_ms(const struct origin_probe *probe, enum origin_trouble_kind kind)
+{
+    uint64_t doubled_ms = (uint64_t)PROBE_WAIT_MIN_MS << min_u64(probe->failures, 5);
+    return kind == ORIGIN_KIND_FAILS     ? PROBE_WAIT_MAX_MS
+           : kind == ORIGIN_KIND_REFUSES ? min_u64(doubled_ms, PROBE_WAIT_REFUSED_MS)
+                                         : min_u64(doubled_ms, PROBE_WAIT_MAX_MS);
+}
+
 static void on_end(struct origin_relay *relay, enum err err)
 {
     struct origin_probe *probe = relay->ctx;
@@ -74,11 +84,7 @@ static void on_end(struct origin_relay *relay, enum err err)
     }
     probe_told(probe);
     if (!probe->is_closed && origin_in_trouble(origin, &text)) {
-        uint64_t wait_ms = (uint64_t)PROBE_WAIT_MIN_MS
-                           << (probe->failures < 5 ? probe->failures : 5);
-        timer_start(&probe->timer, text.kind == ORIGIN_KIND_FAILS
-                                       ? PROBE_WAIT_FAILS_MS
-                                       : min_u64(wait_ms, PROBE_WAIT_MAX_MS));
+        timer_start(&probe->timer, probe_wait_ms(probe, text.kind));
         probe->failures++;
     }
 }

@@ -168,6 +168,10 @@ static void call_attempt(struct origin_s3_call *c)
     struct headers headers = {0};
     struct origin_s3_url url;
     check(c->transfer == NULL);
+    if (origin_s3_call_has_stale(c) && origin_is_silent(ow->origin)) {
+        call_end_later(c, ERR_ORIGIN_CONNECT);
+        return;
+    }
     arena_reset(c->call.arena);
     credentials_set_unref(c->set);
     c->set = NULL;

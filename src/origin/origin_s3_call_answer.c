@@ -40,16 +40,14 @@ static bool is_overload(enum err err)
 }
 
 // Returns true if the request must wait and be sent again, because the origin refused it with
-// SlowDown or 503 but answers other requests. A revalidation gets only the ordinary number of
-// retries, because the cached version may be used instead.
+// SlowDown or 503 but answers other requests.
 static bool came_too_early(const struct origin_s3_call *c)
 {
     const struct origin *origin = c->call.ow->origin;
-    bool is_check = c->call.f != NULL && c->call.f->is_check;
     if (c->attempts <= origin->live.retries) {
         return origin_answers_others(origin, 0);
     }
-    return !is_check && origin_answers_others(origin, c->first_asked_us) &&
+    return origin_answers_others(origin, c->first_asked_us) &&
            clock_monotonic_us() - c->first_asked_us < ORIGIN_SLOWDOWN_WAIT_US;
 }
 
@@ -58,7 +56,9 @@ static bool may_retry(struct origin_s3_call *c, enum err err, struct origin_s3_v
 {
     struct origin *origin = c->call.ow->origin;
     uint64_t wait_ms = origin_backoff_ms(c->attempts);
-    if (c->call.r != NULL && c->call.r->is_probe) {
+    bool has_stale = origin_s3_call_has_stale(c);
+    if ((c->call.r != NULL && c->call.r->is_probe) ||
+        (has_stale && (err == ERR_ORIGIN_TIMEOUT || c->attempts > 1))) {
         return false;
     }
     if (is_overload(err) && came_too_early(c)) {

@@ -92,6 +92,11 @@ static inline bool origin_s3_call_is_head(const struct origin_s3_call *c)
     return c->phase == S3_PHASE_LOOK || span_equal_cstr(origin_s3_call_method(c), "HEAD");
 }
 
+static inline bool origin_s3_call_has_stale(const struct origin_s3_call *c)
+{
+    return c->call.f != NULL && c->call.f->has_stale;
+}
+
 // Returns true if the call may be repeated after a failure, because it changes nothing.
 static inline bool origin_s3_call_is_safe(const struct origin_s3_call *c)
 {

@@ -258,6 +258,17 @@ bool origin_in_trouble(const struct origin *origin, struct origin_trouble_text *
     return trouble != ORIGIN_TROUBLE_NONE;
 }
 
+// An answer of the endpoint's own name, which the probe asks, does not show whether host names with
+// a bucket are resolved. They may be resolved for other buckets. A loop is told by an answer.
+bool origin_is_silent(const struct origin *origin)
+{
+    unsigned trouble = atomic_load_explicit(&origin->trouble, memory_order_relaxed);
+    bool is_elsewhere = trouble == ORIGIN_TROUBLE_ANY_DNS || trouble == ORIGIN_TROUBLE_BUCKET_DNS ||
+                        trouble == ORIGIN_TROUBLE_LOOP;
+    return trouble != ORIGIN_TROUBLE_NONE && rows[trouble].kind == ORIGIN_KIND_SILENT &&
+           !is_elsewhere && origin->probe != NULL;
+}
+
 void origin_trouble_throttled(struct origin *origin, bool by_bucket_name)
 {
     atomic_store(&origin->throttled_at_us, clock_monotonic_us());

@@ -213,6 +213,60 @@ def test_stale_if_error(start, origin):
         assert judge(client.get("soft/a"), origin, "soft/a", 0, 20_000) == 2
 
 
+def test_stale_objects_do_not_wait_for_a_silent_origin(start, origin):
+    """The origin accepts connections and answers nothing. One check without a retry finds that out.
+    While Forebay knows it, reads of stale objects send no request: the probe notices the end.
+    Clients that may not get stale bytes wait as ever."""
+    server = start(
+        origin,
+        settings={
+            "cache.ttl": "1m",
+            "origin.probe": "true",
+            "origin.retries": 3,
+            "origin.first_byte_timeout": "200ms",
+        },
+        ahead_s=0,
+        file={
+            "rules": [
+                {"match": "bkt/hard/**", "stale_if_error": "0s"},
+                {"match": "bkt/strict/**", "freshness": "strict"},
+            ]
+        },
+    )
+    soft = [f"soft/{i}" for i in range(6)]
+    for key in (*soft, "hard/a", "strict/a"):
+        origin.put(key, 20_000)
+    read_all(server, origin, [*soft, "hard/a", "strict/a"], 20_000)
+    server.settle()
+    server.advance(61)
+    with server.client() as client, origin.hold(None):
+
+        def read_stale(key):
+            reply = client.get(key)
+            judge(reply, origin, key, 0, 20_000, version=1)
+            assert "stale-if-error" in reply.header("cache-status"), reply
+
+        mark = origin.mark()
+        read_stale(soft[0])
+        assert [e.method for e in origin.requests(key=soft[0], since=mark)] == ["HEAD"]
+        server.wait_condition("origin-unreachable")
+        mark = origin.mark()
+        for key in soft:
+            read_stale(key)
+            assert client.head(key).status == 200
+        assert [e for e in origin.requests(since=mark) if e.key in soft] == []
+        no_cache = [("Cache-Control", "no-cache")]
+        assert client.get(soft[0], headers=no_cache).status == 503
+        assert len(origin.requests(key=soft[0], since=mark)) > 1
+        for key in ("hard/a", "strict/a"):
+            assert client.get(key).status == 503
+            assert len(origin.requests(key=key, since=mark)) > 1, key
+        origin.overwrite(soft[0])
+    server.wait_condition("origin-unreachable", holds=False)
+    with server.client() as client:
+        assert judge(client.get(soft[0]), origin, soft[0], 0, 20_000) == 2
+
+
 def test_head_alone_revalidates_too(ruled, origin):
     origin.put("short/a", 5000)
     read_all(ruled, origin, ["short/a"], 5000)

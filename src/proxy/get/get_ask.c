@@ -127,6 +127,7 @@ enum step_result get_ask_home(struct request *r)
                            .object = g->object,
                            .refused = g->refused,
                            .strict = is_strict(r) || is_other,
+                           .has_stale = get_state_may_be_stale(r),
                            .index = g->index};
     read_trace(&r->http->headers, &ask.trace);
     g->revalidation = subscription_ask(r->pw->fill, &ask, on_change, r);

@@ -285,6 +285,14 @@ bool get_state_is_other(const struct get_state *g, struct span etag)
     return g->conditions.has_if_match && !http_etag_list_matches(g->conditions.if_match, etag);
 }
 
+bool get_state_may_be_stale(const struct request *r)
+{
+    const struct get_state *g = r->get;
+    bool is_held = g->object != NULL && (get_state_has_record(g) || g->is_home_known);
+    return is_held && freshness_stale_allowed(r->rule, &g->view) && !request_is_no_cache(r) &&
+           !g->is_doubted;
+}
+
 void get_state_check(const struct request *r)
 {
     const struct get_state *g = r->get;

@@ -318,16 +318,29 @@ enum step_result serve_get_step_describe(struct request *r)
 
 // --- FRESHNESS and REVALIDATED -------------------------------------------------------------------
 
+static void use_stale(struct request *r)
+{
+    r->result = RESULT_STALE;
+    stats_add(COUNTER_stale_served, 1);
+}
+
 enum step_result serve_get_step_freshness(struct request *r)
 {
     struct get_state *g = get_of(r);
     check(g->phase == GET_PHASE_STEPS && g->object != NULL);
     bool stale = freshness_check(r->rule, &g->view) == FRESHNESS_STALE || g->is_doubted ||
                  request_is_no_cache(r);
-    if (!g->is_confirmed && (stale || get_state_is_other(g, g->object->etag))) {
-        return get_ask_home(r);
+    bool is_other = get_state_is_other(g, g->object->etag);
+    if (g->is_confirmed || (!stale && !is_other)) {
+        return go_to(r, REQUEST_GET_REPLY);
     }
-    return go_to(r, REQUEST_GET_REPLY);
+    // The probe asks a silent origin, so readers do not.
+    if (!is_other && get_state_may_be_stale(r) && origin_is_silent(r->origin)) {
+        use_stale(r);
+        g->is_confirmed = true;
+        return go_to(r, REQUEST_GET_REPLY);
+    }
+    return get_ask_home(r);
 }
 
 // Uses the version that the home has sent, if any. The home sends none if the version asked about
@@ -400,18 +413,14 @@ enum step_result serve_get_step_revalidated(struct request *r)
     if (err == ERR_ORIGIN_UNFIT) {
         return answer_fits_not(r);
     }
-    bool is_held = g->object != NULL && (get_state_has_record(g) || g->is_home_known);
-    bool is_no_cache = request_is_no_cache(r);
     if (err == ERR_OK || err == ERR_NOT_MODIFIED) {
         take_found(g, sub);
     }
     if (err == ERR_NOT_MODIFIED) {
         r->result = RESULT_REVALIDATED;
-        r->reason = is_no_cache ? "client-no-cache" : NULL;
-    } else if (origin_failed && is_held && freshness_stale_allowed(r->rule, &g->view) &&
-               !is_no_cache && !g->is_doubted) {
-        r->result = RESULT_STALE;
-        stats_add(COUNTER_stale_served, 1);
+        r->reason = request_is_no_cache(r) ? "client-no-cache" : NULL;
+    } else if (origin_failed && get_state_may_be_stale(r)) {
+        use_stale(r);
     } else if (err != ERR_OK) {
         return request_fail_by_origin(r, err, sub->error_answer);
     }

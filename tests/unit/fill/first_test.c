@@ -489,6 +489,31 @@ Test(known, ttl_and_the_origin_is_down)
     world_end();
 }
 
+// While the origin is known to be silent, it is not asked about stale versions. Clients that may
+// not get them are asked for as ever.
+Test(known, a_silent_origin_is_not_asked_about_stale_versions)
+{
+    struct world_options options = {.seed = 3, .ttl = true};
+    world_begin(&options);
+    expect_reply(get_all(0), 200, WORLD_SIZE);
+    world_advance_ms(61000);
+    origin_falls_silent();
+    int stale = get_all(1);
+    expect_reply(stale, 200, WORLD_SIZE);
+    cr_assert(client_result(stale) == RESULT_STALE);
+    cr_assert_eq(origin_heads(), 0);
+    struct client_ask ask = {.worker = 1, .no_cache = true};
+    int no_cache = client_start(&ask);
+    world_run();
+    expect_reply(no_cache, 200, WORLD_SIZE);
+    cr_assert(client_result(no_cache) == RESULT_REVALIDATED);
+    cr_assert_eq(origin_heads(), 1);
+    world_advance_ms(3661000);
+    expect_reply(get_all(1), 200, WORLD_SIZE);
+    cr_assert_eq(origin_heads(), 2);
+    world_end();
+}
+
 // strict: one request without a body for each GET and HEAD; none served stale.
 Test(known, strict)
 {

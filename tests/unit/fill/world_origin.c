@@ -65,6 +65,12 @@ bool origin_has_answered(const struct origin *origin)
     return true;
 }
 
+bool origin_is_silent(const struct origin *origin)
+{
+    (void)origin;
+    return world.is_silent;
+}
+
 bool origin_has_room(struct worker *w, struct origin *origin, unsigned more)
 {
     (void)w, (void)origin, (void)more;
@@ -359,6 +365,11 @@ unsigned origin_ahead(void)
         count += world.fetches[i].used && world.fetches[i].f->ahead;
     }
     return count;
+}
+
+void origin_falls_silent(void)
+{
+    world.is_silent = true;
 }
 
 unsigned origin_heads(void)

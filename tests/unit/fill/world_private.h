@@ -197,6 +197,7 @@ struct world {
     // origin
     struct fetch_play fetches[MAX_FETCHES];
     unsigned requests, heads;
+    bool is_silent;
     bool names_no_checksums, names_wrong_checksums;
     enum err fail_next;
     unsigned denied; // principal; 0: none

@@ -269,6 +269,7 @@ void fetch_run(struct harness *h, unsigned worker, struct fetch_run *run)
     t.f.kind = run->head ? ORIGIN_HEAD : run->has_range ? ORIGIN_GET_RANGE : ORIGIN_GET_WHOLE;
     t.f.get_decides = run->get_decides;
     t.f.is_bound = run->is_bound;
+    t.f.has_stale = run->has_stale;
     t.f.first = run->first;
     t.f.last = run->last;
     t.f.wants_checksums = run->ask_checksums ? ORIGIN_CHECKSUMS_TOO : ORIGIN_CHECKSUMS_NONE;

@@ -36,7 +36,7 @@ void harness_path(const struct harness *h, const char *path, char *ret_path, siz
 // One fetch, run to its end.
 struct fetch_run {
     // asked
-    bool head, has_range, ask_checksums, get_decides, is_bound;
+    bool head, has_range, ask_checksums, get_decides, is_bound, has_stale;
     uint64_t first, last;
     const char *bucket, *key, *if_match, *if_none_match;
     const struct sigv4_credentials *credentials;

@@ -417,6 +417,51 @@ Test(origin_s3, silent_server)
     rig_end(&rig);
 }
 
+static void fetch_with_stale(struct rig *rig, enum err err, unsigned requests)
+{
+    struct fetch_run run = {.key = "k", .has_stale = true};
+    unsigned before = rig->server.request_count;
+    fetch_run(&rig->h, 0, &run);
+    cr_assert_eq(run.err, err, "%s", error_name(run.err));
+    cr_assert(requests == UINT32_MAX || rig->server.request_count == before + requests);
+    fetch_run_done(&run);
+}
+
+// A call whose clients have a stale version is not repeated after a timeout, and once after another
+// failure.
+Test(origin_s3, calls_with_a_stale_version_are_hardly_repeated)
+{
+    struct server_row rows[] = {
+        {.answer = "HTTP/1.1 100 Continue\r\n\r\n"}, {.close = true}, {.close = true}};
+    struct rig rig;
+    rig_options(&rig, rows, ARRAY_LEN(rows));
+    rig.options.retries = 5;
+    rig.options.first_byte_timeout_ms = 100;
+    rig_begin(&rig);
+    fetch_with_stale(&rig, ERR_ORIGIN_TIMEOUT, 1);
+    fetch_with_stale(&rig, ERR_ORIGIN_RESET, 2);
+    rig_end(&rig);
+}
+
+// While the origin is silent, such a call fails without a request, because the probe asks. Without
+// a probe it asks.
+Test(origin_s3, calls_with_a_stale_version_leave_a_silent_origin_to_the_probe)
+{
+    for (unsigned probe = 0; probe < 2; probe++) {
+        struct server_row rows[] = {{.close = true}, {.close = true}};
+        struct rig rig;
+        rig_options(&rig, rows, ARRAY_LEN(rows));
+        rig.options.retries = 0;
+        rig.options.probe = probe;
+        rig_begin(&rig);
+        cr_assert_not(origin_is_silent(rig.h.origin));
+        fetch_with_stale(&rig, ERR_ORIGIN_RESET, 1);
+        cr_assert_eq(origin_is_silent(rig.h.origin), probe);
+        fetch_with_stale(&rig, probe ? ERR_ORIGIN_CONNECT : ERR_ORIGIN_RESET, UINT32_MAX);
+        rig_end(&rig);
+    }
+}
+
 static void close_origin(struct fetch_run *run)
 {
     origin_close(run->ctx);
