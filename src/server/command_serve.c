@@ -602,14 +602,14 @@ static void serve_drain(struct serve *s, const sigset_t *signals)
     control_drain(&s->control);
     s->draining = true;
     conditions_look(&s->conditions); // logs it
+    uint64_t looked_ms = clock_monotonic_ms();
+    uint64_t until_ms = looked_ms + s->reload.grace_ms;
     if (s->upgrade.pid != 0) {
         http_server_pass_on(s->http, s->upgrade.passing_fd, s->upgrade.passed_at_once);
     } else {
-        command_notify("STOPPING=1");
+        command_stop_begin(until_ms);
         http_server_drain(s->http);
     }
-    uint64_t looked_ms = clock_monotonic_ms();
-    uint64_t until_ms = looked_ms + s->reload.grace_ms;
     struct timespec pause = {.tv_nsec = 5 * 1000 * 1000};
     while (serve_is_busy(s) && clock_monotonic_ms() < until_ms) {
         int signal_number = sigtimedwait(signals, NULL, &pause);
@@ -625,7 +625,7 @@ static void serve_drain(struct serve *s, const sigset_t *signals)
         command_upgrade_call_off(&s->upgrade);
         http_server_call_off(s->http, s->upgrade.passed_fd);
         log_error("upgrade_failed", "why=\"the server is stopping\"");
-        command_notify("STOPPING=1");
+        command_stop_begin(until_ms);
     }
 }
 

@@ -5,13 +5,28 @@
 // signal handlers.
 #include <poll.h>
 #include <signal.h>
+#include <stdio.h>
 #include <unistd.h>
 
 #include "base/check.h"
+#include "base/clock.h"
+#include "server/command_notify.h"
 #include "server/server_private.h"
 
 #define STOP_MAX_S 30u    // longest time from the end of the drain to the exit
 #define STOP_HURRIED_S 1u // the same after a second request to stop
+#define STOP_LATE_S 5u    // longest time by which a busy host may delay that exit
+
+// EXTEND_TIMEOUT_USEC never shortens the time that the service manager grants by itself.
+void command_stop_begin(uint64_t until_ms)
+{
+    char text[80];
+    uint64_t drain_ms = until_ms - min_u64(clock_monotonic_ms(), until_ms);
+    uint64_t stop_ms = drain_ms + (STOP_MAX_S + STOP_LATE_S) * 1000;
+    (void)snprintf(text, sizeof(text), "STOPPING=1\nEXTEND_TIMEOUT_USEC=%llu",
+                   (unsigned long long)stop_ms * 1000);
+    command_notify(text);
+}
 
 static void on_stop_too_long(int number)
 {

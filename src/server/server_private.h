@@ -11,6 +11,9 @@
 
 // --- command_stop.c ------------------------------------------------------------------------------
 
+// Tells the service manager that the server stops, and to wait for a drain that ends at `until_ms`
+// of clock_monotonic_ms() and for the rest of the stop. Call it when the drain begins.
+void command_stop_begin(uint64_t until_ms);
 // Call it when the drain is over. The process then exits within a time limit, even if something
 // still waits. It exits sooner after another SIGTERM or SIGINT.
 void command_stop_bound(const sigset_t *signals);

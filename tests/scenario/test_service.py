@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 import pytest
+from client import request_bytes
 from conftest import not_run
 from upgrading import adopt_orphans, follow
 from waiting import WAIT_S, wait_for
@@ -114,6 +115,35 @@ def test_watchdog_is_fed(start, origin, manager):
     server.stop()
     manager.wait("STOPPING=1")
     assert int(manager.wait("WATCHDOG_USEC=")[1].partition("=")[2]) > 60_000_000
+
+
+@pytest.mark.parametrize("grace_s", [0, 25, 3600])
+def test_a_stop_asks_for_the_time_that_it_may_take(start, origin, manager, grace_s):
+    """A unit's TimeoutStopSec may be shorter than shutdown.grace and what the stop needs after it.
+    The server asks the service manager for both, before it waits for anything."""
+    server = start(origin, env=manager.env, settings={"shutdown.grace": f"{grace_s}s"})
+    pid = server.process.pid
+    server.stop()
+    sender, text = manager.wait("STOPPING=1")
+    asked = re.fullmatch(r"STOPPING=1\nEXTEND_TIMEOUT_USEC=(\d+)", text)
+    assert sender == pid and asked, text
+    assert int(asked.group(1)) > (grace_s + 30) * 1_000_000, text
+
+
+def test_a_stop_of_an_upgrade_asks_for_what_is_left(start, origin, orphans, manager):
+    """A stop during the drain of an upgrade ends at the end of that drain."""
+    origin.put("slow", 100)
+    server = start(origin, env=manager.env, settings={"shutdown.grace": "600s"})
+    with origin.hold("slow"), server.connection() as connection:
+        connection.send(request_bytes("GET", "/bkt/slow", f"127.0.0.1:{server.port}"))
+        origin.wait_for(1, key="slow")
+        os.kill(server.process.pid, signal.SIGUSR2)
+        server.wait_stderr('"draining"')
+        os.kill(server.process.pid, signal.SIGTERM)
+        text = manager.wait("STOPPING=1")[1]
+        asked = re.fullmatch(r"STOPPING=1\nEXTEND_TIMEOUT_USEC=(\d+)", text)
+        assert asked and 30_000_000 < int(asked.group(1)) < 640_000_000, text
+        server.stop()
 
 
 def test_watchdog_stops_when_one_worker_hangs(start, origin, manager):
