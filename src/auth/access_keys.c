@@ -190,6 +190,13 @@ static struct span read_text(struct keys_reader *reader, const yaml_node_t *node
     return copy;
 }
 
+// Returns true if an entry lacks the text of a key: the key is not there, or its text is empty.
+// read_text() has already reported a value that is not text, whose span has no bytes to point to.
+static bool lacks_text(unsigned seen, unsigned key, struct span text)
+{
+    return text.len == 0 && ((seen & 1u << key) == 0 || text.ptr != NULL);
+}
+
 static unsigned read_op(struct keys_reader *reader, const yaml_node_t *node)
 {
     static const struct {
@@ -219,6 +226,9 @@ static unsigned read_ops(struct keys_reader *reader, const yaml_node_t *node)
         return 0;
     }
     unsigned ops = 0;
+    if (node->data.sequence.items.start == node->data.sequence.items.top) {
+        complain(reader, node, "an allow rule needs ops", NO_SUBJECT);
+    }
     for (const yaml_node_item_t *item = node->data.sequence.items.start;
          item < node->data.sequence.items.top; item++) {
         ops |= read_op(reader, yaml_document_get_node(&reader->document, *item));
@@ -293,10 +303,10 @@ static struct access_keys_allow read_allow(struct keys_reader *reader, const yam
             break;
         }
     }
-    if (allow.bucket.len == 0) {
+    if (lacks_text(seen, 0, allow.bucket)) {
         complain(reader, node, "an allow rule needs a bucket (\"*\" is any)", NO_SUBJECT);
     }
-    if (allow.ops == 0) {
+    if ((seen & 1u << 2) == 0) {
         complain(reader, node, "an allow rule needs ops", NO_SUBJECT);
     }
     return allow;
@@ -460,13 +470,13 @@ static struct access_keys_principal read_principal(struct keys_reader *reader,
             break;
         }
     }
-    if (p.id.len == 0 || p.id.len > ID_MAX) {
+    if (lacks_text(seen, 0, p.id) || p.id.len > ID_MAX) {
         complain(reader, node, "a key needs an id of at most 256 bytes", NO_SUBJECT);
     }
-    if (p.secret.len == 0) {
+    if (lacks_text(seen, 1, p.secret)) {
         complain(reader, node, "a key needs a secret", NO_SUBJECT);
     }
-    if (p.allow_count == 0) {
+    if ((seen & 1u << 2) == 0) {
         report(reader, node, "warning: a key that has no allow list may do nothing:", p.id);
     }
     read_origin_credentials(reader, node, &keys, &p);

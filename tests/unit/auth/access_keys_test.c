@@ -198,6 +198,34 @@ Test(access_keys, mistakes_are_named_with_their_place)
     }
 }
 
+Test(access_keys, each_mistake_is_named_once)
+{
+    static const char *const ROWS[] = {"- {id: a, secret: [s], allow: []}\n",
+                                       "- {id: {}, secret: s, allow: []}\n",
+                                       "- {id: a, secret: '', allow: []}\n",
+                                       "- {id: a, secret: s, allow: {bucket: b}}\n",
+                                       "- {id: a, secret: s, allow: [{bucket: [b], ops: [any]}]}\n",
+                                       "- {id: a, secret: s, allow: [{bucket: b, ops: [reed]}]}\n",
+                                       "- {id: a, secret: s, allow: [{bucket: b, ops: []}]}\n"};
+    for (size_t i = 0; i < ARRAY_LEN(ROWS); i++) {
+        struct access_keys *c = NULL;
+        cr_assert_eq(load(ROWS[i], &c), ERR_INVALID, "%s", ROWS[i]);
+        const char *text = buf_cstr(&errors), *end = strchr(text, '\n');
+        cr_assert(end != NULL && end[1] == '\0', "%s gives %s", ROWS[i], text);
+    }
+}
+
+Test(access_keys, only_an_entry_without_an_allow_list_gets_a_warning)
+{
+    struct access_keys *c = NULL;
+    cr_assert_eq(load("- {id: a, secret: s, allow: []}\n", &c), ERR_OK);
+    cr_assert_str_eq(buf_cstr(&errors), "");
+    access_keys_unref(c);
+    cr_assert_eq(load("- {id: a, secret: s}\n", &c), ERR_OK);
+    cr_assert_not_null(strstr(buf_cstr(&errors), "a key that has no allow list may do nothing"));
+    access_keys_unref(c);
+}
+
 Test(access_keys, the_file_must_be_private_and_there)
 {
     struct access_keys *c = NULL;
