@@ -188,6 +188,12 @@ unsigned admin_access_judge(struct admin *admin, struct evhttp_request *req, enu
     return status;
 }
 
+bool admin_access_sees_detail(struct admin *admin, struct evhttp_request *req)
+{
+    const char *why;
+    return admin_access_judge(admin, req, ADMIN_CLASS_DETAIL, &why) == 0;
+}
+
 bool admin_access_trusts_loopback(struct admin *admin)
 {
     pthread_mutex_lock(&admin->guarded.lock);

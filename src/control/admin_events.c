@@ -3,7 +3,8 @@
 // each watching client. Runs on the admin thread.
 //
 // A client with more than OUTPUT_MAX unread bytes is disconnected. At most ADMIN_STREAMS_MAX
-// clients watch at once. The text is rendered once for all of them.
+// clients watch at once. The text is rendered once for all that may see detail, and once for the
+// others.
 #include "control/admin_private.h"
 
 #include <sys/socket.h>
@@ -12,11 +13,10 @@
 
 #define OUTPUT_MAX (64u << 10)
 
-static void event_text(const struct admin *admin, struct buf *out)
+static void event_text(const struct admin *admin, bool detail, struct buf *out)
 {
-    buf_init(out, OUTPUT_MAX);
     buf_append_cstr(out, "event: summary\ndata: ");
-    admin_json_append(out, admin_summary(admin));
+    admin_json_append(out, admin_summary(admin, detail));
     buf_append_cstr(out, "\n\n");
     check(buf_ok(out)); // the summary is much shorter than the limit
 }
@@ -38,25 +38,35 @@ void admin_page_events(struct admin *admin, struct evhttp_request *req)
         admin_stream_begin(admin, req, ADMIN_STREAM_EVENTS, "text/event-stream");
     if (stream != NULL) {
         struct buf text;
-        event_text(admin, &text);
+        buf_init(&text, OUTPUT_MAX);
+        stream->sees_detail = admin_access_sees_detail(admin, req);
+        event_text(admin, stream->sees_detail, &text);
         stream_send(stream, buf_span(&text));
         buf_done(&text);
     }
 }
 
-void admin_events_tick(struct admin *admin)
+// Sends the totals to all clients that may see detail, or to all others.
+static void send_to_those(struct admin *admin, bool detail)
 {
-    if (admin->stream_counts[ADMIN_STREAM_EVENTS] == 0) {
-        return;
-    }
     struct buf text;
-    event_text(admin, &text);
+    buf_init(&text, OUTPUT_MAX);
     list_for_each(node, &admin->streams)
     {
         struct admin_stream *stream = container_of(node, struct admin_stream, node);
-        if (stream->kind == ADMIN_STREAM_EVENTS) {
-            stream_send(stream, buf_span(&text));
+        if (stream->kind != ADMIN_STREAM_EVENTS || stream->sees_detail != detail) {
+            continue;
         }
+        if (text.len == 0) {
+            event_text(admin, detail, &text);
+        }
+        stream_send(stream, buf_span(&text));
     }
     buf_done(&text);
+}
+
+void admin_events_tick(struct admin *admin)
+{
+    send_to_those(admin, true);
+    send_to_those(admin, false);
 }

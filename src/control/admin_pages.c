@@ -10,18 +10,22 @@
 #define HOST_NAME_BYTES 256
 #define TEXT_MAX_BYTES (4u << 20)
 
-static void answer_probe(struct admin *admin, struct evhttp_request *req, admin_probe_fn probe)
+static void reply_probe(struct evhttp_request *req, bool ok, struct buf *why)
 {
-    struct buf why;
-    buf_init(&why, ADMIN_WHY_MAX_BYTES);
-    bool ok = probe == NULL || probe(admin->options.ctx, &why);
-    const char *reason = buf_cstr(&why);
+    const char *reason = buf_cstr(why);
     reason = reason[0] != '\0' ? reason : ok ? "ok" : "unavailable";
     json_t *json = json_pack("{s:s, s:o}", "status", ok ? "ok" : "unavailable", "reason",
                              admin_json_text(span_from_cstr(reason)));
     check(json != NULL);
-    buf_done(&why);
     admin_reply_json(req, ok ? HTTP_OK : HTTP_SERVUNAVAIL, json);
+}
+
+static void answer_probe(struct admin *admin, struct evhttp_request *req, admin_probe_fn probe)
+{
+    struct buf why;
+    buf_init(&why, ADMIN_WHY_MAX_BYTES);
+    reply_probe(req, probe == NULL || probe(admin->options.ctx, &why), &why);
+    buf_done(&why);
 }
 
 void admin_page_livez(struct admin *admin, struct evhttp_request *req)
@@ -31,7 +35,10 @@ void admin_page_livez(struct admin *admin, struct evhttp_request *req)
 
 void admin_page_readyz(struct admin *admin, struct evhttp_request *req)
 {
-    answer_probe(admin, req, admin->options.ready);
+    struct buf why;
+    buf_init(&why, ADMIN_WHY_MAX_BYTES);
+    reply_probe(req, admin_ready(admin, admin_access_sees_detail(admin, req), &why), &why);
+    buf_done(&why);
 }
 
 void admin_page_startupz(struct admin *admin, struct evhttp_request *req)
@@ -106,10 +113,11 @@ void admin_page_config(struct admin *admin, struct evhttp_request *req)
 
 void admin_page_conditions(struct admin *admin, struct evhttp_request *req)
 {
-    admin_reply_json(req, HTTP_OK, json_pack("{s:o}", "conditions", admin_conditions(admin)));
+    json_t *conditions = admin_conditions(admin, admin_access_sees_detail(admin, req));
+    admin_reply_json(req, HTTP_OK, json_pack("{s:o}", "conditions", conditions));
 }
 
 void admin_page_summary(struct admin *admin, struct evhttp_request *req)
 {
-    admin_reply_json(req, HTTP_OK, admin_summary(admin));
+    admin_reply_json(req, HTTP_OK, admin_summary(admin, admin_access_sees_detail(admin, req)));
 }

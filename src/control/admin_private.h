@@ -105,6 +105,8 @@ enum admin_class { ADMIN_CLASS_OPEN, ADMIN_CLASS_DETAIL, ADMIN_CLASS_CONTROL };
 // Returns 0 if allowed, otherwise the HTTP status and the reason for the refusal.
 unsigned admin_access_judge(struct admin *admin, struct evhttp_request *req, enum admin_class class,
                             const char **ret_why);
+// Returns true if the caller may know object keys and settings.
+bool admin_access_sees_detail(struct admin *admin, struct evhttp_request *req);
 // Returns true if callers on loopback need no token. Any thread.
 bool admin_access_trusts_loopback(struct admin *admin);
 
@@ -145,6 +147,7 @@ struct admin_stream {
     struct admin_top *top;     // counts of an ADMIN_STREAM_TOP stream, owned; NULL: another kind
     uint64_t lost;             // dropped lines that the client has not been informed of yet
     unsigned silence_s;
+    bool sees_detail; // of ADMIN_STREAM_EVENTS
 };
 
 // Begins an endless answer. Returns NULL if the request already has its whole answer, because it is
@@ -183,8 +186,13 @@ bool admin_where_holds(const struct admin_where *where, struct span line);
 
 // --- admin_summary.c -----------------------------------------------------------------------------
 
-json_t *admin_summary(const struct admin *admin);
-json_t *admin_conditions(const struct admin *admin); // conditions_json(); empty if there are none
+// `detail`: the caller has the right to ADMIN_CLASS_DETAIL.
+json_t *admin_summary(const struct admin *admin, bool detail);
+json_t *admin_conditions(const struct admin *admin,
+                         bool detail); // conditions_json(); empty if there are none
+// Returns whether the server is ready. Appends the reason, and a critical condition if there is
+// one.
+bool admin_ready(const struct admin *admin, bool detail, struct buf *why);
 
 // --- admin_history.c -----------------------------------------------------------------------------
 

@@ -3,6 +3,9 @@
 // the names of the rows. No number reveals an object key. A client computes rates from two
 // requests. Runs on the admin thread.
 //
+// Everybody may have the summary. So without `detail`, conditions and reason have the words of the
+// tables, and origins is empty.
+//
 //   time, uptime_s, version, ready, reason   current values
 //   conditions   conditions.def: those that hold, as in conditions_json()
 //   refusals     refusals.def: [{word, text, remedy, count}], `count` fills not stored since
@@ -108,31 +111,43 @@ static json_t *savings_json(void)
     return json;
 }
 
-json_t *admin_conditions(const struct admin *admin)
+json_t *admin_conditions(const struct admin *admin, bool detail)
 {
     return admin->options.conditions == NULL ? json_array()
-                                             : conditions_json(admin->options.conditions);
+                                             : conditions_json(admin->options.conditions, detail);
 }
 
-static json_t *origins_json(const struct admin *admin)
+bool admin_ready(const struct admin *admin, bool detail, struct buf *why)
 {
     const struct admin_options *options = &admin->options;
-    return options->origins_json == NULL ? json_array() : options->origins_json(options->ctx);
+    bool ready = options->ready == NULL || options->ready(options->ctx, why);
+    if (ready && options->conditions != NULL) {
+        conditions_say(options->conditions, detail, why);
+    }
+    return ready;
 }
 
-json_t *admin_summary(const struct admin *admin)
+// Returns no rows without `detail`, because they name the endpoints of all origins.
+static json_t *origins_json(const struct admin *admin, bool detail)
+{
+    const struct admin_options *options = &admin->options;
+    return !detail || options->origins_json == NULL ? json_array()
+                                                    : options->origins_json(options->ctx);
+}
+
+json_t *admin_summary(const struct admin *admin, bool detail)
 {
     struct buf why;
     buf_init(&why, ADMIN_WHY_MAX_BYTES);
-    bool ready = admin->options.ready == NULL || admin->options.ready(admin->options.ctx, &why);
+    bool ready = admin_ready(admin, detail, &why);
     json_t *json = json_pack(
         "{s:f, s:f, s:s, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "time",
         (double)clock_wall_us() / 1e6, "uptime_s",
         (double)(clock_monotonic_us() - admin->started_us) / 1e6, "version", version_text(),
         "io_engine", admin->options.io_engine, "ready", ready, "reason",
-        admin_json_text(buf_span(&why)), "conditions", admin_conditions(admin), "refusals",
-        refusals_json(), "savings", savings_json(), "origins", origins_json(admin), "counters",
-        counters_json(), "histograms", histograms_json(), "requests",
+        admin_json_text(buf_span(&why)), "conditions", admin_conditions(admin, detail), "refusals",
+        refusals_json(), "savings", savings_json(), "origins", origins_json(admin, detail),
+        "counters", counters_json(), "histograms", histograms_json(), "requests",
         table_json(STATS_REQUESTS, on_second), "results", table_json(STATS_RESULTS, on_second),
         "bypass", table_json(STATS_BYPASS, on_first), "origin",
         table_json(STATS_ORIGIN, on_second));

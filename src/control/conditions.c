@@ -163,27 +163,38 @@ void conditions_read(struct conditions *conditions, bool ret_holds[CONDITION_COU
     pthread_mutex_unlock(&conditions->guarded.lock);
 }
 
-json_t *conditions_json(struct conditions *conditions)
+// Returns the table's row; with `detail`, it has the text and the remedy of the state.
+static struct condition_row words_of(const struct condition_state *state, enum condition which,
+                                     bool detail)
+{
+    struct condition_row row = conditions_row(which);
+    row.text = detail ? state->text : row.text;
+    row.remedy = detail ? state->remedy : row.remedy;
+    return row;
+}
+
+json_t *conditions_json(struct conditions *conditions, bool detail)
 {
     json_t *json = json_array();
     pthread_mutex_lock(&conditions->guarded.lock);
     look_locked(conditions);
     for (unsigned i = 0; i < CONDITION_COUNT_; i++) {
         const struct condition_state *state = &conditions->guarded.items[i];
-        json_t *item = state->since_us == 0
-                           ? NULL
-                           : json_pack("{s:s, s:s, s:o, s:o, s:f}", "name", conditions_row(i).word,
-                                       "severity", severities[rows[i].row.severity], "text",
-                                       admin_json_text(span_from_cstr(state->text)), "remedy",
-                                       admin_json_text(span_from_cstr(state->remedy)), "since",
-                                       (double)state->since_us / 1e6);
-        check(state->since_us == 0 || (item != NULL && json_array_append_new(json, item) == 0));
+        if (state->since_us != 0) {
+            struct condition_row row = words_of(state, i, detail);
+            json_t *item = json_pack("{s:s, s:s, s:o, s:o, s:f}", "name", row.word, "severity",
+                                     severities[row.severity], "text",
+                                     admin_json_text(span_from_cstr(row.text)), "remedy",
+                                     admin_json_text(span_from_cstr(row.remedy)), "since",
+                                     (double)state->since_us / 1e6);
+            check(item != NULL && json_array_append_new(json, item) == 0);
+        }
     }
     pthread_mutex_unlock(&conditions->guarded.lock);
     return json;
 }
 
-void conditions_say(struct conditions *conditions, struct buf *out)
+void conditions_say(struct conditions *conditions, bool detail, struct buf *out)
 {
     unsigned critical = 0;
     pthread_mutex_lock(&conditions->guarded.lock);
@@ -192,8 +203,8 @@ void conditions_say(struct conditions *conditions, struct buf *out)
         const struct condition_state *state = &conditions->guarded.items[i];
         if (state->since_us != 0 && rows[i].row.severity == CONDITION_SEVERITY_CRITICAL &&
             critical++ == 0) {
-            buf_printf(out, "; %s: %.200s: %.200s", conditions_row(i).word, state->text,
-                       state->remedy);
+            struct condition_row row = words_of(state, i, detail);
+            buf_printf(out, "; %s: %.200s: %.200s", row.word, row.text, row.remedy);
         }
     }
     pthread_mutex_unlock(&conditions->guarded.lock);

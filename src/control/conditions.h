@@ -82,12 +82,15 @@ bool conditions_rose(struct conditions *conditions, enum condition which, uint64
 void conditions_look(struct conditions *conditions);
 // Looks, and says for each condition whether it holds.
 void conditions_read(struct conditions *conditions, bool ret_holds[CONDITION_COUNT_]);
+// `detail`: the text and the remedy of conditions_tell_more(), which may name objects and settings.
+// Without it, they are those of the table.
+
 // Returns [{name, severity, text, remedy, since}] of the conditions that hold, the most severe
 // first. `since` is in seconds of the wall clock.
-json_t *conditions_json(struct conditions *conditions);
+json_t *conditions_json(struct conditions *conditions, bool detail);
 // Appends the first critical condition in words, and the number of all critical ones: "; NAME:
 // text: remedy". Appends nothing if there is none.
-void conditions_say(struct conditions *conditions, struct buf *out);
+void conditions_say(struct conditions *conditions, bool detail, struct buf *out);
 // Appends the metric forebay_condition.
 void conditions_metrics(struct conditions *conditions, struct buf *out);
 

@@ -165,7 +165,6 @@ static bool probe_ready(void *ctx, struct buf *why)
     }
     // Requests go on in any other condition, with no cache at worst.
     buf_append_cstr(why, "ready");
-    conditions_say(&s->conditions, why);
     return true;
 }
 

@@ -12,7 +12,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from client import Client
+from client import Client, Connection, request_bytes
 from forebay import PATIENT, build_kind, run_forebay, scale
 from waiting import wait_for
 
@@ -241,6 +241,42 @@ def test_clients_without_the_right_see_no_names(start, origin, tmp_path):
         "/api/v1/doctor",
     ):
         assert server.admin(path).status == 401, path
+
+
+def test_clients_without_the_right_see_no_detail_of_conditions(start, origin, tmp_path):
+    """Conditions quote the configuration, and origins are settings. Without the right, all answers
+    that are open have the words of the table, and name no origin."""
+    secret, token = "TOPSECRETVALUE123", "0123456789abcdef0123456789abcdef"
+    (tmp_path / "token").write_text(token)
+    (tmp_path / "token").chmod(0o600)
+    rights = {"admin": {"token_file": str(tmp_path / "token"), "trust_loopback": False}}
+    server = start(origin, settings={"origin.connect_timeout": "1s"}, file=rights)
+    origin.down()
+    with server.client() as client:
+        assert client.get("k").status == 503
+    (server.folder / "forebay.yaml").write_text(json.dumps({**rights, secret: 1}))
+    server.process.send_signal(signal.SIGHUP)
+    server.wait_condition("reload-refused")
+    server.wait_condition("origin-unreachable")
+
+    def ask(path, *headers):
+        with Connection(server.admin_port) as connection:
+            connection.send(request_bytes("GET", path, "127.0.0.1", headers))
+            head, text = connection.read_head(), b""
+            assert head.status == 200
+            while not text.rstrip().endswith(b"}"):
+                text += connection.sock.recv(65536)
+        return text.decode()
+
+    for path in ("conditions", "summary", "events"):
+        detailed = ask(f"/api/v1/{path}", ("Authorization", f"Bearer {token}"))
+        assert secret in detailed and origin.endpoint in detailed, (path, detailed)
+        plain = ask(f"/api/v1/{path}")
+        assert "reload-refused" in plain and "origin-unreachable" in plain, (path, plain)
+        assert secret not in plain and origin.endpoint not in plain, (path, plain)
+    assert origin.endpoint in ask("/readyz", ("Authorization", f"Bearer {token}"))
+    plain = ask("/readyz")
+    assert "origin-unreachable" in plain and origin.endpoint not in plain, plain
 
 
 def child_of(server):

@@ -42,7 +42,7 @@ Test(conditions, the_most_severe_comes_first)
     memset(&played, 0, sizeof(played)); // some runs have one process for all tests
     played.is_full = played.reload_failed = played.is_away = true;
     conditions_init(&c, look, NULL);
-    json_t *json = conditions_json(&c);
+    json_t *json = conditions_json(&c, true);
     cr_assert_eq(json_array_size(json), 3);
     const json_t *row = json_array_get(json, 0);
     cr_assert_str_eq(text_of(row, "name"), "origin-unreachable");
@@ -57,6 +57,30 @@ Test(conditions, the_most_severe_comes_first)
     conditions_done(&c);
 }
 
+Test(conditions, without_detail_a_condition_has_the_words_of_the_table)
+{
+    struct conditions c;
+    memset(&played, 0, sizeof(played)); // some runs have one process for all tests
+    played.is_away = true;
+    conditions_init(&c, look, NULL);
+    struct condition_row table = conditions_row(CONDITION_origin_unreachable);
+    json_t *json = conditions_json(&c, false);
+    const json_t *row = json_array_get(json, 0);
+    cr_assert_str_eq(text_of(row, "name"), "origin-unreachable");
+    cr_assert_str_eq(text_of(row, "severity"), "critical");
+    cr_assert_str_eq(text_of(row, "text"), table.text);
+    cr_assert_str_eq(text_of(row, "remedy"), table.remedy);
+    cr_assert(json_real_value(json_object_get(row, "since")) > 0);
+    json_decref(json);
+    struct buf why;
+    buf_init(&why, 512);
+    conditions_say(&c, false, &why);
+    cr_assert_not_null(strstr(buf_cstr(&why), table.text));
+    cr_assert_null(strstr(buf_cstr(&why), "store is away"));
+    buf_done(&why);
+    conditions_done(&c);
+}
+
 Test(conditions, since_is_kept_while_a_condition_holds)
 {
     struct conditions c;
@@ -67,14 +91,14 @@ Test(conditions, since_is_kept_while_a_condition_holds)
     conditions_look(&c);
     double after_s = (double)clock_wall_us() / 1e6;
     clock_test_advance_us(5000000);
-    json_t *json = conditions_json(&c);
+    json_t *json = conditions_json(&c, true);
     double since_s = json_real_value(json_object_get(json_array_get(json, 0), "since"));
     cr_assert(since_s >= before_s && since_s <= after_s);
     json_decref(json);
     played.is_full = false;
     conditions_look(&c);
     played.is_full = true;
-    json = conditions_json(&c);
+    json = conditions_json(&c, true);
     cr_assert(json_real_value(json_object_get(json_array_get(json, 0), "since")) >= before_s + 5);
     json_decref(json);
     conditions_done(&c);
@@ -86,15 +110,15 @@ Test(conditions, a_count_that_rises_holds_for_its_window)
     memset(&played, 0, sizeof(played)); // some runs have one process for all tests
     conditions_init(&c, look, NULL);
     for (unsigned i = 0; i < 2; i++) {
-        json_t *json = conditions_json(&c);
+        json_t *json = conditions_json(&c, true);
         cr_assert_eq(json_array_size(json), 0);
         json_decref(json);
         played.shed++;
-        json = conditions_json(&c);
+        json = conditions_json(&c, true);
         cr_assert_eq(json_array_size(json), 1);
         json_decref(json);
         clock_test_advance_us(59000000);
-        json = conditions_json(&c);
+        json = conditions_json(&c, true);
         cr_assert_eq(json_array_size(json), 1);
         json_decref(json);
         clock_test_advance_us(1000000);
@@ -110,16 +134,16 @@ Test(conditions, readiness_names_the_first_critical_one)
     buf_init(&why, 512);
     conditions_init(&c, look, NULL);
     played.reload_failed = true;
-    conditions_say(&c, &why);
+    conditions_say(&c, true, &why);
     cr_assert_str_eq(buf_cstr(&why), "", "a warning is no matter of readiness");
     played.is_full = true;
-    conditions_say(&c, &why);
+    conditions_say(&c, true, &why);
     const struct refusal_text *full = refusal_text(REFUSAL_disk_full);
     char wanted[512];
     (void)snprintf(wanted, sizeof(wanted), "; disk-full: %s: %s", full->text, full->remedy);
     cr_assert_str_eq(buf_cstr(&why), wanted);
     played.is_away = true;
-    conditions_say(&c, &why);
+    conditions_say(&c, true, &why);
     cr_assert_not_null(strstr(buf_cstr(&why), "; 2 conditions in all"));
     buf_done(&why);
     conditions_done(&c);
