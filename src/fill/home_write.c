@@ -35,8 +35,11 @@
 //   the index is rebuilt or a segment has no seal. It is confirmed before use (rule 30), and a
 //   durable delete stays in force (index_memory.c).
 //
-// If a commit fails, store_delete() still reports success if the next process can be kept from
-// believing the index at all (index_writer.c). Otherwise, or after STORE_DELETE_WAIT_MS, it reports
+// If the disk does not answer in time, store_delete() reports success all the same if the note of
+// step 0 is on disk, and keeps that note until the delete is durable. So a crash after 3 then finds
+// the old record, and the next process confirms it before use. If a commit fails, store_delete()
+// still reports success if the next process can be kept from believing the index at all
+// (index_writer.c). Otherwise, or after STORE_DELETE_WAIT_MS, it reports
 // an error. The write is then refused before the origin has been asked (home_start_write()). At
 // step 5 the write can no longer be refused, and need not be. Nothing was published between the two
 // floors, and the first delete was durable before the origin was asked. So the second delete finds
@@ -80,6 +83,8 @@ static void home_delete_below(struct home_key *h, uint64_t floor, bool is_unsure
     delete_post->is_unsure = is_unsure;
     delete_post->post.hash = h->key->hash;
     delete_post->post.floor = floor;
+    delete_post->post.origin = span_from_cstr(origin_place(h->key->origin));
+    delete_post->post.bucket = h->key->bucket;
     delete_post->post.done = on_delete_done;
     ++*(is_unsure ? &h->unsure : &h->deletes);
     h->fw->unsure += is_unsure;

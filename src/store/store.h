@@ -584,6 +584,8 @@ struct store_delete {
     struct worker *worker;
     struct hash128 hash;
     uint64_t floor;
+    // The place of the key's origin and its bucket there, for store_delete(); borrowed until done().
+    struct span origin, bucket;
     void (*done)(struct store_delete *d);
     enum err err;
     struct blocking_job job; // used if the store could not use its directory
@@ -614,6 +616,10 @@ bool store_redescribe(struct worker *w, struct store *store, const struct store_
 // store could not use its directory, the same holds for an earlier process's index.) An error: the
 // delete timed out, or the disk refused it and also every way to make the next process distrust the
 // index. The store then continues to try, without a second done().
+//
+// If the disk does not answer within STORE_NOTE_WAIT_MS, and the bucket is noted as written to,
+// done() comes with ERR_OK: the next process then confirms all records of the bucket before use.
+// The note stays until the delete is durable.
 void store_delete(struct worker *w, struct store *store, struct store_delete *d);
 
 // Condemns the key, because its cached bytes are wrong although the origin's ETag matches. Covers

@@ -73,6 +73,8 @@ struct deletion {
     struct index_answer answer;
     struct store *store;
     struct store_delete *caller; // NULL: the delete timed out, and the caller has its answer
+    bool is_owed;                // its caller relies on the note of its bucket
+    uint64_t left_ms;            // the wait that follows the one for which the timer runs
     struct timer timer;
 };
 
@@ -96,12 +98,15 @@ static void on_deletion_over(struct worker *to, struct message *message)
     } else {
         check(atomic_fetch_sub(&deletion->store->late_deletes, 1) > 0);
     }
+    if (deletion->is_owed && deletion->answer.err == ERR_OK) {
+        state_doubts_pay(&deletion->store->doubts);
+    }
     free(deletion);
 }
 
 // Called when the delete has timed out. Tells the caller, and leaves the delete in the queue. If
-// too many such deletes are queued already, the caller waits longer instead. The number of waiting
-// callers is bounded.
+// the bucket is not noted as written to, the caller waits longer once. If too many such deletes are
+// queued already, it waits longer, too. The number of waiting callers is bounded.
 static void on_deletion_late(struct timer *timer)
 {
     struct deletion *deletion = container_of(timer, struct deletion, timer);
@@ -116,12 +121,20 @@ static void on_deletion_late(struct timer *timer)
         timer_start(&deletion->timer, STORE_DELETE_WAIT_MS);
         return;
     }
+    const struct store_delete *d = deletion->caller;
+    deletion->is_owed = d->bucket.len > 0 && state_doubts_owe(&store->doubts, d->origin, d->bucket);
+    if (!deletion->is_owed && deletion->left_ms > 0) {
+        atomic_fetch_sub(&store->late_deletes, 1);
+        timer_start(&deletion->timer, deletion->left_ms);
+        deletion->left_ms = 0;
+        return;
+    }
     stats_add(COUNTER_index_deletes_late, 1);
-    deletion_tell(deletion, ERR_IO);
+    deletion_tell(deletion, deletion->is_owed ? ERR_OK : ERR_IO);
 }
 
 static struct index_answer *deletion_new(struct worker *w, struct store *store,
-                                         struct store_delete *d, uint64_t wait_ms)
+                                         struct store_delete *d, uint64_t wait_ms, uint64_t left_ms)
 {
     check(d->done != NULL && wait_ms > 0);
     struct deletion *deletion = calloc(1, sizeof(*deletion));
@@ -130,6 +143,7 @@ static struct index_answer *deletion_new(struct worker *w, struct store *store,
     deletion->answer.worker = w;
     deletion->store = store;
     deletion->caller = d;
+    deletion->left_ms = left_ms;
     timer_init(w, &deletion->timer, on_deletion_late);
     timer_start(&deletion->timer, wait_ms);
     return &deletion->answer;
@@ -168,8 +182,11 @@ void store_delete(struct worker *w, struct store *store, struct store_delete *d)
     }
     index_memory_hide(&store->index.memory, d->hash, d->floor);
     worker_expect(w);
+    // There is no use in a wait if the disk has kept the index waiting before.
+    bool hangs = disk_call_age_ms(&store->disk, DISK_CALL_INDEX) >= STORE_NOTE_WAIT_MS;
+    uint64_t wait_ms = hangs ? 1 : STORE_NOTE_WAIT_MS;
     index_writer_delete(&store->writer, d->hash, d->floor,
-                        deletion_new(w, store, d, STORE_DELETE_WAIT_MS));
+                        deletion_new(w, store, d, wait_ms, STORE_DELETE_WAIT_MS - wait_ms));
 }
 
 bool store_redescribe(struct worker *w, struct store *store, const struct store_redescription *r,
@@ -202,7 +219,7 @@ bool store_redescribe(struct worker *w, struct store *store, const struct store_
     d->store = store;
     d->err = ERR_OK;
     worker_expect(w);
-    change.answer = deletion_new(w, store, d, STORE_REDESCRIBE_WAIT_MS);
+    change.answer = deletion_new(w, store, d, STORE_REDESCRIBE_WAIT_MS, 0);
     index_writer_redescribe(&store->writer, &change);
     return true;
 }

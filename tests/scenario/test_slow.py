@@ -92,8 +92,8 @@ def test_deletes_time_out_while_no_sync_ends(start, origin, engine, tmp_path):
     """No sync ends, so no delete becomes durable.
 
     A client whose object was found changed at the origin gets the new version after a timeout, and
-    so do later clients. Then Forebay refuses a write before the origin sees it. When the disk goes
-    on, all of this ends.
+    so do later clients. Then Forebay refuses a write before the origin sees it, unless the disk has
+    the note that its bucket is written to. When the disk goes on, all of this ends.
     """
     if build_kind() == "release":
         not_run("a release has no fault hook")
@@ -126,17 +126,24 @@ def test_deletes_time_out_while_no_sync_ends(start, origin, engine, tmp_path):
             reply = connection.read_reply()
             assert reply.status == 200, reply
             oracle_judge(origin.name("over"), reply.body, 0, new)
-    with server.connection() as writes:
-        writes.send(write)
-        server.wait_metric("forebay_http_requests_inflight", lambda n: n == 1)
-        for _ in range(
-            3
-        ):  # the disk may or may not have the record of the bucket; it does not have the delete
-            if server.metric("forebay_http_requests_inflight") == 1:
-                server.advance(25)
-        assert writes.read_reply().status == 503
+
+    def written():
+        with server.connection() as writes:
+            writes.send(write)
+            server.wait_metric("forebay_http_requests_inflight", lambda n: n == 1)
+            for _ in range(4):  # two waits before the origin is asked, and two after that
+                if server.metric("forebay_http_requests_inflight") == 1:
+                    server.advance(25)
+            return writes.read_reply().status
+
+    in_the_way = server.cache / "format.new"
+    in_the_way.mkdir()  # so the note fails
+    assert written() == 503
     assert server.metric("forebay_limit_reached_total", limit="index-delete-time") >= 2
     assert not origin.requests(key="written", since=mark, method="PUT")
+    in_the_way.rmdir()
+    assert written() == 200
+    assert origin.requests(key="written", since=mark, method="PUT")
     gate.unlink()
     with server.connection() as writes:
         writes.send(write)
@@ -358,7 +365,8 @@ def test_a_disk_that_never_returns_is_a_condition(start, origin, engine, tmp_pat
 
 @pytest.mark.both_engines
 def test_a_frozen_file_system_holds_up_no_write(start, origin, engine, tmp_path):
-    """No upload waits for a disk that stands still. The store's own calls make a condition, too."""
+    """No upload waits for a disk that stands still, not even one to a cached key of a bucket that
+    was written to before. The store's own calls make a condition, too."""
     with LoopDisk(tmp_path / "disk", 128 * MIB) as disk:
         server = start(
             origin,
@@ -366,12 +374,26 @@ def test_a_frozen_file_system_holds_up_no_write(start, origin, engine, tmp_path)
             ahead_s=0,
             cache=disk.mount / "cache",
             settings={"cache.size": "64MiB"},
+            env={"FOREBAY_TEST_STEADY": "0"},
         )
-        with server.client() as client:
+        origin.make_bucket("noted")
+        keys = [f"k{i}" for i in range(3)]
+        for key in keys:
+            origin.put(key, 1000, "noted")
+        with server.client(bucket="noted") as client:
+            assert client.request("PUT", "/noted/first", body=b"x").status == 200
+            for key in keys:
+                assert len(client.get(key).body) == 1000
+        server.durable()
+        with server.client(bucket="noted") as client:
             with disk.frozen():
                 for i in range(4):
                     assert client.request("PUT", f"/bkt/new{i}", body=b"x").status == 200
                 late = "forebay_limit_reached_total"
+                assert server.metric(late, limit="write-note-time") == 4
+                for key in keys:
+                    assert client.request("PUT", f"/noted/{key}", body=b"new").status == 200
+                    assert client.get(key).body == b"new"
                 assert server.metric(late, limit="write-note-time") == 4
                 server.advance(11)
                 server.wait_condition("disk-stuck")

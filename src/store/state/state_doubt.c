@@ -14,9 +14,10 @@
 // next process finds the note and puts the bucket in doubt. A clean stop removes the notes and
 // keeps the times. The next process compares these times with the wall clock. Within one process,
 // times are compared with the monotonic clock. A note is also removed after STORE_DOUBT_MS without
-// a write and without a doubt, so a crash after that puts nothing in doubt. If a note cannot be
-// written, the failure is counted and the write is sent without a note, because a full disk must
-// not make a request fail. The doubt is then lost only if the process is killed during that write.
+// a write and without a doubt, so a crash after that puts nothing in doubt. It stays while a delete
+// of a write is not durable that went on because of the note. If a note cannot be written, the
+// failure is counted and the write is sent without a note, because a full disk must not make a
+// request fail. The doubt is then lost only if the process is killed during that write.
 //
 // An origin that comes back after starts that did not name it is in doubt, too (state_holder.c).
 // Others may have changed its objects in the meantime. Such a doubt covers all buckets of the
@@ -262,8 +263,8 @@ void state_doubts_load(struct store_doubts *doubts)
 void state_doubts_settle(struct store_doubts *doubts)
 {
     rows_from_slots(doubts);
-    if (stats_sum(COUNTER_writes_inflight) > 0) {
-        return; // some writes have not ended, so the notes must stay
+    if (stats_sum(COUNTER_writes_inflight) > 0 || atomic_load(&doubts->owed) > 0) {
+        return; // some writes or their deletes have not ended, so the notes must stay
     }
     row_of(doubts, &doubts->others)->flag = false;
     for (unsigned i = 0; i < doubts->disk->dir.format.state.count[STATE_DOUBTS]; i++) {
@@ -365,6 +366,24 @@ void state_doubts_note_all(struct store_doubts *doubts)
     check(row_of(doubts, &doubts->others)->flag);
 }
 
+bool state_doubts_owe(struct store_doubts *doubts, struct span origin, struct span bucket)
+{
+    atomic_fetch_add(&doubts->owed, 1); // before the check: see notes_take_locked()
+    bool is_noted = state_write_is_noted(doubts, origin, bucket);
+    atomic_fetch_sub(&doubts->owed, is_noted ? 0 : 1);
+    return is_noted;
+}
+
+void state_doubts_pay(struct store_doubts *doubts)
+{
+    check(atomic_fetch_sub(&doubts->owed, 1) > 0);
+}
+
+static bool notes_are_needed(const struct store_doubts *doubts)
+{
+    return writes_are_open() || atomic_load(&doubts->owed) > 0;
+}
+
 // Clears the notes, and then checks once more for writes. A write does the reverse: it is counted,
 // and then checks for its note. Between its two steps, each side increments `passings`. So
 // whichever increments second sees the first step of the other.
@@ -376,7 +395,7 @@ static void notes_take_locked(struct store_doubts *doubts)
         return;
     }
     atomic_fetch_add(&doubts->passings, 1);
-    bool open = writes_are_open();
+    bool open = notes_are_needed(doubts);
     if (!open) {
         rows_from_slots(doubts);
         err = disk_commit_state(doubts->disk);
@@ -403,7 +422,7 @@ void state_doubts_tick(struct store_doubts *doubts)
     uint64_t now_ms = clock_monotonic_ms();
     uint64_t since_ms = atomic_load(&doubts->idle_since_ms);
     check(since_ms <= now_ms); // no race: only this thread sets idle_since_ms
-    if (since_ms == 0 || writes_are_open()) {
+    if (since_ms == 0 || notes_are_needed(doubts)) {
         atomic_store(&doubts->idle_since_ms, now_ms);
     } else if (now_ms - since_ms > STORE_DOUBT_MS) {
         atomic_store(&doubts->idle_since_ms, now_ms);

@@ -27,6 +27,9 @@ struct store_doubts {
     struct store_doubt_slot slots[STATE_DOUBTS_MAX];
     // Held while a slot or a doubt is added. No other lock is taken while it is held.
     pthread_mutex_t lock;
+    // Deletes that are not durable yet, or that the disk has refused, although a write went on
+    // because its bucket is noted. All notes stay until there is none.
+    atomic_uint owed;
     // Incremented between the two steps of a write and of a removal of notes; see state_doubt.c.
     atomic_uint passings;
     // Monotonic time since which the supply thread has seen no write. 0: it has not checked yet.
@@ -49,6 +52,10 @@ void state_doubt_all(struct store_doubts *doubts);
 // Saves the doubts of a reload if a write is in flight. Removes the notes if there was no write for
 // STORE_DOUBT_MS. The supply thread calls it every second.
 void state_doubts_tick(struct store_doubts *doubts);
+// Returns true if the bucket is noted as written to. All notes then stay until state_doubts_pay().
+// Any thread.
+bool state_doubts_owe(struct store_doubts *doubts, struct span origin, struct span bucket) MUST_USE;
+void state_doubts_pay(struct store_doubts *doubts);
 // The caller has zeroed *doubts.
 void state_doubts_init(struct store_doubts *doubts, struct store_disk *disk);
 void state_doubts_done(struct store_doubts *doubts);

@@ -249,3 +249,129 @@ Test(store_doubt, a_crash_long_after_the_last_write_puts_nothing_in_doubt)
         box_remove(&box);
     }
 }
+
+// --- deletes of writes, on a disk that does not answer
+
+struct deleting {
+    struct store_delete d;
+    struct box *box;
+    atomic_bool done;
+};
+
+static void on_deleted(struct store_delete *d)
+{
+    atomic_store(&container_of(d, struct deleting, d)->done, true);
+}
+
+static void do_delete(struct worker *w, void *ctx)
+{
+    struct deleting *deleting = ctx;
+    store_delete(w, deleting->box->store, &deleting->d);
+}
+
+// Deletes the object "k" while the disk does not answer. Returns when the caller has its answer.
+static void delete_late(struct box *box, const struct object *object, struct deleting *ret_deleting)
+{
+    *ret_deleting = (struct deleting){.box = box};
+    ret_deleting->d = (struct store_delete){.hash = box_hash(box, object->key),
+                                            .floor = object->generation + 1,
+                                            .origin = SPAN("origin"),
+                                            .bucket = SPAN("a"),
+                                            .done = on_deleted};
+    store_fault_stall(STORE_FAULT_COMMIT, true);
+    box_on_worker(box, 0, do_delete, ret_deleting);
+    store_fault_stall_reached(STORE_FAULT_COMMIT);
+    cr_assert(!atomic_load(&ret_deleting->done));
+    pass_ms(STORE_NOTE_WAIT_MS);
+}
+
+static void note(struct box *box)
+{
+    struct noting noting = {.box = box};
+    box_on_worker(box, 0, do_note, &noting);
+    wait_for(atomic_load(&noting.done));
+    cr_assert(is_noted(box));
+}
+
+static struct object stored(struct box *box)
+{
+    struct object object = {"k", "\"tag\"", 9000, BLOCK, store_generation_next(box->store)};
+    cr_assert(box_put(box, &object) == ERR_OK);
+    return object;
+}
+
+// The next process confirms what the delete has left, so the write need not wait. The note stays
+// until the delete is durable, and no longer.
+Test(store_doubt, a_delete_in_a_noted_bucket_does_not_wait_for_a_stalled_disk)
+{
+    struct box box;
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    cr_assert(box_open(&box));
+    stats_add(COUNTER_writes_inflight, 1);
+    note(&box);
+    struct object object = stored(&box);
+    struct deleting deleting;
+    delete_late(&box, &object, &deleting);
+    wait_for(atomic_load(&deleting.done));
+    cr_assert_eq(deleting.d.err, ERR_OK);
+    stats_sub(COUNTER_writes_inflight, 1);
+    for (unsigned i = 0; i < 2; i++) {
+        pass_ms(2 * STORE_DOUBT_MS);
+        looked_at(&box);
+    }
+    cr_assert(is_noted(&box), "a crash would undo the delete");
+    store_fault_stall(STORE_FAULT_COMMIT, false);
+    wait_for(atomic_load(&box.store->doubts.owed) == 0);
+    pass_ms(2 * STORE_DOUBT_MS);
+    wait_for(!is_noted(&box));
+    box_close(&box);
+    box_remove(&box);
+}
+
+// Without a note the next process would believe the record.
+Test(store_doubt, a_delete_in_another_bucket_waits_for_a_stalled_disk)
+{
+    struct box box;
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    cr_assert(box_open(&box));
+    struct object object = stored(&box);
+    struct deleting deleting;
+    delete_late(&box, &object, &deleting);
+    struct store_view view;
+    box_look(&box, &object, &view); // on the worker of the delete
+    cr_assert(!view.found && !atomic_load(&deleting.done));
+    pass_ms(STORE_DELETE_WAIT_MS);
+    wait_for(atomic_load(&deleting.done));
+    cr_assert_neq(deleting.d.err, ERR_OK);
+    store_fault_stall(STORE_FAULT_COMMIT, false);
+    box_close(&box);
+    box_remove(&box);
+}
+
+// A process is killed while the disk does not answer.
+Test(store_doubt, a_delete_that_nobody_has_waited_for_leaves_a_doubt_after_a_kill)
+{
+    struct box box;
+    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+    pid_t pid = fork();
+    cr_assert(pid >= 0);
+    if (pid == 0) {
+        cr_assert(box_open(&box));
+        note(&box);
+        struct object object = stored(&box);
+        struct deleting deleting;
+        delete_late(&box, &object, &deleting);
+        wait_for(atomic_load(&deleting.done));
+        cr_assert_eq(deleting.d.err, ERR_OK);
+        pass_ms(2 * STORE_DOUBT_MS);
+        looked_at(&box);
+        (void)raise(SIGKILL);
+    }
+    int status;
+    cr_assert(waitpid(pid, &status, 0) == pid);
+    cr_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    cr_assert(box_open(&box));
+    cr_assert(is_doubted(box.store, "a", UINT64_MAX));
+    box_close(&box);
+    box_remove(&box);
+}
