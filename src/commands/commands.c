@@ -163,7 +163,7 @@ int commands_print_result(const struct buf *text)
     return ok ? EXIT_CODE_OK : EXIT_CODE_FAILED;
 }
 
-static char tried[2 * COMMANDS_ADDRESS_MAX + 8]; // only the main thread uses it
+static char tried[3 * COMMANDS_ADDRESS_MAX + 16]; // only the main thread uses it
 
 const char *commands_tried(void)
 {
@@ -181,6 +181,21 @@ static enum err ask_there(const struct admin_client_request *request, unsigned *
     return err;
 }
 
+bool commands_is_of_unit(const struct config *config)
+{
+    return config->file == NULL || strcmp(config->file, CONFIG_DEFAULT_FILE) == 0;
+}
+
+// Returns true if the server may be the packaged unit, whose socket this user may use. The unit
+// gets its socket's folder from systemd, so the configuration of a command does not have it.
+static bool may_use_unit_socket(const struct config *config)
+{
+    const char *listen = config_source_text(config, commands_setting("admin.listen"));
+    bool is_elsewhere = strncmp(listen, "env", 3) == 0 || strncmp(listen, "--", 2) == 0;
+    return config->admin_socket_auto && commands_is_of_unit(config) && !is_elsewhere &&
+           access(COMMANDS_UNIT_SOCKET, W_OK) == 0;
+}
+
 enum err commands_ask(const struct config *config, struct admin_client_request *request,
                       char address[COMMANDS_ADDRESS_MAX], unsigned *ret_status,
                       struct buf *ret_body)
@@ -193,6 +208,10 @@ enum err commands_ask(const struct config *config, struct admin_client_request *
     }
     if (config->admin_socket != NULL && snprintf(address, COMMANDS_ADDRESS_MAX, "unix:%s",
                                                  config->admin_socket) < COMMANDS_ADDRESS_MAX) {
+        err = ask_there(request, ret_status, ret_body);
+    }
+    if (err != ERR_OK && may_use_unit_socket(config)) {
+        (void)snprintf(address, COMMANDS_ADDRESS_MAX, "unix:" COMMANDS_UNIT_SOCKET);
         err = ask_there(request, ret_status, ret_body);
     }
     if (err != ERR_OK && config->admin_listen.kind == CONFIG_LISTEN_TCP) {

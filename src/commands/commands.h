@@ -133,13 +133,16 @@ bool commands_endpoint_is_unused(const struct config *config, const char *endpoi
                                  commands_address_fn address, const void *ctx);
 
 #define COMMANDS_ADDRESS_MAX 512
+#define COMMANDS_UNIT_SOCKET "/run/forebay/forebay.sock" // of the packaged systemd unit
 
 // Finds the server's address in --admin, else in FOREBAY_ADMIN. The result is "" if neither has
 // one. Returns false if the address is too long.
 bool commands_address(char ret_address[COMMANDS_ADDRESS_MAX]);
-// Sends a request to a running server. If `address` is "", tries the configured socket, then the
-// configured address, and sets `address` to the one that answered. Also sets request->address.
-// Returns ERR_ORIGIN_CONNECT if no server answers.
+// Returns true if the configuration is what the packaged systemd unit has, as far as its file says.
+bool commands_is_of_unit(const struct config *config);
+// Sends a request to a running server. If `address` is "", tries the configured socket, then that
+// of the packaged unit, then the configured address, and sets `address` to the one that answered.
+// Also sets request->address. Returns ERR_ORIGIN_CONNECT if no server answers.
 enum err commands_ask(const struct config *config, struct admin_client_request *request,
                       char address[COMMANDS_ADDRESS_MAX], unsigned *ret_status,
                       struct buf *ret_body) MUST_USE;

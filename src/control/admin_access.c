@@ -21,6 +21,7 @@
 #include <event2/keyvalq_struct.h>
 #include <fcntl.h>
 #include <openssl/crypto.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -137,9 +138,26 @@ static enum token token_of(const struct admin_access *access, const struct evkey
                                                                                  : TOKEN_WRONG;
 }
 
-static unsigned judge(const struct admin_access *access, struct evhttp_request *req,
-                      enum caller caller, enum admin_class class, const char **ret_why)
+// Returns the ways in that a caller has left. Valid until the next call. Names the socket to
+// callers on this machine only, because others cannot use it.
+static const char *ways_in(struct admin *admin, enum caller caller)
 {
+    const struct admin_access *access = admin->guarded.access;
+    bool has_socket = caller == CALLER_LOOPBACK && admin->name.path[0] != '\0';
+    (void)snprintf(
+        admin->ways_in, sizeof(admin->ways_in), "only %s%s%s%swith %s",
+        access->distrusts_loopback ? "" : "from this machine, or ",
+        has_socket ? "by its unix socket (--admin unix:" : "", has_socket ? admin->name.path : "",
+        has_socket ? ", as root or the server's user) or " : "",
+        access->token[0] != '\0' ? "the bearer token of admin.token_file (FOREBAY_ADMIN_TOKEN)"
+                                 : "the token of admin.token_file, which is not set");
+    return admin->ways_in;
+}
+
+static unsigned judge(struct admin *admin, struct evhttp_request *req, enum caller caller,
+                      enum admin_class class, const char **ret_why)
+{
+    const struct admin_access *access = admin->guarded.access;
     const struct evkeyvalq *headers = evhttp_request_get_input_headers(req);
     if (has_twice(headers)) {
         *ret_why = "Host, Authorization, X-Forebay-Control and Sec-Fetch-Site stand once at most";
@@ -161,10 +179,7 @@ static unsigned judge(const struct admin_access *access, struct evhttp_request *
     }
     bool is_trusted = caller == CALLER_LOOPBACK && !access->distrusts_loopback;
     if (token != TOKEN_RIGHT && !is_trusted) {
-        *ret_why = access->token[0] != '\0'
-                       ? "the bearer token of admin.token_file is wanted (FOREBAY_ADMIN_TOKEN)"
-                       : "only by the unix socket of admin.socket, from this machine, or with "
-                         "the token of admin.token_file, which is not set";
+        *ret_why = ways_in(admin, caller);
         return 401;
     }
     const char *control = evhttp_find_header(headers, "X-Forebay-Control");
@@ -183,7 +198,7 @@ unsigned admin_access_judge(struct admin *admin, struct evhttp_request *req, enu
         return 0;
     }
     pthread_mutex_lock(&admin->guarded.lock);
-    unsigned status = judge(admin->guarded.access, req, caller, class, ret_why);
+    unsigned status = judge(admin, req, caller, class, ret_why);
     pthread_mutex_unlock(&admin->guarded.lock);
     return status;
 }

@@ -76,6 +76,7 @@ struct admin {
     int tcp_fd; // TCP listener; -1: none
     char address[64];
     struct unix_listener name; // listener of the unix socket; empty path: none
+    char ways_in[512];         // text of a refusal, for admin_access.c
 };
 
 static inline struct admin *as_admin(void *ptr)

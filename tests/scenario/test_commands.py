@@ -14,7 +14,7 @@ import threading
 import pytest
 
 from conftest import not_run
-from forebay import binary, run_forebay
+from forebay import PATIENT, binary, run_forebay
 from signer import Signer
 from waiting import WAIT_S, wait_for
 
@@ -317,6 +317,38 @@ def test_check_warns_of_keys_that_the_unit_cannot_read(tmp_path, group, mode, sa
     assert done.returncode == 0, done.stderr
     warned = "auth.keys_file: only root can read /etc/forebay/keys.yaml" in done.stderr
     assert warned is says, done.stderr
+
+
+RUN_OF_ITS_OWN = """
+mount --make-rprivate / && mount -t tmpfs none /run && mkdir /run/forebay || exit 77
+RUNTIME_DIRECTORY=/run/forebay exec "$@"
+"""
+
+
+def test_commands_of_root_find_the_socket_of_the_packaged_unit(start, origin):
+    """systemd tells the unit where its socket is, and no command. Root's commands try it, so they
+    work where loopback has no rights. A command that names another address does not."""
+    if os.getuid() != 0 or subprocess.run(["unshare", "--mount", "true"]).returncode != 0:
+        not_run("no mounts of its own here")
+    server = start(origin, run=False, settings={"admin.trust_loopback": "false"})
+    server.wrapper = ["unshare", "--mount", "sh", "-c", RUN_OF_ITS_OWN, "sh"]
+    server.start()
+    inside = ["nsenter", f"--mount=/proc/{server.process.pid}/ns/mnt", binary(), *PATIENT]
+
+    def ask(*words, **env):
+        env = {"PATH": os.environ["PATH"], "HOME": str(server.home), **env}
+        return subprocess.run(
+            [*inside, *words], capture_output=True, text=True, timeout=WAIT_S, env=env
+        )
+
+    for words in (["explain", "s3://bkt/a"], ["ls", "s3://bkt/"], ["reload"], ["status"]):
+        done = ask(*words)
+        assert done.returncode == 0, (words, done.stderr)
+    tcp = f"127.0.0.1:{server.admin_port}"
+    for env in ({"FOREBAY_ADMIN": tcp}, {"FOREBAY_ADMIN_LISTEN": tcp}):
+        done = ask("ls", "s3://bkt/", **env)
+        assert done.returncode == 1, (env, done.stderr)
+        assert "--admin unix:/run/forebay/forebay.sock, as root" in done.stderr, done.stderr
 
 
 def test_check_and_doctor_name_variables_of_the_unit(tmp_path):

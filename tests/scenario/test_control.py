@@ -1323,6 +1323,9 @@ def test_rights_over_socket_loopback_and_token(start, origin, tmp_path):
             )
             assert got.returncode == code, (address, secret, words, got.stderr)
             assert code == 0 or "token" in got.stderr
+            if address == tcp and secret is None:
+                assert "from this machine" not in got.stderr, "the setting forbids that"
+                assert f"--admin unix:{socket}, as root" in got.stderr
         assert run_forebay(*PATIENT, "status", env={"FOREBAY_ADMIN": address}).returncode == 0
     everything = "\n".join(server.stderr + server.stdout)
     assert "0123456789abcdef0123456789abcdef" not in everything

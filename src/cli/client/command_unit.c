@@ -29,6 +29,5 @@ bool command_unit_sets(const char *path, char ret_name[COMMAND_UNIT_NAME_MAX])
 
 bool command_unit_differs(const struct config *config, char ret_name[COMMAND_UNIT_NAME_MAX])
 {
-    bool is_of_unit = config->file == NULL || strcmp(config->file, CONFIG_DEFAULT_FILE) == 0;
-    return is_of_unit && command_unit_sets(COMMAND_UNIT_VARIABLES, ret_name);
+    return commands_is_of_unit(config) && command_unit_sets(COMMAND_UNIT_VARIABLES, ret_name);
 }
