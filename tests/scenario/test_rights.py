@@ -413,6 +413,30 @@ def test_an_id_reaches_no_other_key(guarded, open_one, generous):
             assert client.get("theirs/key" + query).status != 400, query
 
 
+def test_a_batch_with_a_denied_key_deletes_nothing_and_names_that_key(guarded, generous):
+    """Wherever the denied key is in the batch, Quiet or not: the origin is not asked. Without that
+    key the batch deletes the others."""
+    alice = Caller(guarded, "ALICE")
+
+    def batch(*keys, quiet=False):
+        rows = "".join(f"<Object><Key>{key}</Key></Object>" for key in keys)
+        return f"<Delete>{'<Quiet>true</Quiet>' * quiet}{rows}</Delete>".encode()
+
+    own = ["mine/a", "mine/b"]
+    for key in own:
+        generous.store(key, b"own", "bkt")
+    for at in range(3):
+        keys = [*own[:at], "theirs/&lt;k", *own[at:]]
+        for quiet in (False, True):
+            mark = generous.mark()
+            reply = alice.ask("POST", "/bkt?delete", [], batch(*keys, quiet=quiet))
+            judge_denied(reply, "AccessDenied")
+            assert b"lacks a right on the key theirs/&lt;k." in bytes(reply.body), reply.body
+            assert not generous.requests(since=mark)
+    assert alice.ask("POST", "/bkt?delete", [], batch(*own)).status == 200
+    assert generous.content("mine/a") is None and generous.content("mine/b") is None
+
+
 def listing(*names, encoded=False):
     """A listing of these keys (and common prefixes, which end with a slash), as the bytes of a
     whole reply."""

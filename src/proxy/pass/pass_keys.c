@@ -65,6 +65,18 @@ static unsigned rights_for(const struct request *r, unsigned right, bool is_cond
     return right | (is_conditional || r->effects.asks_what_is_there ? S3_ALLOW_READ : 0u);
 }
 
+// Refuses the whole batch. Its answer is the origin's document, which is passed on unchanged, so it
+// could not have the errors of keys that the origin is not asked for.
+static enum err deny_batch(struct pass_state *p, struct span key)
+{
+    char *text = arena_printf(p->arena,
+                              "Nothing was deleted: this access key lacks a right on the key %.*s. "
+                              "Ask again without the keys that it may not delete",
+                              (int)key.len, key.ptr);
+    p->err_message = span_from_cstr(text);
+    return text != NULL ? ERR_ACCESS_DENIED : ERR_NO_MEMORY;
+}
+
 static enum err add_deletes(struct pass_state *p)
 {
     struct request *r = p->request;
@@ -78,11 +90,9 @@ static enum err add_deletes(struct pass_state *p)
         const struct s3_delete_object *o = &delete.objects[i];
         struct span key = o->key;
         bool is_conditional = o->etag.len > 0 || o->last_modified_time.len > 0 || o->size.len > 0;
-        if (!gate_allows(r, rights_for(r, S3_ALLOW_DELETE, is_conditional), key)) {
-            p->err_message = SPAN("At least one of the keys may not be deleted by this access key");
-            err = ERR_ACCESS_DENIED;
-        } else {
-            err = add_write(p, bucket, key);
+        err = add_write(p, bucket, key); // also bounds the length of the key
+        if (err == ERR_OK && !gate_allows(r, rights_for(r, S3_ALLOW_DELETE, is_conditional), key)) {
+            err = deny_batch(p, key);
         }
     }
     return err;
