@@ -440,6 +440,7 @@ void store_read_late(const struct store_read *read);
 void store_read_late_over(const struct store_read *read);
 void store_read_in_time(const struct store_read *read);
 bool store_is_slow(const struct store *store);
+bool store_is_stuck(const struct store *store); // slow, and with many late reads in flight
 // Returns false if the origin should be asked in place of this read, because the disk is slow. Now
 // and then it returns true, so that the read shows whether the disk is still slow.
 bool store_takes_read(const struct store_read *read);

@@ -641,6 +641,11 @@ bool store_is_slow(const struct store *store)
     return disk_is_slow(&store->disk);
 }
 
+bool store_is_stuck(const struct store *store)
+{
+    return disk_is_stuck(&store->disk);
+}
+
 bool store_takes_read(const struct store_read *read)
 {
     return disk_takes_read(&read->store->disk);

@@ -85,6 +85,7 @@ struct get_read {
     struct object_key *key;  // reference
     struct worker *worker;
     enum get_read_state state;
+    bool insists; // PUT_OFF although the origin does not send the bytes: the disk is stuck
     // PUT_OFF: starts the read if the disk takes it. TIMED: declares it late.
     struct timer timer;
     void (*on_late)(struct request *r); // the origin should be asked, too
@@ -120,7 +121,8 @@ static inline bool get_phase_is_reading(const struct get_state *g) // waits for 
 struct get_read *get_read_new(struct request *r, const struct store_place *place);
 // Returns how long a read may take before the origin is asked, too. 0: the origin cannot be asked.
 uint64_t get_read_limit_ms(struct request *r);
-// Starts the read, with a time limit unless `limit_ms` is 0. Returns false if the disk is slow. The
+// Starts the read, with a time limit unless `limit_ms` is 0. A read without one starts later while
+// the disk is stuck. Returns false if the disk is slow. The
 // caller then asks the origin at once, and the read starts when the time limit has passed.
 bool get_read_begin(struct get_read *read, uint64_t limit_ms) MUST_USE;
 // Starts the read if it is put off, because the origin does not send the bytes.

@@ -51,22 +51,43 @@ static void start(struct get_read *read, enum get_read_state state)
     store_read_start(read->worker, &read->read);
 }
 
+// Starts the read without a time limit. While the disk ends no read, the read is put off, so that
+// no more of them pile up there.
+static void start_patient(struct get_read *read)
+{
+    const struct store_read *r = &read->read;
+    bool is_cold = r->header || !store_is_in_memory(read->worker, &r->place, r->first_byte, r->len);
+    read->insists = is_cold && store_is_stuck(r->store);
+    if (read->insists) {
+        timer_start(&read->timer, LIMIT_MAX_MS);
+    } else {
+        start(read, GET_READ_PATIENT);
+    }
+}
+
+static void on_timer_put_off(struct get_read *read)
+{
+    if (read->insists) {
+        start_patient(read);
+    } else if (store_takes_read(&read->read)) {
+        start(read, GET_READ_PATIENT);
+    } else {
+        timer_start(&read->timer, LIMIT_MAX_MS); // meanwhile the origin sends the bytes, or fails
+    }
+}
+
 static void on_timer(struct timer *timer)
 {
     struct get_read *read = container_of(timer, struct get_read, timer);
-    check(read->request != NULL);
-    if (read->state == GET_READ_PUT_OFF && store_takes_read(&read->read)) {
-        start(read, GET_READ_PATIENT);
-        return;
-    }
     if (read->state == GET_READ_PUT_OFF) {
-        timer_start(timer, LIMIT_MAX_MS); // meanwhile the origin sends the bytes, or fails
+        on_timer_put_off(read);
         return;
     }
     check(read->state == GET_READ_TIMED);
     read->state = GET_READ_LATE;
     store_read_late(&read->read);
-    if (get_read_limit_ms(read->request) > 0) { // otherwise the request waits
+    // Otherwise the request has ended, or waits.
+    if (read->request != NULL && get_read_limit_ms(read->request) > 0) {
         stats_add(store_is_slow(read->read.store) ? COUNTER_outrun_slow : COUNTER_outrun_late, 1);
         read->on_late(read->request);
     }
@@ -108,7 +129,7 @@ struct get_read *get_read_new(struct request *r, const struct store_place *place
 bool get_read_begin(struct get_read *read, uint64_t limit_ms)
 {
     if (limit_ms == 0) {
-        start(read, GET_READ_PATIENT);
+        start_patient(read);
         return true;
     }
     timer_start(&read->timer, limit_ms);
@@ -124,7 +145,17 @@ void get_read_insist(struct get_read *read)
 {
     if (read->state == GET_READ_PUT_OFF) {
         timer_stop(&read->timer);
-        start(read, GET_READ_PATIENT);
+        start_patient(read);
+    }
+}
+
+// The request ends. Its read is late, too, if the device does not end it in time.
+static void cancel(struct get_read *read)
+{
+    store_read_cancel(&read->read);
+    if (read->state == GET_READ_PATIENT && store_times_reads()) {
+        read->state = GET_READ_TIMED;
+        timer_start(&read->timer, LIMIT_MAX_MS);
     }
 }
 
@@ -135,14 +166,14 @@ void get_read_leave(struct get_read **slot, bool cancels)
     if (read == NULL) {
         return;
     }
-    timer_stop(&read->timer);
     if (read->state == GET_READ_PUT_OFF || read->state == GET_READ_OVER) {
+        timer_stop(&read->timer);
         read_free(read);
         return;
     }
     read->request = NULL;
     if (cancels) {
-        store_read_cancel(&read->read);
+        cancel(read);
     } else if (read->state == GET_READ_PATIENT) { // the origin was faster
         read->state = GET_READ_LATE;
         store_read_late(&read->read);

@@ -143,6 +143,7 @@ void disk_read_late(struct store_disk *disk, uint64_t bytes);
 void disk_read_late_over(struct store_disk *disk);
 void disk_read_in_time(struct store_disk *disk, uint64_t bytes);
 bool disk_is_slow(const struct store_disk *disk);
+bool disk_is_stuck(const struct store_disk *disk);
 bool disk_takes_read(struct store_disk *disk);
 
 #endif

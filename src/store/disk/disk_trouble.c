@@ -19,7 +19,7 @@
 #define SLOWNESS_LATE 2u        // a late read adds this; a read in time takes 1
 #define SLOWNESS_SLOW 8u        // from here on the disk is slow: after four late reads in a row
 #define SLOWNESS_MAX 12u        // so that a disk that works again is soon not slow any more
-#define LATE_MAX 8u             // late reads in flight with which a slow disk gets no probe
+#define LATE_MAX 8u             // late reads in flight with which a slow disk gets no more reads
 #define PROBE_EVERY_US 1000000u // interval of the probes of a slow disk
 
 void disk_filling_off(struct store_disk *disk, const char *what, int errno_value)
@@ -123,13 +123,18 @@ bool disk_is_slow(const struct store_disk *disk)
     return atomic_load_explicit(&disk->slowness, memory_order_relaxed) >= SLOWNESS_SLOW;
 }
 
+bool disk_is_stuck(const struct store_disk *disk)
+{
+    return disk_is_slow(disk) && atomic_load(&disk->reads_late) >= LATE_MAX;
+}
+
 bool disk_takes_read(struct store_disk *disk)
 {
     if (!disk_is_slow(disk)) {
         return true;
     }
     uint64_t now_us = clock_monotonic_us(), at_us = atomic_load(&disk->probe_at_us);
-    return atomic_load(&disk->reads_late) < LATE_MAX && now_us >= at_us &&
+    return !disk_is_stuck(disk) && now_us >= at_us &&
            atomic_compare_exchange_strong(&disk->probe_at_us, &at_us, now_us + PROBE_EVERY_US);
 }
 

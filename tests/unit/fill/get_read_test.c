@@ -232,6 +232,43 @@ Test(get_read, reader_that_leaves_a_late_read_leaves_nothing_behind)
     end(2);
 }
 
+// The origin is in trouble, so readers wait for the disk, until they leave. Then the disk is known
+// to be slow all the same.
+Test(get_read, read_that_its_reader_has_left_is_late_after_a_time)
+{
+    begin(0);
+    origin_trouble(true);
+    int clients[2] = {client_get(0, 0, UINT64_MAX), client_get(1, 0, UINT64_MAX)};
+    for (unsigned i = 0; i < 2; i++) {
+        (void)world_do(EVENT_PULL, clients[i], -1);
+        cr_assert_not(world_do(EVENT_TIMER, -1, -1));
+        client_leave(clients[i]);
+        cr_assert_eq(store_reads_late(), i);
+        cr_assert(world_do(EVENT_TIMER, -1, -1));
+        cr_assert_eq(store_reads_late(), i + 1);
+    }
+    end(1);
+}
+
+// Otherwise each reader would leave one more read at the disk.
+Test(get_read, stuck_disk_gets_no_read_even_if_only_it_can_answer)
+{
+    begin(0);
+    origin_trouble(true);
+    store_stick(true);
+    int client = client_get(0, 0, UINT64_MAX), other = client_get(1, 0, UINT64_MAX);
+    (void)world_do(EVENT_PULL, client, -1);
+    (void)world_do(EVENT_PULL, other, -1);
+    cr_assert(world_do(EVENT_TIMER, -1, -1) && world_do(EVENT_TIMER, -1, -1));
+    cr_assert_not(world_do(EVENT_READ, -1, -1));
+    client_leave(other);
+    store_stick(false);
+    cr_assert(world_do(EVENT_TIMER, -1, -1));
+    cr_assert(world_do(EVENT_READ, -1, -1));
+    end(1);
+    expect_complete(client);
+}
+
 // The home names the version, and the origin sends its bytes.
 Test(get_read, origin_answers_for_late_headers)
 {

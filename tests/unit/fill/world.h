@@ -127,6 +127,7 @@ void origin_falls_silent(void);                 // it is known to answer nothing
 unsigned origin_heads(void);                    // HEADs among them
 void origin_name_wrong_checksums(void);         // that nothing adds up to
 void origin_name_no_checksums(void);            // it has none of any object
+void origin_trouble(bool is_in_trouble);        // reads of the disk have no time limit
 void origin_deny(unsigned principal);           // its requests get 403
 void origin_fail_next(enum err err);            // the next request fails before its head
 void origin_reset_next(unsigned times);         // the next `times` bodies break off after one piece
@@ -159,6 +160,8 @@ void store_fail_next_write(void); // of a run
 void store_fail_next_read(
     enum err err); // ERR_CORRUPT: the block leaves the index, ERR_IO: it stays
 void store_refuse(bool refuse);
+void store_stick(bool is_stuck);     // reads in flight do not end
+unsigned store_reads_late(void);     // in flight
 void store_fall_behind(bool behind); // the disk takes less than it is given
 void store_rebuilt(void);            // the record now comes from segments
 void store_note(void); // the bucket is noted as written to: after a crash all of it is confirmed

@@ -81,7 +81,12 @@ uint64_t origin_recent_us(struct worker *w, struct origin *origin)
 {
     (void)w, (void)origin;
     unsigned percent = world.options.limit_percent;
-    return percent > 0 && rnd(100) < percent ? 1000 : UINT64_MAX;
+    return percent > 0 && rnd(100) < percent && !world.is_in_trouble ? 1000 : UINT64_MAX;
+}
+
+void origin_trouble(bool is_in_trouble)
+{
+    world.is_in_trouble = is_in_trouble;
 }
 
 void origin_doubt_head(struct origin *origin)

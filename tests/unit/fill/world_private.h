@@ -217,6 +217,7 @@ struct world {
     unsigned change_count;
     struct store_read *reads[64];
     unsigned read_count, reads_late;
+    bool is_stuck, is_in_trouble;
     unsigned objects;
     // clients
     struct client clients[MAX_CLIENTS];

@@ -439,6 +439,11 @@ void store_read_late(const struct store_read *read)
     world.reads_late++;
 }
 
+unsigned store_reads_late(void)
+{
+    return world.reads_late;
+}
+
 void store_read_late_over(const struct store_read *read)
 {
     (void)read;
@@ -454,6 +459,17 @@ bool store_is_slow(const struct store *store)
 {
     (void)store;
     return false;
+}
+
+bool store_is_stuck(const struct store *store)
+{
+    (void)store;
+    return world.is_stuck;
+}
+
+void store_stick(bool is_stuck)
+{
+    world.is_stuck = is_stuck;
 }
 
 bool store_takes_read(const struct store_read *read)

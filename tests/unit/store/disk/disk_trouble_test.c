@@ -46,10 +46,12 @@ Test(disk_trouble, slow_disk_gets_one_read_a_second)
 Test(disk_trouble, slow_disk_with_many_late_reads_in_flight_gets_no_read)
 {
     struct store_disk disk = {0};
-    late(&disk, 8, LARGE, true);
-    cr_assert_not(disk_takes_read(&disk));
+    late(&disk, 7, LARGE, true);
+    cr_assert(disk_is_slow(&disk) && !disk_is_stuck(&disk));
+    late(&disk, 1, LARGE, true);
+    cr_assert(disk_is_stuck(&disk) && !disk_takes_read(&disk));
     disk_read_late_over(&disk);
-    cr_assert(disk_takes_read(&disk));
+    cr_assert(!disk_is_stuck(&disk) && disk_takes_read(&disk));
 }
 
 Test(disk_trouble, one_read_in_time_as_large_as_the_late_ones_ends_it)
