@@ -131,6 +131,26 @@ bool aws_chunked_strip(struct arena *arena, struct span value, struct span *ret_
     return true;
 }
 
+static bool is_plain(struct span coding)
+{
+    return coding.len == 0 || span_equal_nocase(coding, SPAN("identity")) ||
+           span_equal_nocase(coding, SPAN("aws-chunked")); // which belonged to an upload
+}
+
+bool s3_answer_is_coded(const struct headers *answered)
+{
+    for (unsigned i = 0; i < answered->count; i++) {
+        struct span coding, rest = answered->items[i].value;
+        bool names_codings = span_equal_nocase(answered->items[i].name, SPAN("Content-Encoding"));
+        while (names_codings && span_split(&rest, ',', &coding)) {
+            if (!is_plain(span_trim(coding))) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
 // --- Decoder -------------------------------------------------------------------------------------
 
 struct aws_chunked_decoder *aws_chunked_decoder_new(const struct aws_chunked_options *options)

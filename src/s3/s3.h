@@ -473,6 +473,9 @@ bool aws_chunked_detect(const struct headers *headers);
 // *ret_value is `value` itself if it has no aws-chunked, and empty if it has nothing else. Returns
 // false if out of memory.
 bool aws_chunked_strip(struct arena *arena, struct span value, struct span *ret_value) MUST_USE;
+// Returns true if the answer's body has a coding, such as gzip, that Forebay does not undo. S3 may
+// give back aws-chunked, which belonged to the upload.
+bool s3_answer_is_coded(const struct headers *answered);
 
 // Streaming decoder; pure. A chunk header has at most 256 bytes, a trailer at most 16 KiB.
 struct aws_chunked_decoder;

@@ -39,27 +39,6 @@ static bool describes_bytes(struct span name)
     return span_starts_with_nocase(name, SPAN("x-amz-checksum-"));
 }
 
-static bool is_plain(struct span coding)
-{
-    return coding.len == 0 || span_equal_nocase(coding, SPAN("identity")) ||
-           span_equal_nocase(coding, SPAN("aws-chunked")); // which belonged to an upload
-}
-
-bool pass_answer_is_coded(const struct pass_state *p)
-{
-    const struct headers *answered = &p->relay.headers_answered;
-    for (unsigned i = 0; i < answered->count; i++) {
-        struct span coding, rest = answered->items[i].value;
-        bool names_codings = span_equal_nocase(answered->items[i].name, SPAN("Content-Encoding"));
-        while (names_codings && span_split(&rest, ',', &coding)) {
-            if (!is_plain(span_trim(coding))) {
-                return true;
-            }
-        }
-    }
-    return false;
-}
-
 // Copies those of the origin's headers that the client may see, in the exchange's memory.
 void pass_answer_headers(struct pass_state *p)
 {

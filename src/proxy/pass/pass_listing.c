@@ -246,7 +246,7 @@ bool pass_listing_is_unreadable(const struct pass_state *p, struct span *ret_why
     if (p->relay.status == 206) {
         *ret_why = SPAN("The origin sends only a part of the list, and this access key may not see "
                         "all names");
-    } else if (pass_answer_is_coded(p)) {
+    } else if (s3_answer_is_coded(&p->relay.headers_answered)) {
         *ret_why = SPAN("The origin sends the list with a Content-Encoding, so its names cannot be "
                         "read, and this access key may not see all names");
     } else if (p->list_names != NULL && p->list_names->is_unreadable) {

@@ -94,7 +94,7 @@ void pass_location_begin_error(struct pass_state *p)
     check(p->answer == ANSWER_HEAD);
     p->location.phase = LOCATION_HIDES;
     buf_init(&p->location.document, LOCATION_DOCUMENT_MAX + 1);
-    if (pass_answer_is_coded(p)) {
+    if (s3_answer_is_coded(&p->relay.headers_answered)) {
         headers_remove(&p->answered, SPAN("Content-Encoding"));
         buf_init(&p->location.document, 0); // takes nothing, as with a document that is too long
     }

@@ -404,9 +404,7 @@ void pass_origin_cancel(struct pass_state *p); // harmless when no call is in fl
 // --- pass_answer.c -------------------------------------------------------------------------------
 
 void pass_answer_headers(struct pass_state *p); // keeps those that the client may see
-// Returns true if the answer's body has a coding, such as gzip, that Forebay does not undo.
-bool pass_answer_is_coded(const struct pass_state *p);
-void pass_answer_start(struct pass_state *p);                  // sends the head to the client
+void pass_answer_start(struct pass_state *p);   // sends the head to the client
 void pass_answer_take(struct pass_state *p, struct span data); // bytes from the origin
 // Ends the page of a listing that was to be kept, because it is not complete. Harmless if there is
 // no such page.
