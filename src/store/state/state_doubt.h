@@ -19,8 +19,9 @@ struct store_doubt_slot {
 struct store_doubts {
     struct store_disk *disk;
     atomic_bool any; // false: no bucket was ever in doubt
-    // Above 0: the next write saves `format` before it is sent, or before it ends. Either `format` has lines of former
-    // holders (state_holder.c), or a doubt that a reload began may not be in it.
+    // Above 0: the next write saves `format` before it is sent, or before it ends. Either `format`
+    // has lines of former holders (state_holder.c), or a doubt that a reload began may not be in
+    // it.
     atomic_uint unsaved;
     struct store_doubt_slot others; // shared by all buckets without a slot
     atomic_uint count;              // number of slots in use; it only rises
