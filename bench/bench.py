@@ -41,6 +41,7 @@ SCENARIOS = [
     "fairness",
     "loader",
     "memory",
+    "device",
     "index",
     "scale",
     "full",

@@ -97,8 +97,9 @@ class Failure(Exception):
 class Process:
     """A running server: its port, and the CPU time and memory of all its processes."""
 
-    def __init__(self, name, command, port=None, core=None, **popen):
+    def __init__(self, name, command, port=None, core=None, wrapper=(), **popen):
         self.name, self.port = name, port
+        command = [*wrapper, *command]
         if core is not None:
             command = ["taskset", "-c", str(core), *command]
         self.process = subprocess.Popen(command, start_new_session=True, **popen)
@@ -213,7 +214,7 @@ class Rig:
         with urllib.request.urlopen(f"http://127.0.0.1:{origin.port}/-/stats", timeout=30) as reply:
             return json.load(reply)
 
-    def nginx(self, origin, logs=False, size="8g", core=None):
+    def nginx(self, origin, logs=False, size="8g", core=None, wrapper=()):
         place = Path(tempfile.mkdtemp(prefix="nginx-", dir=self.folder))
         place.chmod(0o755)
         port = free_port()
@@ -226,6 +227,7 @@ class Rig:
             ["nginx", "-p", str(place), "-c", str(place / "nginx.conf"), "-g", "daemon off;"],
             port,
             core=core or self.server_core,
+            wrapper=wrapper,
         )
         self.running.append(server)
         server.wait_listening()
@@ -244,6 +246,7 @@ class Rig:
         binary=None,
         place=None,
         rules=(),
+        wrapper=(),
     ):
         """ORIGIN is what origin() gave, or an endpoint in words. PLACE: the folder of one that was
         stopped. RULES come before those for all of the bench's."""
@@ -296,6 +299,7 @@ class Rig:
                 "forebay",
                 command,
                 core=core or self.server_core,
+                wrapper=wrapper,
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
                 env={"PATH": os.environ["PATH"], "HOME": str(place)},

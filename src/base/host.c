@@ -15,6 +15,7 @@
 #include "base/bytes.h"
 
 #define CGROUP_ROOT "/sys/fs/cgroup"
+#define STAT_BYTES 8192 // enough for /proc/meminfo and memory.stat
 #define PATH_BYTES 1024
 
 bool host_read_file(const char *path, char *ret_text, size_t size)
@@ -221,4 +222,78 @@ bool host_memory_is_short(void)
     pthread_mutex_unlock(&limited_by.lock);
     return by.memory_file != NULL && read_numbers(by.memory_folder, by.memory_file, &used, 1) &&
            used >= by.memory_bytes - by.memory_bytes / 8;
+}
+
+// Finds the line `name` in a text of lines "name number" or "name: number kB".
+static bool find_number(struct span text, const char *name, uint64_t *ret_number)
+{
+    struct span line, wanted = span_from_cstr(name);
+    while (span_split(&text, '\n', &line)) {
+        if (line.len > wanted.len && memcmp(line.ptr, wanted.ptr, wanted.len) == 0 &&
+            line.ptr[wanted.len] == ' ') {
+            struct span rest = {line.ptr + wanted.len, line.len - wanted.len};
+            while (rest.len > 0 && *rest.ptr == ' ') {
+                rest = (struct span){rest.ptr + 1, rest.len - 1};
+            }
+            return take_number(&rest, ret_number);
+        }
+    }
+    return false;
+}
+
+static bool machine_memory(struct host_memory *ret_memory)
+{
+    char text[STAT_BYTES];
+    uint64_t available_kib, free_kib;
+    uint64_t most = machine_memory_bytes();
+    if (most == UINT64_MAX || !host_read_file("/proc/meminfo", text, sizeof(text)) ||
+        !find_number(span_from_cstr(text), "MemAvailable:", &available_kib) ||
+        !find_number(span_from_cstr(text), "MemFree:", &free_kib)) {
+        return false;
+    }
+    uint64_t room = min_u64(most, max_u64(available_kib, free_kib) * 1024);
+    *ret_memory = (struct host_memory){most, room, min_u64(room, free_kib * 1024)};
+    return true;
+}
+
+static bool cgroup_memory(const struct limits *by, struct host_memory *ret_memory)
+{
+    char path[PATH_BYTES], text[STAT_BYTES];
+    uint64_t used, pages, shared = 0;
+    if (!read_numbers(by->memory_folder, by->memory_file, &used, 1) ||
+        snprintf(path, sizeof(path), "%s/memory.stat", by->memory_folder) >= (int)sizeof(path) ||
+        !host_read_file(path, text, sizeof(text)) ||
+        (!find_number(span_from_cstr(text), "total_cache", &pages) && // version 1
+         !find_number(span_from_cstr(text), "file", &pages))) {
+        return false;
+    }
+    if (!find_number(span_from_cstr(text), "total_shmem", &shared)) { // tmpfs is no page cache
+        (void)find_number(span_from_cstr(text), "shmem", &shared);    // kernels before 4.5 lack it
+    }
+    uint64_t most = by->memory_bytes;
+    uint64_t others = used - min_u64(used, pages - min_u64(pages, shared));
+    uint64_t room = most - min_u64(most, others);
+    *ret_memory = (struct host_memory){most, room, min_u64(room, most - min_u64(most, used))};
+    return true;
+}
+
+bool host_memory_look(struct host_memory *ret_memory)
+{
+    struct host_memory group;
+    pthread_mutex_lock(&limited_by.lock);
+    const struct limits by = limited_by.limits;
+    pthread_mutex_unlock(&limited_by.lock);
+    if (!machine_memory(ret_memory)) {
+        return false;
+    }
+    if (by.memory_file == NULL || by.memory_bytes >= ret_memory->most_bytes) {
+        return true;
+    }
+    if (!cgroup_memory(&by, &group)) {
+        return false;
+    }
+    uint64_t room = min_u64(ret_memory->room_bytes, group.room_bytes);
+    *ret_memory = (struct host_memory){
+        group.most_bytes, room, min_u64(room, min_u64(ret_memory->free_bytes, group.free_bytes))};
+    return true;
 }

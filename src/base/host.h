@@ -23,6 +23,16 @@ bool host_file_is_regular(const char *path);
 // Returns what to do with a file of `owner` that holds secrets, so that this process can read it
 // and others cannot. Any thread.
 const char *host_secret_file_remedy(uid_t owner);
+// The memory that the page cache can use: the machine's, or the cgroup's if that is less.
+struct host_memory {
+    uint64_t most_bytes; // all of it
+    uint64_t room_bytes; // what the page cache has now, and what is free
+    uint64_t free_bytes; // what nothing uses
+};
+// Reads it from small files of the kernel. The cgroup is that of the last
+// host_memory_limit_bytes(). Returns false if they cannot be read. Any thread; takes some 50
+// microseconds.
+bool host_memory_look(struct host_memory *ret_memory);
 // Returns true if at least 7/8 of the cgroup's memory is in use, page cache included. Reads a small
 // file. Any thread.
 bool host_memory_is_short(void);

@@ -234,7 +234,8 @@ static int serve_build_store(struct serve *s)
         .holder_count = holder_count,
         .origin = origin_name(s->origins.origins[0]),
         .written_pages_bytes = c->memory_limit_bytes / 8,
-        .memory_is_short = host_memory_is_short};
+        .memory_is_short = host_memory_is_short,
+        .memory = host_memory_look};
     if (s->upgrade.former_fd >= 0) {
         log_release(LOG_LEVEL_DEBUG); // write the log now, because the wait below may be long
     }

@@ -22,6 +22,7 @@
 #include "base/chunk.h"
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/host.h"
 #include "loop/loop.h"
 #include "stats/stats.h"
 
@@ -103,6 +104,9 @@ struct store_options {
     // page cache; 0: all of them.
     uint64_t written_pages_bytes;
     bool (*memory_is_short)(void); // called on any thread
+    // The memory that the page cache can use. Hits that are not in memory go past the page cache if
+    // the cached bytes do not fit into it. NULL: they never do. Called on any thread.
+    bool (*memory)(struct host_memory *ret_memory);
 };
 
 // The options that may change while the store is open.
@@ -231,8 +235,8 @@ void store_epoch_release(struct store *store, struct span origin, struct span bu
 void store_doubt(struct store *store, struct span origin, struct span bucket);
 // As store_doubt(), for a caller that may soon know that no more keys change. If so, it calls
 // store_doubt_end(). Records that were confirmed before that call are still revalidated, also by
-// the next process if a write is sent or ends before this one ends. Of several such doubts, the last one is
-// ended first. Any thread.
+// the next process if a write is sent or ends before this one ends. Of several such doubts, the
+// last one is ended first. Any thread.
 struct store_doubt_slot;
 struct store_doubt_open {
     struct store_doubt_slot *slot;
@@ -397,6 +401,10 @@ enum err store_read_small(struct worker *w, struct store *store, const struct st
 bool store_range_ready(struct worker *w, struct store *store, const struct store_place *place,
                        uint64_t first_byte, uint64_t len, struct file_range *ret_range);
 
+// Where the general way found the bytes: in the page cache, on the device and now in the page
+// cache, or on the device, past the page cache.
+enum store_read_source { STORE_READ_MEMORY, STORE_READ_DEVICE, STORE_READ_DIRECT };
+
 // The general way: an asynchronous read that verifies checksums and sets the verified marks. The
 // caller embeds this struct and gets one callback.
 struct store_read {
@@ -418,6 +426,7 @@ struct store_read {
     // The requested bytes in the chunks, in order.
     struct span spans[STORE_READ_MAX / CHUNK_SIZE + 1];
     unsigned span_count;
+    enum store_read_source source; // valid with ERR_OK and without `header`
     struct store_object *object;
     struct disk_op op; // private from here on
     struct task task;

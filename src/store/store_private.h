@@ -23,6 +23,7 @@
 #include "store/index/index.h"
 #include "store/index/index_writer.h"
 #include "store/retention/retention.h"
+#include "store/segment/page_admission.h"
 #include "store/segment/run_cache.h"
 #include "store/segment/segment_format.h"
 #include "store/segment/segment_log.h"
@@ -71,6 +72,7 @@ struct store {
     struct retention retention;
     struct write_backlog backlog;
     struct store_long longs;
+    struct page_admission page_admission;
     struct segment_log log;
     struct index index;
     struct index_writer writer;

@@ -8,6 +8,12 @@
 // verified once per unit and process; see segment_log.c.
 //
 // After a mismatch the bytes are read a second time. If they differ again, the run is dropped.
+//
+// The general way reads payload that is not in memory past the page cache, unless it is admitted
+// there (page_admission.c). Such a read sets no verified mark, because a mark speaks of the page
+// cache. If it fails or finds a mismatch, the second read goes through the page cache, and only
+// that one decides.
+#include <errno.h>
 #include <stdlib.h>
 
 #include "base/clock.h"
@@ -305,6 +311,7 @@ struct read_state {
     struct run_info *info;
     // 1 + the descriptor, which is borrowed from the first operation to the end. 0: not borrowed.
     int fd_plus_1;
+    int direct_fd_plus_1; // the same for the one that reads past the page cache
 };
 
 static int read_fd(const struct store_read *read)
@@ -319,11 +326,25 @@ static struct read_state *read_state_of(struct store_read *read)
     return (struct read_state *)(void *)read->engine_private;
 }
 
+static bool read_is_direct(const struct store_read *read)
+{
+    return ((const struct read_state *)(const void *)read->engine_private)->direct_fd_plus_1 != 0;
+}
+
+static void read_return_direct(struct store_read *read)
+{
+    if (read_is_direct(read)) {
+        segment_return_direct(read->place.segment);
+        read_state_of(read)->direct_fd_plus_1 = 0;
+    }
+}
+
 static void read_finish(struct store_read *read, enum err err)
 {
     struct read_state *state = read_state_of(read);
     check(err != ERR_OK || read->header || read->span_count > 0 || read->len == 0);
     check(err != ERR_OK || !read->header || read->object != NULL);
+    read_return_direct(read);
     if (state->fd_plus_1 != 0) {
         segment_return(read->place.segment);
     }
@@ -344,12 +365,10 @@ static void read_finish(struct store_read *read, enum err err)
     read->done(read);
 }
 
-static void read_op_start(struct store_read *read, unsigned iov_count, uint64_t offset,
+static void read_op_start(struct store_read *read, int fd, unsigned iov_count, uint64_t offset,
                           void (*done)(struct disk_op *op))
 {
-    int fd = read_fd(read);
     check(fd >= 0 && iov_count > 0 && iov_count <= ARRAY_LEN(read->iov));
-    unmark_neighbour(&read->place, fd);
     read->op.kind = DISK_READ;
     read->op.fd = fd;
     read->op.offset = offset;
@@ -372,35 +391,99 @@ static uint32_t unit_len(const struct store_place *place, uint32_t unit)
 }
 
 static void on_payload_read(struct disk_op *op);
+static void on_header_read(struct disk_op *op);
 
-// Clears the verified marks of units that this read will load from the device. Otherwise another
-// worker could send them from the page cache before this read has verified them.
-static void read_unmark(const struct store_read *read, const struct read_units *units)
+// Returns whether the page cache has the units.
+static bool read_is_resident(const struct store_read *read, const struct read_units *units)
 {
-    const struct store_place *place = &read->place;
-    uint64_t offset = place->payload_offset + units->begin;
-    uint64_t end =
-        min_u64(units->begin + (uint64_t)units->count * STORE_CHECKSUM_UNIT, place->payload_len);
-    if (place->payload_len >= RUN_PACKED_MAX &&
-        !disk_io_resident(read_fd(read), offset, end - units->begin)) {
-        segment_set_verified(place->segment, place->first_unit + units->first, units->count, false);
+    uint64_t end = min_u64(units->begin + (uint64_t)units->count * STORE_CHECKSUM_UNIT,
+                           read->place.payload_len);
+    return disk_io_resident(read_fd(read), read->place.payload_offset + units->begin,
+                            end - units->begin);
+}
+
+// Returns whether the units of the place's run have verified marks. Shorter runs share pages.
+static bool place_is_marked(const struct store_place *place)
+{
+    return place->payload_len >= RUN_PACKED_MAX;
+}
+
+// Reads the units into chunks. A direct read takes whole pages: the last of a run's payload goes on
+// after its end.
+static void read_units_start(struct store_read *read, const struct read_units *units, int fd)
+{
+    for (uint32_t i = 0; i < units->count; i++) {
+        if (read->chunks[i] == NULL) {
+            read->chunks[i] = chunk_for_read();
+        }
+        uint64_t len = unit_len(&read->place, units->first + i);
+        read->iov[i] =
+            (struct iovec){read->chunks[i]->data,
+                           read_is_direct(read) ? align_up_u64(len, RUN_PAYLOAD_ALIGN) : len};
+    }
+    read_op_start(read, fd, units->count, read->place.payload_offset + units->begin,
+                  on_payload_read);
+}
+
+static void read_through_page_cache(struct store_read *read, bool is_resident)
+{
+    struct read_units units = read_units_of(read);
+    check(!read_is_direct(read));
+    read->source = is_resident ? STORE_READ_MEMORY : STORE_READ_DEVICE;
+    if (!is_resident && place_is_marked(&read->place)) {
+        // Otherwise another worker could send the units from the page cache before this read has
+        // verified them.
+        segment_set_verified(read->place.segment, read->place.first_unit + units.first, units.count,
+                             false);
+    }
+    unmark_neighbour(&read->place, read_fd(read));
+    read_units_start(read, &units, read_fd(read));
+}
+
+static void read_direct(struct store_read *read, int fd)
+{
+    struct read_units units = read_units_of(read);
+    read->source = STORE_READ_DIRECT;
+    read_state_of(read)->direct_fd_plus_1 = fd + 1;
+    read_units_start(read, &units, fd);
+}
+
+static void on_direct_opened(void *ctx, enum err err, int fd)
+{
+    struct store_read *read = ctx;
+    check(!read_is_direct(read));
+    if (read->cancelled) {
+        if (err == ERR_OK) {
+            segment_return_direct(read->place.segment);
+        }
+        read_finish(read, ERR_CANCELLED);
+    } else if (err == ERR_OK) {
+        read_direct(read, fd);
+    } else {
+        read_through_page_cache(read, false);
     }
 }
 
 static void read_payload(struct store_read *read)
 {
     struct read_units units = read_units_of(read);
+    const struct store_place *place = &read->place;
     check(!read->header && units.count > 0 && units.count <= ARRAY_LEN(read->chunks));
     check(read_state_of(read)->info != NULL);
-    read_unmark(read, &units);
-    for (uint32_t i = 0; i < units.count; i++) {
-        if (read->chunks[i] == NULL) {
-            read->chunks[i] = chunk_for_read();
-        }
-        read->iov[i] =
-            (struct iovec){read->chunks[i]->data, unit_len(&read->place, units.first + i)};
+    bool is_marked = place_is_marked(place);
+    bool is_resident = is_marked && read_is_resident(read, &units);
+    if (!is_marked || is_resident ||
+        page_admission_take(&read->store->page_admission, place->segment_number,
+                            place->first_unit + units.first, units.count * STORE_CHECKSUM_UNIT)) {
+        read_through_page_cache(read, is_resident);
+        return;
     }
-    read_op_start(read, units.count, read->place.payload_offset + units.begin, on_payload_read);
+    int fd = segment_borrow_direct(place->segment);
+    if (fd >= 0) {
+        read_direct(read, fd);
+    } else if (!segment_borrow_direct_start(read->worker, place->segment, on_direct_opened, read)) {
+        read_through_page_cache(read, false);
+    }
 }
 
 // Selects the requested bytes in the units that were read.
@@ -428,7 +511,8 @@ static enum err read_verify(const struct store_read *read, const struct read_uni
     for (uint32_t i = 0; i < units->count; i++) {
         wanted += unit_len(&read->place, units->first + i);
     }
-    if (read->op.result != (int64_t)wanted || units->first + units->count > info->unit_count) {
+    // A direct read goes on after the end of the payload.
+    if (read->op.result < (int64_t)wanted || units->first + units->count > info->unit_count) {
         return ERR_CORRUPT;
     }
     for (uint32_t i = 0; i < units->count; i++) {
@@ -441,30 +525,44 @@ static enum err read_verify(const struct store_read *read, const struct read_uni
     return ERR_OK;
 }
 
+// Ends a read that has gone past the page cache. Returns false if the page cache must be read, too.
+static bool direct_read_ended(struct store_read *read, enum err err)
+{
+    if (read->op.errno_value == EINVAL) { // the device wants another alignment
+        segment_pool_refuse_direct(&read->store->log.pool);
+    }
+    read_return_direct(read);
+    return err == ERR_OK;
+}
+
 static void on_payload_read(struct disk_op *op)
 {
     struct store_read *read = container_of(op, struct store_read, op);
     check(read->span_count == 0 && read_state_of(read)->info != NULL);
-    if (read->cancelled || op->err != ERR_OK) {
-        read_finish(read, read->cancelled ? ERR_CANCELLED : op->err);
+    if (read->cancelled) {
+        read_finish(read, ERR_CANCELLED);
         return;
     }
     struct read_units units = read_units_of(read);
-    enum err err = read_verify(read, &units, read_state_of(read)->info);
-    if (err == ERR_CORRUPT && read->place.payload_len >= RUN_PACKED_MAX) {
+    bool was_direct = read_is_direct(read);
+    enum err err = op->err;
+    if (err == ERR_OK) {
+        err = read_verify(read, &units, read_state_of(read)->info);
+    }
+    if (was_direct && !direct_read_ended(read, err)) {
+        read_through_page_cache(read, false);
+        return;
+    }
+    if (place_is_marked(&read->place) && !was_direct && (err == ERR_OK || err == ERR_CORRUPT)) {
         segment_set_verified(read->place.segment, read->place.first_unit + units.first, units.count,
-                             false);
+                             err == ERR_OK);
     }
     if (err == ERR_CORRUPT && !read->repeated) {
         read->repeated = true;
-        read_payload(read);
+        read_through_page_cache(read, false);
         return;
     }
     if (err == ERR_OK) {
-        if (read->place.payload_len >= RUN_PACKED_MAX) {
-            segment_set_verified(read->place.segment, read->place.first_unit + units.first,
-                                 units.count, true);
-        }
         read_cut_spans(read, &units);
     }
     read_finish(read, err);
@@ -489,6 +587,13 @@ static void read_with_info(struct store_read *read, struct run_info *info)
     read_payload(read);
 }
 
+static void read_header(struct store_read *read)
+{
+    read->iov[0] = (struct iovec){read_state_of(read)->header_bytes, read->place.header_len};
+    unmark_neighbour(&read->place, read_fd(read));
+    read_op_start(read, read_fd(read), 1, read->place.header_offset, on_header_read);
+}
+
 static void on_header_read(struct disk_op *op)
 {
     struct store_read *read = container_of(op, struct store_read, op);
@@ -511,8 +616,7 @@ static void on_header_read(struct disk_op *op)
         read_finish(read, err);
     } else if (!read->repeated) {
         read->repeated = true;
-        read->iov[0] = (struct iovec){state->header_bytes, read->place.header_len};
-        read_op_start(read, 1, read->place.header_offset, on_header_read);
+        read_header(read);
     } else {
         read_finish(read, ERR_CORRUPT);
     }
@@ -529,8 +633,7 @@ static void read_begin(struct store_read *read)
         check(state->header_bytes == NULL && state->fd_plus_1 > 0);
         state->header_bytes = malloc(read->place.header_len);
         check(state->header_bytes != NULL);
-        read->iov[0] = (struct iovec){state->header_bytes, read->place.header_len};
-        read_op_start(read, 1, read->place.header_offset, on_header_read);
+        read_header(read);
     }
 }
 

@@ -134,6 +134,7 @@ ON_DISK = {
     "open-emfile": ("store.open", "emfile"),
     "scan-eio": ("store.scan", "eio"),
     "mark-eio": ("store.mark", "eio"),
+    "pages-gone": ("pages.gone", "eio"),
 }
 AT_START = {"open-emfile", "scan-eio"}
 AT_CLIENT = (

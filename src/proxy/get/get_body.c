@@ -59,8 +59,8 @@ static void on_read(struct request *r)
         get_state_leave(&g->runs[0]);
         g->read_span = 0;
         note_read(r, &read->place);
-        r->bytes_disk += read->len;
-        stats_add(COUNTER_hit_read, 1);
+        *(read->source == STORE_READ_MEMORY ? &r->bytes_memory : &r->bytes_disk) += read->len;
+        stats_add(read->source == STORE_READ_DIRECT ? COUNTER_hit_direct : COUNTER_hit_read, 1);
     } else { // the bytes are lost or wrong, so this reply fetches them again
         bool has_run = g->phase == GET_PHASE_RACE;
         get_phase_enter(g, has_run ? GET_PHASE_RUN : GET_PHASE_CHOOSE);

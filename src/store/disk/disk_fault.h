@@ -47,7 +47,11 @@ bool store_fault_is_steady(void);
 // store_fault_is_steady() is false or the caller has waited long enough. `tries`: how often the
 // caller has waited already.
 bool store_fault_waits(unsigned tries);
+// Returns true if the script says "pages.gone": memory keeps nothing, so nothing is admitted to the
+// page cache.
+#define store_fault_pages_are_gone() (disk_fault_errno("pages.gone") != 0)
 #else
+#define store_fault_pages_are_gone() false
 #define store_fault_strike(fault) 0
 #define store_fault_is_steady() false
 #define store_fault_waits(tries) ((void)(tries), false)

@@ -46,8 +46,8 @@ struct segment {
     // Number of runs that are being written or are not yet in the index. While not 0, the segment
     // is not evicted.
     atomic_uint holds;
-    _Atomic uint64_t file; // the descriptor and the number of its users: segment_pool.c
-    _Atomic(_Atomic uint64_t *) verified; // a bit per checksum unit; allocated on first use
+    struct segment_file_use paged, direct; // its descriptors: segment_pool.c
+    _Atomic(_Atomic uint64_t *) verified;  // a bit per checksum unit; allocated on first use
     // Header offsets of bad runs; 0: the entry is free. Allocated on first use.
     _Atomic(atomic_uint *) bad;
     atomic_uint bad_count;
@@ -69,7 +69,6 @@ struct segment {
     struct segment *next;               // the next entry of the list `doomed` or `closable`
     // Rows of the complete runs, guarded by rows_guard. NULL: they are on disk, or unknown.
     struct segment_rows *rows;
-    unsigned pool_at; // index in the pool's array of open segments, guarded by the pool's lock
 };
 
 // A slot has at most one open segment, in which runs get room one after the other. A worker stores

@@ -2,16 +2,19 @@
 // A cache may have more segments than a process may have descriptors. The pool opens a segment's
 // file on demand. When it needs a descriptor, it closes a segment that was not used lately.
 //
-// The field `file` of a segment is one word. Its high half is the descriptor + 1. Its low half has
+// Each descriptor of a segment has one word. Its high half is the descriptor + 1. Its low half has
 // the bit "used lately" and the number of current users. segment_borrow() is a compare-and-swap and
 // segment_return() a subtraction. Any thread may call them, without a lock. Closing is a
 // compare-and-swap that succeeds only while there is no user, so a descriptor in use is never
 // closed. A user has the descriptor for one system call or one disk operation. A reply that waits
 // for its client has none.
 //
-// A clock hand finds the segment to close. It passes over the open segments, clears "used lately"
+// A clock hand finds the descriptor to close. It passes over the open ones, clears "used lately"
 // in each, and closes the first one without the bit. An unlinked segment cannot be opened again, so
 // the hand closes it only as a last resort.
+//
+// A descriptor for direct I/O is a convenience: if it cannot be opened, the caller uses the page
+// cache. So nobody waits for one to be returned, and a failure to open it counts nowhere.
 //
 // open(2) may wait for the disk. Workers leave it to the pool's thread. Other threads of the store
 // call it themselves. While all descriptors are in use, both wait up to SEGMENT_OPEN_WAIT_MS for
@@ -52,29 +55,39 @@ struct segment_opening {
     struct segment *segment;
     void (*done)(void *ctx, enum err err, int fd);
     void *ctx;
+    bool is_direct;
     enum err err;
     int fd;
 };
 
-// --- the word `file`
+// --- the word of a descriptor
+
+static int word_borrow(struct segment_file_use *use)
+{
+    uint64_t word = atomic_load_explicit(&use->word, memory_order_relaxed);
+    do {
+        if (word >> FD_SHIFT == 0) {
+            return -1;
+        }
+        check((word & USERS) < USERS);
+    } while (!atomic_compare_exchange_weak_explicit(&use->word, &word, (word + 1) | USED_LATELY,
+                                                    memory_order_acquire, memory_order_relaxed));
+    return (int)(word >> FD_SHIFT) - 1;
+}
 
 int segment_borrow(struct segment *segment)
 {
-    uint64_t file = atomic_load_explicit(&segment->file, memory_order_relaxed);
-    do {
-        if (file >> FD_SHIFT == 0) {
-            return -1;
-        }
-        check((file & USERS) < USERS);
-    } while (!atomic_compare_exchange_weak_explicit(&segment->file, &file, (file + 1) | USED_LATELY,
-                                                    memory_order_acquire, memory_order_relaxed));
-    return (int)(file >> FD_SHIFT) - 1;
+    return word_borrow(&segment->paged);
 }
 
-void segment_return(struct segment *segment)
+int segment_borrow_direct(struct segment *segment)
 {
-    struct segment_pool *pool = &segment->log->pool;
-    uint64_t before = atomic_fetch_sub(&segment->file, 1);
+    return word_borrow(&segment->direct);
+}
+
+static void word_return(struct segment_pool *pool, struct segment_file_use *use)
+{
+    uint64_t before = atomic_fetch_sub(&use->word, 1);
     check((before & USERS) > 0);
     check(before >> FD_SHIFT != 0); // a descriptor in use is not closed
     // The subtraction and this load are sequentially consistent, like the waiter's increment of
@@ -88,59 +101,76 @@ void segment_return(struct segment *segment)
     }
 }
 
-// Takes the descriptor out of the segment's word `file` and returns it. Returns -1 if the
-// descriptor is in use. With `gently`, also returns -1 if it was used lately, and clears that bit.
-static int file_take(struct segment *segment, bool gently)
+void segment_return(struct segment *segment)
 {
-    uint64_t file = atomic_load(&segment->file);
-    do {
-        if ((file & USERS) != 0) {
-            return -1;
-        }
-        if (gently && (file & USED_LATELY) != 0) {
-            (void)atomic_compare_exchange_strong(&segment->file, &file, file & ~USED_LATELY);
-            return -1; // another thread may set the bit again at once, which does no harm
-        }
-    } while (!atomic_compare_exchange_weak(&segment->file, &file, 0));
-    return (int)(file >> FD_SHIFT) - 1;
+    word_return(&segment->log->pool, &segment->paged);
 }
 
-// --- the array of open segments
-
-static void open_remove_locked(struct segment_pool *pool, struct segment *segment)
+void segment_return_direct(struct segment *segment)
 {
-    check(segment->pool_at < pool->guarded.open_count);
-    check(pool->guarded.open[segment->pool_at] == segment);
-    struct segment *last = pool->guarded.open[--pool->guarded.open_count];
-    pool->guarded.open[segment->pool_at] = last;
-    last->pool_at = segment->pool_at;
+    word_return(&segment->log->pool, &segment->direct);
+}
+
+// Takes the descriptor out of its word and returns it. Returns -1 if the descriptor is in use. With
+// `gently`, also returns -1 if it was used lately, and clears that bit.
+static int word_take(struct segment_file_use *use, bool gently)
+{
+    uint64_t word = atomic_load(&use->word);
+    do {
+        if ((word & USERS) != 0) {
+            return -1;
+        }
+        if (gently && (word & USED_LATELY) != 0) {
+            (void)atomic_compare_exchange_strong(&use->word, &word, word & ~USED_LATELY);
+            return -1; // another thread may set the bit again at once, which does no harm
+        }
+    } while (!atomic_compare_exchange_weak(&use->word, &word, 0));
+    return (int)(word >> FD_SHIFT) - 1;
+}
+
+// --- the array of open files
+
+static struct segment *segment_of(struct segment_file_use *use)
+{
+    return use->is_direct ? container_of(use, struct segment, direct)
+                          : container_of(use, struct segment, paged);
+}
+
+static void open_remove_locked(struct segment_pool *pool, const struct segment_file_use *use)
+{
+    check(use->pool_at < pool->guarded.open_count);
+    check(pool->guarded.open[use->pool_at] == use);
+    struct segment_file_use *last = pool->guarded.open[--pool->guarded.open_count];
+    pool->guarded.open[use->pool_at] = last;
+    last->pool_at = use->pool_at;
     stats_sub(COUNTER_segment_descriptors, 1);
 }
 
-static void open_add_locked(struct segment_pool *pool, struct segment *segment, int fd,
-                            unsigned users)
+static void open_add_locked(struct segment_pool *pool, struct segment_file_use *use, int fd,
+                            bool is_direct, unsigned users)
 {
     check(pool->guarded.open_count < pool->limit);
     check(fd >= 0);
-    check(atomic_load(&segment->file) >> FD_SHIFT == 0); // each segment has one descriptor at most
-    segment->pool_at = pool->guarded.open_count;
-    pool->guarded.open[pool->guarded.open_count++] = segment;
+    check(atomic_load(&use->word) >> FD_SHIFT == 0);
+    use->is_direct = is_direct;
+    use->pool_at = pool->guarded.open_count;
+    pool->guarded.open[pool->guarded.open_count++] = use;
     stats_add(COUNTER_segment_descriptors, 1);
-    atomic_store(&segment->file, (uint64_t)(fd + 1) << FD_SHIFT | USED_LATELY | users);
+    atomic_store(&use->word, (uint64_t)(fd + 1) << FD_SHIFT | USED_LATELY | users);
 }
 
-// Closes a segment that was not used lately, or else any unused one. Returns false if all are in
+// Closes a descriptor that was not used lately, or else any unused one. Returns false if all are in
 // use.
 static bool close_one_locked(struct segment_pool *pool)
 {
     for (unsigned i = 0; i < ROUNDS * pool->guarded.open_count; i++) {
         unsigned round = i / pool->guarded.open_count;
         pool->guarded.hand = (pool->guarded.hand + 1) % pool->guarded.open_count;
-        struct segment *segment = pool->guarded.open[pool->guarded.hand];
-        bool nameless = (atomic_load(&segment->pins) & SEGMENT_PIN_UNLINKED) != 0;
-        int fd = nameless && round + 1 < ROUNDS ? -1 : file_take(segment, round + 1 < ROUNDS);
+        struct segment_file_use *use = pool->guarded.open[pool->guarded.hand];
+        bool nameless = (atomic_load(&segment_of(use)->pins) & SEGMENT_PIN_UNLINKED) != 0;
+        int fd = nameless && round + 1 < ROUNDS ? -1 : word_take(use, round + 1 < ROUNDS);
         if (fd >= 0) {
-            open_remove_locked(pool, segment);
+            open_remove_locked(pool, use);
             (void)close(fd); // no data is lost, because a later sync may use another descriptor
             stats_add(COUNTER_segment_closes, 1);
             return true;
@@ -151,8 +181,14 @@ static bool close_one_locked(struct segment_pool *pool)
 
 // --- opening
 
+// Keeps the kernel from reading ahead. It would bring bytes into the page cache that nobody wants.
+static void expect_random_reads(int fd)
+{
+    (void)posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM); // only a hint, so it may fail
+}
+
 // Returns a descriptor of the file, or a negative errno value.
-static int file_open(const struct segment_pool *pool, uint32_t number)
+static int file_open(const struct segment_pool *pool, uint32_t number, bool is_direct)
 {
     check(number != 0);
     char name[SEGMENT_NAME_LEN];
@@ -161,7 +197,8 @@ static int file_open(const struct segment_pool *pool, uint32_t number)
     if (failed != 0) {
         return -failed;
     }
-    int fd = openat(pool->folder_fd, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    int flags = is_direct ? O_RDONLY | O_DIRECT : O_RDWR;
+    int fd = openat(pool->folder_fd, name, flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (fd < 0) {
         return -errno;
     }
@@ -170,38 +207,39 @@ static int file_open(const struct segment_pool *pool, uint32_t number)
         (void)close(fd); // nothing was written, so an error loses nothing
         return -ENOENT;
     }
-    (void)posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM); // only a hint, so it may fail
+    expect_random_reads(fd);
     return fd;
 }
 
 // Borrows the segment, and opens it within the limit if it is not open. Returns a negative errno
 // value if it cannot be opened, and -EAGAIN if all descriptors are in use.
-static int pool_open_locked(struct segment_pool *pool, struct segment *segment)
+static int pool_open_locked(struct segment_pool *pool, struct segment *segment, bool is_direct)
 {
-    int fd = segment_borrow(segment);
+    struct segment_file_use *use = is_direct ? &segment->direct : &segment->paged;
+    int fd = word_borrow(use);
     if (fd >= 0) {
         return fd;
     }
     if (pool->guarded.open_count >= pool->limit && !close_one_locked(pool)) {
         return -EAGAIN;
     }
-    fd = file_open(pool, atomic_load(&segment->number));
+    fd = file_open(pool, atomic_load(&segment->number), is_direct);
     for (unsigned i = 0; i < OPEN_TRIES_MAX && (fd == -EMFILE || fd == -ENFILE); i++) {
         if (!close_one_locked(pool)) {
             return -EAGAIN; // other parts of the process use all descriptors
         }
-        fd = file_open(pool, atomic_load(&segment->number));
+        fd = file_open(pool, atomic_load(&segment->number), is_direct);
     }
     if (fd >= 0) {
-        open_add_locked(pool, segment, fd, 1);
+        open_add_locked(pool, use, fd, is_direct, 1);
     }
     return fd;
 }
 
-static int pool_open(struct segment_pool *pool, struct segment *segment)
+static int pool_open(struct segment_pool *pool, struct segment *segment, bool is_direct)
 {
     pthread_mutex_lock(&pool->guarded.lock);
-    int fd = pool_open_locked(pool, segment);
+    int fd = pool_open_locked(pool, segment, is_direct);
     pthread_mutex_unlock(&pool->guarded.lock);
     return fd;
 }
@@ -231,7 +269,7 @@ static uint64_t pool_returns(struct segment_pool *pool)
 
 static int pool_open_wait(struct segment_pool *pool, struct segment *segment)
 {
-    int fd = pool_open(pool, segment);
+    int fd = pool_open(pool, segment, false);
     if (fd != -EAGAIN) {
         return fd;
     }
@@ -241,7 +279,7 @@ static int pool_open_wait(struct segment_pool *pool, struct segment *segment)
     bool again = true;
     while (fd == -EAGAIN && again) { // ends at until_us
         uint64_t returns = pool_returns(pool);
-        fd = pool_open(pool, segment);
+        fd = pool_open(pool, segment, false);
         again = fd != -EAGAIN || wait_for_return(pool, returns, until_us);
     }
     check(atomic_fetch_sub(&pool->waiting, 1) > 0);
@@ -253,7 +291,7 @@ static enum err borrow(struct segment *segment, bool may_wait, int *ret_fd)
     struct segment_pool *pool = &segment->log->pool;
     int fd = segment_borrow(segment);
     if (fd < 0) {
-        fd = may_wait ? pool_open_wait(pool, segment) : pool_open(pool, segment);
+        fd = may_wait ? pool_open_wait(pool, segment) : pool_open(pool, segment, false);
     }
     if (fd >= 0) {
         *ret_fd = fd;
@@ -270,6 +308,23 @@ static enum err borrow(struct segment *segment, bool may_wait, int *ret_fd)
                        atomic_load(&segment->number), -fd,
                        log_quote(span_from_cstr(strerrordesc_np(-fd))));
     return err;
+}
+
+static enum err borrow_direct(struct segment *segment, int *ret_fd)
+{
+    struct segment_pool *pool = &segment->log->pool;
+    *ret_fd = pool_open(pool, segment, true);
+    if (*ret_fd == -EINVAL) {
+        segment_pool_refuse_direct(pool);
+    }
+    return *ret_fd >= 0 ? ERR_OK : ERR_UNREADABLE;
+}
+
+void segment_pool_refuse_direct(struct segment_pool *pool)
+{
+    if (!atomic_exchange(&pool->refuses_direct, true)) {
+        log_info("direct_io_unavailable", "cache_reads=page_cache");
+    }
 }
 
 enum err segment_borrow_wait(struct segment *segment, int *ret_fd)
@@ -289,15 +344,19 @@ static void on_opened(struct worker *to, struct message *message)
     free(opening);
 }
 
-void segment_borrow_start(struct worker *w, struct segment *segment,
-                          void (*done)(void *ctx, enum err err, int fd), void *ctx)
+static void borrow_start(struct worker *w, struct segment *segment, bool is_direct,
+                         void (*done)(void *ctx, enum err err, int fd), void *ctx)
 {
     struct segment_pool *pool = &segment->log->pool;
     check(done != NULL && (atomic_load(&segment->pins) & SEGMENT_PIN_COUNT) > 0);
     struct segment_opening *opening = calloc(1, sizeof(*opening));
     check(opening != NULL);
-    *opening = (struct segment_opening){
-        .worker = w, .segment = segment, .done = done, .ctx = ctx, .fd = -1};
+    *opening = (struct segment_opening){.worker = w,
+                                        .segment = segment,
+                                        .is_direct = is_direct,
+                                        .done = done,
+                                        .ctx = ctx,
+                                        .fd = -1};
     opening->message.deliver = on_opened;
     worker_expect(w);
     pthread_mutex_lock(&pool->queue.lock);
@@ -305,6 +364,22 @@ void segment_borrow_start(struct worker *w, struct segment *segment,
     pool->queue.last = &opening->next;
     pthread_cond_signal(&pool->queue.wanted);
     pthread_mutex_unlock(&pool->queue.lock);
+}
+
+void segment_borrow_start(struct worker *w, struct segment *segment,
+                          void (*done)(void *ctx, enum err err, int fd), void *ctx)
+{
+    borrow_start(w, segment, false, done, ctx);
+}
+
+bool segment_borrow_direct_start(struct worker *w, struct segment *segment,
+                                 void (*done)(void *ctx, enum err err, int fd), void *ctx)
+{
+    if (atomic_load_explicit(&segment->log->pool.refuses_direct, memory_order_relaxed)) {
+        return false;
+    }
+    borrow_start(w, segment, true, done, ctx);
+    return true;
 }
 
 static struct segment_opening *pool_next(struct segment_pool *pool)
@@ -329,8 +404,11 @@ static void *pool_main(void *ctx)
     thread_begin("store-opener", THREAD_HELPS);
     struct segment_opening *opening;
     while ((opening = pool_next(pool)) != NULL) {
-        opening->err = borrow(opening->segment,
-                              disk_shortage(opening->segment->log->disk) == ERR_OK, &opening->fd);
+        struct segment *segment = opening->segment;
+        opening->err =
+            opening->is_direct
+                ? borrow_direct(segment, &opening->fd)
+                : borrow(segment, disk_shortage(segment->log->disk) == ERR_OK, &opening->fd);
         mailbox_send_from_any_thread(opening->worker, &opening->message);
     }
     return NULL;
@@ -343,7 +421,8 @@ void segment_pool_adopt(struct segment_pool *pool, struct segment *segment, int 
     pthread_mutex_lock(&pool->guarded.lock);
     bool fits = pool->guarded.open_count < pool->limit || close_one_locked(pool);
     if (fits) {
-        open_add_locked(pool, segment, fd, 0);
+        expect_random_reads(fd);
+        open_add_locked(pool, &segment->paged, fd, false, 0);
     }
     pthread_mutex_unlock(&pool->guarded.lock);
     if (!fits) {
@@ -359,18 +438,23 @@ bool segment_pool_yield(struct segment_pool *pool)
     return closed;
 }
 
+// Closes the descriptor if it is open. It has no user.
+static void close_locked(struct segment_pool *pool, struct segment_file_use *use)
+{
+    uint64_t word = atomic_exchange(&use->word, 0);
+    check((word & USERS) == 0);
+    if (word >> FD_SHIFT != 0) {
+        open_remove_locked(pool, use);
+        (void)close((int)(word >> FD_SHIFT) - 1); // unwritten pages are not needed
+    }
+}
+
 void segment_pool_close(struct segment_pool *pool, struct segment *segment)
 {
     pthread_mutex_lock(&pool->guarded.lock);
-    uint64_t file = atomic_exchange(&segment->file, 0);
-    if (file >> FD_SHIFT != 0) {
-        open_remove_locked(pool, segment);
-    }
+    close_locked(pool, &segment->paged);
+    close_locked(pool, &segment->direct);
     pthread_mutex_unlock(&pool->guarded.lock);
-    check((file & USERS) == 0);
-    if (file >> FD_SHIFT != 0) {
-        (void)close((int)(file >> FD_SHIFT) - 1); // unwritten pages are not needed
-    }
 }
 
 // --- life
@@ -414,11 +498,11 @@ void segment_pool_done(struct segment_pool *pool)
     check(!pool->runs);
     // Close segments in use, too, because their operations may hang on the disk.
     while (pool->guarded.open_count > 0) {
-        struct segment *segment = pool->guarded.open[pool->guarded.open_count - 1];
-        uint64_t file = atomic_exchange(&segment->file, 0);
-        check(file >> FD_SHIFT != 0);
-        open_remove_locked(pool, segment);
-        (void)close((int)(file >> FD_SHIFT) - 1); // unwritten pages are not needed
+        struct segment_file_use *use = pool->guarded.open[pool->guarded.open_count - 1];
+        uint64_t word = atomic_exchange(&use->word, 0);
+        check(word >> FD_SHIFT != 0);
+        open_remove_locked(pool, use);
+        (void)close((int)(word >> FD_SHIFT) - 1); // unwritten pages are not needed
     }
     free(pool->guarded.open);
     pthread_mutex_destroy(&pool->guarded.lock);

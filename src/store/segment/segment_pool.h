@@ -19,15 +19,24 @@
 struct segment;
 struct segment_opening;
 
+// A descriptor of a segment's file. A segment has two: one that reads and writes through the page
+// cache, and one that reads past it (O_DIRECT).
+struct segment_file_use {
+    _Atomic uint64_t word; // the descriptor and the number of its users: segment_pool.c
+    unsigned pool_at;      // index in the pool's array of open files, guarded by the pool's lock
+    bool is_direct;        // set while it is in that array
+};
+
 struct segment_pool {
     int folder_fd;
     unsigned limit;
+    atomic_bool refuses_direct; // the file system or the device has no direct I/O
     pthread_t thread;
     bool runs;
     atomic_uint waiting; // number of threads that wait until another thread returns a descriptor
     struct {
         pthread_mutex_t lock; // held during open(2); workers never take it
-        struct segment **open;
+        struct segment_file_use **open;
         unsigned open_count, hand;
     } guarded;
     struct { // the queue of workers; its lock is held briefly, and no lock is taken under it
@@ -63,6 +72,17 @@ enum err segment_borrow_wait(struct segment *segment, int *ret_fd) MUST_USE;
 // borrowed.
 void segment_borrow_start(struct worker *w, struct segment *segment,
                           void (*done)(void *ctx, enum err err, int fd), void *ctx);
+
+// The same three for the descriptor that reads past the page cache. segment_borrow_direct_start()
+// returns false if the pool knows that there is no direct I/O; done() is then not called.
+// ERR_UNREADABLE: the file cannot be opened like that now, so the caller uses the page cache.
+int segment_borrow_direct(struct segment *segment);
+void segment_return_direct(struct segment *segment);
+bool segment_borrow_direct_start(struct worker *w, struct segment *segment,
+                                 void (*done)(void *ctx, enum err err, int fd), void *ctx);
+// Called when the kernel has refused a read past the page cache with EINVAL. From now on all reads
+// use the page cache. Any thread.
+void segment_pool_refuse_direct(struct segment_pool *pool);
 
 // Hands the descriptor of a new file to the pool. Called before other threads know the segment.
 void segment_pool_adopt(struct segment_pool *pool, struct segment *segment, int fd);

@@ -16,7 +16,8 @@ struct box {
     struct store_options options;
     struct loop *loop;
     struct store *store;
-    bool has_long_runs; // objects are put as runs that want a promise
+    bool has_long_runs;                    // objects are put as runs that want a promise
+    unsigned reads[STORE_READ_DIRECT + 1]; // general reads that succeeded, by their source
 };
 
 // Fills in defaults and makes the directory; box_open() comes next. Returns false, with a message,

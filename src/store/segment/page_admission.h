@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// Decides which bytes enter the page cache when a hit reads them from the device.
+#ifndef FOREBAY_STORE_PAGE_ADMISSION_H
+#define FOREBAY_STORE_PAGE_ADMISSION_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/host.h"
+
+struct page_admission {
+    // Returns the memory that the page cache could use. NULL: it is unknown.
+    bool (*memory)(struct host_memory *ret_memory);
+    uint64_t unit_bytes;  // unit of the clock
+    uint32_t slot_mask;   // number of slots - 1
+    atomic_uint *slots;   // the last reads: 16 bits identify one, and 16 bits are its time
+    atomic_ulong clock;   // bytes that reads have brought from the device
+    atomic_ulong reach;   // distance of two reads up to which the second is admitted, in units
+    atomic_bool is_ample; // all reads are admitted
+};
+
+// `memory` may be NULL; then everything is admitted.
+void page_admission_init(struct page_admission *admission,
+                         bool (*memory)(struct host_memory *ret_memory));
+void page_admission_done(struct page_admission *admission);
+// Compares the memory with the bytes in the cache. Called about once a second, on one thread.
+void page_admission_look(struct page_admission *admission, uint64_t cached_bytes);
+// Notes a read of bytes that are not in memory. Returns true if the page cache shall keep them.
+// `unit` is the read's first checksum unit in the segment. Any thread, never waits.
+bool page_admission_take(struct page_admission *admission, uint32_t segment_number, uint32_t unit,
+                         uint64_t bytes);
+
+#endif

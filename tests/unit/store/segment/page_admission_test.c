@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+// Proves: bytes that do not stay in memory until they are read again are read past the page cache,
+// and all others through it. Both ways give the right bytes, also where direct I/O fails.
+#include "store/segment/page_admission.h"
+
+#include <fcntl.h>
+#include <glob.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "store/store_fixture.h"
+#include "test.h"
+
+#define GIB (1024 * MIB)
+#define PIECE 262144u
+
+static struct host_memory host;
+static bool is_host_known;
+
+static bool host_look(struct host_memory *ret_memory)
+{
+    *ret_memory = host;
+    return is_host_known;
+}
+
+static void admission_begin(struct page_admission *admission, uint64_t room, uint64_t unused,
+                            uint64_t cached)
+{
+    is_host_known = true;
+    host = (struct host_memory){GIB, room, unused};
+    page_admission_init(admission, host_look);
+    page_admission_look(admission, cached);
+}
+
+// Reads `bytes` of other places than those that a test asks about.
+static void read_others(struct page_admission *admission, uint64_t bytes)
+{
+    static uint32_t unit;
+    for (uint64_t at = 0; at < bytes; at += PIECE) {
+        (void)page_admission_take(admission, 1000000, unit++, PIECE);
+    }
+}
+
+Test(page_admission, everything_is_admitted_while_the_cache_fits_into_memory)
+{
+    struct page_admission admission;
+    admission_begin(&admission, GIB / 2, 0, 400 * MIB);
+    cr_assert(page_admission_take(&admission, 1, 0, PIECE));
+    page_admission_done(&admission);
+}
+
+Test(page_admission, everything_is_admitted_while_memory_is_free)
+{
+    struct page_admission admission;
+    admission_begin(&admission, GIB / 2, GIB / 4, 64 * GIB);
+    cr_assert(page_admission_take(&admission, 1, 0, PIECE));
+    page_admission_done(&admission);
+}
+
+Test(page_admission, everything_is_admitted_if_the_memory_is_unknown)
+{
+    struct page_admission admission;
+    page_admission_init(&admission, NULL);
+    page_admission_look(&admission, 64 * GIB);
+    cr_assert(page_admission_take(&admission, 1, 0, PIECE));
+    page_admission_done(&admission);
+    admission_begin(&admission, GIB / 2, 0, 64 * GIB);
+    cr_assert(!page_admission_take(&admission, 1, 0, PIECE));
+    is_host_known = false;
+    page_admission_look(&admission, 64 * GIB);
+    cr_assert(page_admission_take(&admission, 1, 4, PIECE));
+    page_admission_done(&admission);
+}
+
+Test(page_admission, a_second_read_is_admitted_within_the_memory)
+{
+    struct page_admission admission;
+    admission_begin(&admission, GIB / 2, 0, 64 * GIB);
+    cr_assert(!page_admission_take(&admission, 1, 0, PIECE));
+    cr_assert(!page_admission_take(&admission, 2, 0, PIECE)); // another segment
+    cr_assert(!page_admission_take(&admission, 1, 4, PIECE)); // another part
+    read_others(&admission, 8 * MIB);
+    cr_assert(page_admission_take(&admission, 1, 0, PIECE));
+    read_others(&admission, 600 * MIB);
+    cr_assert(!page_admission_take(&admission, 1, 0, PIECE));
+    page_admission_done(&admission);
+}
+
+Test(page_admission, less_room_makes_the_distance_shorter)
+{
+    struct page_admission admission;
+    admission_begin(&admission, GIB / 2, 0, 64 * GIB);
+    host.room_bytes = 16 * MIB;
+    page_admission_look(&admission, 64 * GIB);
+    cr_assert(!page_admission_take(&admission, 1, 0, PIECE));
+    read_others(&admission, 64 * MIB);
+    cr_assert(!page_admission_take(&admission, 1, 0, PIECE));
+    page_admission_done(&admission);
+}
+
+// --- with a store --------------------------------------------------------------------------------
+
+// Drops the pages of all segments. Returns false if this machine keeps them.
+static bool drop_pages(const struct box *box)
+{
+    char pattern[600];
+    glob_t files;
+    bool are_gone = disk_io_residency_mode() != DISK_RESIDENCY_NONE;
+    (void)snprintf(pattern, sizeof(pattern), "%s/segments/*.seg", box->dir);
+    cr_assert(glob(pattern, 0, NULL, &files) == 0);
+    for (size_t i = 0; i < files.gl_pathc; i++) {
+        int fd = open(files.gl_pathv[i], O_RDONLY | O_CLOEXEC);
+        cr_assert(fd >= 0 && fdatasync(fd) == 0);
+        (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+        are_gone &= !disk_io_resident(fd, 0, SECTOR_SIZE);
+        (void)close(fd);
+    }
+    globfree(&files);
+    return are_gone;
+}
+
+static bool has_direct_io(const char *folder)
+{
+    char path[600];
+    (void)snprintf(path, sizeof(path), "%s/direct", folder);
+    int fd = open(path, O_RDWR | O_CREAT | O_DIRECT | O_CLOEXEC, 0600);
+    if (fd >= 0) {
+        (void)close(fd);
+        (void)unlink(path);
+    }
+    return fd >= 0;
+}
+
+// Lengths that end within a page, at its end, and within a sector.
+static const struct object objects[] = {
+    {"tail", "\"e\"", 3 * MIB + 45001, BLOCK, 1},
+    {"pages", "\"e\"", MIB, BLOCK, 2},
+    {"short", "\"e\"", 40001, BLOCK, 3},
+};
+
+static void read_all(enum disk_engine engine, const char *faults, enum store_read_source source)
+{
+    struct box box;
+    box_init(&box, engine, 64 * MIB);
+    is_host_known = true;
+    host = (struct host_memory){MIB, 0, 0};
+    box.options.memory = host_look;
+    if (!box_open(&box)) {
+        box_remove(&box);
+        return;
+    }
+    page_admission_look(&box.store->page_admission, 64 * MIB);
+    for (unsigned i = 0; i < ARRAY_LEN(objects); i++) {
+        cr_assert(box_put(&box, &objects[i]) == ERR_OK);
+    }
+    bool is_known = has_direct_io(box.dir);
+    for (unsigned i = 0; i < ARRAY_LEN(objects); i++) {
+        cr_assert(box_read(&box, 0, &objects[i]) == objects[i].size); // has the headers read
+    }
+    is_known &= drop_pages(&box);
+    for (unsigned i = 0; i < ARRAY_LEN(objects); i++) {
+        memset(box.reads, 0, sizeof(box.reads));
+        disk_fault_set(faults);
+        cr_assert(box_read(&box, 0, &objects[i]) == objects[i].size);
+        disk_fault_set("");
+        cr_assert(!is_known || box.reads[source] > 0);
+        cr_assert(!is_known || faults[0] != '\0' || box.reads[STORE_READ_DEVICE] == 0);
+    }
+    box_close(&box);
+    box_remove(&box);
+}
+
+Test(page_admission, reads_past_the_page_cache_bring_the_right_bytes)
+{
+    read_all(DISK_ENGINE_THREADS, "", STORE_READ_DIRECT);
+    read_all(DISK_ENGINE_URING, "", STORE_READ_DIRECT);
+}
+
+Test(page_admission, a_read_past_the_page_cache_that_is_short_goes_on)
+{
+    read_all(DISK_ENGINE_THREADS, "read:1+:short", STORE_READ_DIRECT);
+    read_all(DISK_ENGINE_URING, "read:1+:short", STORE_READ_DIRECT);
+}
+
+Test(page_admission, a_read_past_the_page_cache_that_fails_is_repeated_through_it)
+{
+    read_all(DISK_ENGINE_THREADS, "read:1:eio", STORE_READ_DEVICE);
+    read_all(DISK_ENGINE_URING, "read:1:eio", STORE_READ_DEVICE);
+}
+
+Test(page_admission, bytes_stay_on_the_device_until_they_are_read_again_soon)
+{
+    struct box box;
+    box_init(&box, DISK_ENGINE_AUTO, 64 * MIB);
+    is_host_known = true;
+    host = (struct host_memory){16 * MIB, 16 * MIB, 0};
+    box.options.memory = host_look;
+    cr_assert(box_open(&box));
+    page_admission_look(&box.store->page_admission, 64 * MIB);
+    cr_assert(box_put(&box, &objects[1]) == ERR_OK);
+    if (drop_pages(&box) && has_direct_io(box.dir)) {
+        for (unsigned i = 0; i < 3; i++) {
+            memset(box.reads, 0, sizeof(box.reads));
+            cr_assert(box_read(&box, 0, &objects[1]) == objects[1].size);
+            cr_assert((box.reads[STORE_READ_DIRECT] > 0) == (i == 0));
+            cr_assert((box.reads[STORE_READ_DEVICE] > 0) == (i == 1));
+        }
+        cr_assert(box.reads[STORE_READ_MEMORY] > 0);
+    }
+    box_close(&box);
+    box_remove(&box);
+}
