@@ -19,7 +19,9 @@
 
 #define BLOCKS 6000u
 #define BLOCK_BYTES 65536u
-#define HEADROOM 0.9 // part of cache.size for data, like the default of cache.headroom
+#define HEADROOM_PERCENT 10u // the default of cache.headroom
+#define WORKERS_DEFAULT 8u
+#define WORKERS_MAX 64u
 #define EPOCHS_MAX 1000u
 #define NODES_MAX 100000u
 #define ACCESSES_MAX 3000000u // maximum reads of one simulation; later epochs show nothing new
@@ -45,7 +47,8 @@ struct row {
 };
 
 struct plan {
-    uint64_t dataset_bytes, cache_bytes, nodes, epochs;
+    uint64_t dataset_bytes, cache_bytes, nodes, epochs, workers;
+    uint64_t object_bytes;  // bytes of a mean object
     uint64_t request_bytes; // bytes of a mean request
     double price_gb, price_requests;
     bool has_prices;                           // the user gave prices
@@ -117,9 +120,39 @@ static const char *in_units(bool is_binary, double bytes)
     return is_binary ? human_bytes(bytes, text) : human_bytes_decimal(bytes, text);
 }
 
+// Returns the least number of bytes that in_units() shows exactly and that is not below `bytes`.
+static double rounded_up(bool is_binary, double bytes)
+{
+    double tenth = 0.1, base = is_binary ? 1024 : 1000; // a tenth of the unit
+    while (bytes >= 10 * tenth * base) {
+        tenth *= base;
+    }
+    return ceil(bytes / tenth) * tenth;
+}
+
 static double cost_of(const struct plan *p, double bytes)
 {
     return bytes / 1e9 * p->price_gb + bytes / (double)p->request_bytes / 1000 * p->price_requests;
+}
+
+static struct store_plan store_plan_of(const struct plan *p)
+{
+    return (struct store_plan){.workers = (unsigned)p->workers,
+                               .headroom_percent = HEADROOM_PERCENT,
+                               .object_bytes = p->object_bytes};
+}
+
+// Returns the bytes of the data set that a cache of this size has room for.
+static double room_of(const struct plan *p, double cache_bytes)
+{
+    struct store_plan plan = store_plan_of(p);
+    return (double)store_plan_holds(&plan, (uint64_t)cache_bytes);
+}
+
+static uint64_t holds_all(const struct plan *p)
+{
+    struct store_plan plan = store_plan_of(p);
+    return store_plan_size(&plan, p->dataset_bytes);
 }
 
 // Computes a row for a cache of `factor` times the size that the user gave.
@@ -128,10 +161,11 @@ static void compute(struct plan *p, struct row *row, double factor)
     double nodes = (double)p->nodes, dataset = (double)p->dataset_bytes;
     row->cache_bytes = factor * (double)p->cache_bytes;
     row->is_asked = factor > 0.99 && factor < 1.01;
-    double share = HEADROOM * row->cache_bytes / dataset;
+    double share = room_of(p, row->cache_bytes) / dataset;
     double all = hit_ratio(p, share, 1);
     double parts = p->nodes > 1 ? hit_ratio(p, share, 1 / nodes) : all;
-    double gateway = p->nodes > 1 ? hit_ratio(p, share * nodes, 1) : all;
+    double gateway_share = room_of(p, nodes * row->cache_bytes) / dataset;
+    double gateway = p->nodes > 1 ? hit_ratio(p, gateway_share, 1) : all;
     row->cases[0] = (struct outcome){all, nodes * dataset * (1 - all)};
     row->cases[1] = (struct outcome){parts, dataset * (1 - parts)};
     row->cases[2] = (struct outcome){gateway, dataset * (1 - gateway)};
@@ -188,10 +222,14 @@ static void render_end(struct plan *p)
     char cost[MONEY_MAX];
     double dataset = (double)p->dataset_bytes;
     buf_printf(&p->out,
-               "\n%s hold all of it (a tenth is cache.headroom).\nWithout a cache an epoch costs "
-               "%s%s.\nPrices: %s%g a GB and %s%g for 1000 requests%s.\n`forebay profile` tells "
+               "\n%s hold all of it, with %llu workers and objects of %s. A tenth is\n"
+               "cache.headroom, and some segments are spare or being filled.\n"
+               "Without a cache an epoch costs %s%s.\nPrices: %s%g a GB and %s%g for 1000 "
+               "requests%s.\n`forebay profile` tells "
                "the same of an access log.\n",
-               in_units(p->has_binary_cache, dataset / HEADROOM),
+               in_units(p->has_binary_cache, rounded_up(p->has_binary_cache, (double)holds_all(p))),
+               (unsigned long long)p->workers,
+               in_units(p->has_binary_dataset, (double)p->object_bytes),
                money(p, cost_of(p, (double)p->nodes * dataset), cost),
                p->nodes > 1 ? " where each node reads all" : "", p->has_prices ? "" : "$",
                p->price_gb, p->has_prices ? "" : "$", p->price_requests,
@@ -231,8 +269,8 @@ static void show(struct plan *p)
 static json_t *result_of(const struct plan *p)
 {
     double dataset = (double)p->dataset_bytes;
-    return json_pack("{s:I, s:f, s:f, s:I, s:f}", "holds_all", (json_int_t)(dataset / HEADROOM),
-                     "price_gb", p->price_gb, "price_requests", p->price_requests, "request_bytes",
+    return json_pack("{s:I, s:f, s:f, s:I, s:f}", "holds_all", (json_int_t)holds_all(p), "price_gb",
+                     p->price_gb, "price_requests", p->price_requests, "request_bytes",
                      (json_int_t)p->request_bytes, "uncached_cost",
                      cost_of(p, (double)p->nodes * dataset));
 }
@@ -263,7 +301,8 @@ int command_plan(int argc, char **argv)
     check(p != NULL);
     p->nodes = 1;
     p->epochs = 10;
-    p->request_bytes = REQUEST_BYTES_MAX;
+    p->workers = WORKERS_DEFAULT;
+    p->object_bytes = REQUEST_BYTES_MAX;
     p->price_gb = STATS_PRICE_GB;
     p->price_requests = STATS_PRICE_REQUESTS;
     const char *dataset = commands_argument_take_value(&argc, argv, "--dataset");
@@ -281,13 +320,16 @@ int command_plan(int argc, char **argv)
     } else if (!commands_argument_take_number(&argc, argv, "--nodes", 1, NODES_MAX, &p->nodes) ||
                !commands_argument_take_number(&argc, argv, "--epochs", 2, EPOCHS_MAX, &p->epochs)) {
         (void)commands_usage_error("plan", "--nodes is 1 to 100000, --epochs 2 to 1000");
-    } else if (object != NULL && !bytes_of(object, 1, &p->request_bytes, &is_binary)) {
+    } else if (!commands_argument_take_number(&argc, argv, "--workers", 1, WORKERS_MAX,
+                                              &p->workers)) {
+        (void)commands_usage_error("plan", "--workers is 1 to 64");
+    } else if (object != NULL && !bytes_of(object, 1, &p->object_bytes, &is_binary)) {
         (void)commands_usage_error("plan", "--object is a size such as 100KiB");
     } else if (!price_of(p, price_gb, &p->price_gb) ||
                !price_of(p, price_requests, &p->price_requests)) {
         (void)commands_usage_error("plan", "a price is a number such as 0.09, up to a million");
     } else {
-        p->request_bytes = min_u64(p->request_bytes, REQUEST_BYTES_MAX);
+        p->request_bytes = min_u64(p->object_bytes, REQUEST_BYTES_MAX);
         for (uint32_t i = 0; i < BLOCKS; i++) {
             p->lens[i] = BLOCK_BYTES;
         }

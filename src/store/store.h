@@ -140,6 +140,17 @@ void store_set_groups(struct store *store, const struct store_group *groups, uns
 // Returns the largest size that the cache can have without a restart, if that is below cache.size,
 // because the process began with a smaller cache. Returns 0 if cache.size is not cut. Any thread.
 uint64_t store_size_cut(const struct store *store, const struct store_limits *limits);
+// What `forebay plan` knows of a new cache, with the default of cache.block_size and objects that
+// are read whole.
+struct store_plan {
+    unsigned workers, headroom_percent;
+    uint64_t object_bytes; // of a mean object, above 0
+};
+// Returns how many bytes of objects a cache of this size holds before it evicts any. Pure.
+uint64_t store_plan_holds(const struct store_plan *plan, uint64_t size_bytes);
+// Returns the least cache.size that holds the data whole, as do all larger ones. If there is none,
+// returns 4 EiB. Pure.
+uint64_t store_plan_size(const struct store_plan *plan, uint64_t data_bytes);
 // Returns the largest block that fits into this cache's segments; a restart may change that. Any
 // thread.
 uint64_t store_block_size_max(const struct store *store);

@@ -536,6 +536,11 @@ def test_plan_says_what_the_policy_reaches():
         told.stdout
         == run_forebay("plan", "--dataset=1TB", "--cache=500GB", "--nodes=4", "--json").stdout
     )
+    needs = [
+        rows_of(run_forebay("plan", "--dataset=5GB", "--cache=5GB", "--json", *words))[-1]
+        for words in ([], ["--workers=32"], ["--object=10KB"])
+    ]
+    assert needs[0]["holds_all"] < min(more["holds_all"] for more in needs[1:]), needs
     told = run_forebay("plan", "--dataset=1TB", "--cache=500GB").stdout
     assert "<- as asked" in told and told.startswith("1.0 TB of data") and "iB" not in told
     told = run_forebay("plan", "--dataset=1TiB", "--cache=500GB").stdout
@@ -544,6 +549,7 @@ def test_plan_says_what_the_policy_reaches():
         ["--dataset=1TB"],
         ["--dataset=1TB", "--cache=half"],
         ["--dataset=1TB", "--cache=1GB", "--nodes=0"],
+        ["--dataset=1TB", "--cache=1GB", "--workers=65"],
     ):
         assert run_forebay("plan", *words).returncode == 2
 

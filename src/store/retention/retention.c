@@ -48,15 +48,42 @@
 
 // --- opening and closing
 
+static uint64_t former_wanted(uint64_t capacity)
+{
+    return max_u64(RUNS_MIN, capacity / BYTES_PER_FORMER);
+}
+
 // Returns how many former runs to remember. The number stays as an earlier process saved it while
 // it is about right, because the policy can load former runs only then. A percentage in cache.size
 // gives another capacity at each start.
 static uint32_t former_max(const struct store_disk *disk, uint64_t capacity)
 {
-    uint64_t wanted = max_u64(RUNS_MIN, capacity / BYTES_PER_FORMER);
+    uint64_t wanted = former_wanted(capacity);
     uint64_t saved = retention_state_former(disk);
     bool is_right = saved >= wanted / 2 && saved <= wanted * 2;
     return (uint32_t)min_u64(UINT32_MAX, is_right ? saved : wanted);
+}
+
+// Returns the sizes of the policy's arrays, for a segment table with this many entries.
+static struct policy_options array_sizes(uint64_t capacity, uint32_t entries, uint32_t former)
+{
+    return (struct policy_options){
+        .kind = POLICY_EPOCH,
+        // The policy's table has as many entries as the log's, so that no two segments share an
+        // entry.
+        .segment_max = entries,
+        .run_max = (uint32_t)min_u64(UINT32_MAX, max_u64(RUNS_MIN, capacity / BYTES_PER_RUN)),
+        .former_max = former,
+    };
+}
+
+uint64_t retention_least_bytes(uint64_t capacity_bytes)
+{
+    uint32_t former = (uint32_t)min_u64(UINT32_MAX, former_wanted(capacity_bytes));
+    uint64_t segments = capacity_bytes / segment_cost_bytes(segment_size_for(capacity_bytes, 0));
+    struct policy_options options =
+        array_sizes(capacity_bytes, segment_log_entries(segments), former);
+    return policy_region_least(&options);
 }
 
 void retention_open(struct retention *r, const struct retention_options *o)
@@ -84,17 +111,11 @@ void retention_open(struct retention *r, const struct retention_options *o)
         }
         return;
     }
-    struct policy_options options = {
-        .kind = POLICY_EPOCH,
-        .capacity_bytes = (uint64_t)log->segments_max * log->segment_size_bytes,
-        // The policy's table has as many entries as the log's, so that no two segments share an
-        // entry.
-        .segment_max = log->table_mask + 1,
-        .run_max = (uint32_t)min_u64(UINT32_MAX, max_u64(RUNS_MIN, capacity / BYTES_PER_RUN)),
-        .former_max = former_max(o->disk, capacity),
-        .grow = retention_region_grow,
-        .grow_ctx = &r->region,
-    };
+    struct policy_options options =
+        array_sizes(capacity, log->table_mask + 1, former_max(o->disk, capacity));
+    options.capacity_bytes = (uint64_t)log->segments_max * log->segment_size_bytes;
+    options.grow = retention_region_grow;
+    options.grow_ctx = &r->region;
     memcpy(&options.identity, o->disk->dir.format.cache_id, sizeof(options.identity));
     if (!retention_region_open(&r->region, o->disk, log->segments_max,
                                policy_region_least(&options), policy_region_bytes(&options))) {

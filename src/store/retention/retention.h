@@ -233,6 +233,8 @@ bool retention_probation_ended(struct retention *retention) MUST_USE;
 // Returns the number of spare segments that this slot may not use. If there are pins, the last
 // spare segment is reserved for survivors. Any thread.
 unsigned retention_pins_spares(const struct retention *retention, const struct segment_slot *slot);
+// Returns the bytes of disk that the policy's arrays take in a new cache of this size without runs.
+uint64_t retention_least_bytes(uint64_t capacity_bytes);
 // Tells the policy that the cache has room, so that it admits every run until the next
 // retention_pick().
 void retention_has_room(struct retention *retention);

@@ -136,14 +136,20 @@ void segment_free_marks(struct segment *segment)
     free(atomic_exchange(&segment->bad, NULL));
 }
 
+uint32_t segment_log_entries(uint64_t segments)
+{
+    uint32_t size = TABLE_MIN;
+    while (size < SEGMENT_TABLE_MAX && size / 4 < segments) {
+        size *= 2;
+    }
+    return size;
+}
+
 // Returns the smallest table size at which no two files share an entry.
 static uint32_t table_size_for(const struct segment_file *files, size_t count,
                                unsigned segments_max)
 {
-    uint32_t size = TABLE_MIN;
-    while (size < SEGMENT_TABLE_MAX && size < 4ull * (segments_max + count)) {
-        size *= 2;
-    }
+    uint32_t size = segment_log_entries((uint64_t)segments_max + count);
     for (; size < SEGMENT_TABLE_MAX; size *= 2) {
         uint8_t *taken = calloc(size, 1);
         check(taken != NULL);
@@ -192,6 +198,11 @@ uint64_t segment_log_most(const struct segment_log *log)
     return min_u64(((uint64_t)log->table_mask + 1) / 2, SEGMENT_TABLE_MAX / 8);
 }
 
+unsigned segment_log_slots(uint64_t segments, unsigned workers)
+{
+    return (unsigned)min_u64(max_u64(1, segments / 8), workers);
+}
+
 void segment_log_limit(struct segment_log *log)
 {
     const struct store_disk *disk = log->disk;
@@ -201,7 +212,7 @@ void segment_log_limit(struct segment_log *log)
     uint64_t room = limit > disk->other_bytes ? limit - disk->other_bytes : 0;
     uint64_t segments = min_u64(room / log->segment_cost_bytes, segment_log_most(log));
     atomic_store(&log->segments_max, (unsigned)segments);
-    atomic_store(&log->slot_count, (unsigned)min_u64(max_u64(1, segments / 8), log->slot_max));
+    atomic_store(&log->slot_count, segment_log_slots(segments, log->slot_max));
 }
 
 void segment_log_open(struct segment_log *log, const struct segment_log_options *options)

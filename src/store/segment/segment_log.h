@@ -213,6 +213,10 @@ void segment_log_close(struct segment_log *log);
 
 // Applies the disk's limits. Called before the threads start, or on the supply thread.
 void segment_log_limit(struct segment_log *log);
+// Returns the number of entries of the table for this many segments.
+uint32_t segment_log_entries(uint64_t segments);
+// Returns the number of slots of a cache that has room for this many segments.
+unsigned segment_log_slots(uint64_t segments, unsigned workers);
 // Returns the number of segments for which the table always has free entries, whatever their
 // numbers.
 uint64_t segment_log_most(const struct segment_log *log);

@@ -371,6 +371,19 @@ static bool supply_is_ample(const struct segment_log *log)
     return supply_room(log) >= 2 * least * log->segment_cost_bytes;
 }
 
+unsigned segment_supply_spares(uint64_t segments, unsigned slots, bool has_survivors,
+                               bool has_long_runs)
+{
+    if (segments < SPARE_SEGMENTS_MIN) {
+        return segments < SEGMENT_REWRITE_SEGMENTS_MIN ? 1 : 2;
+    }
+    // One for each slot, whose segment may become full, one for survivors, and two because creating
+    // the next ones takes time.
+    unsigned spares = slots + 2 + has_survivors + (has_long_runs ? SPARE_LONG : 0);
+    check(spares <= SEGMENT_SPARE_MAX);
+    return spares;
+}
+
 // Returns the number of spare segments to keep. A run that begins while there is none is not
 // stored. So there must be enough for a burst, even if this thread is scheduled late.
 static unsigned supply_spare_wanted(const struct segment_log *log, bool *ret_ample)
@@ -391,16 +404,9 @@ static unsigned supply_spare_wanted(const struct segment_log *log, bool *ret_amp
     }
     // The file system may have room for fewer segments than cache.size allows.
     uint64_t most = atomic_load(&log->segment_count) + log->disk->room.free_bytes / cost;
-    most = min_u64(most, log->segments_max);
-    if (most < SPARE_SEGMENTS_MIN) {
-        return most < SEGMENT_REWRITE_SEGMENTS_MIN ? 1 : 2;
-    }
-    // Keep one spare segment for each slot, whose segment may become full, one for survivors, and
-    // two because creating the next ones takes time.
-    unsigned wanted = log->slot_count + 2 + (log->host.has_survivors(log->host.ctx) ? 1 : 0);
-    wanted += log->host.has_long_runs(log->host.ctx) ? SPARE_LONG : 0;
-    check(wanted <= SEGMENT_SPARE_MAX);
-    return wanted;
+    return segment_supply_spares(min_u64(most, log->segments_max), log->slot_count,
+                                 log->host.has_survivors(log->host.ctx),
+                                 log->host.has_long_runs(log->host.ctx));
 }
 
 // Creates segments while there is space, and picks segments to evict when there is none. Each round
