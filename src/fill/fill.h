@@ -183,6 +183,8 @@ struct subscription {
     struct store_place place; // place of the run on disk, pinned
     // When the request that found `answer` was sent. 0: the origin was asked because of this ask.
     uint64_t validated_us;
+    // How long the home kept this reader waiting for workers or the disk, not for the origin.
+    uint64_t settle_us;
     struct span error_answer; // the origin's error answer, packed
     struct list pieces;       // struct piece, in order of first_byte
 
@@ -191,8 +193,10 @@ struct subscription {
     void *ctx;
     struct fill_worker *at, *owner;
     // Links the ask in a list of the home while the home holds it. During that time only the home's
-    // worker uses this node and `ask`.
+    // worker uses this node, `ask` and `settle_us`.
     struct list_node held_node;
+    uint64_t
+        unsettled_us; // when the home began to hold it until the key is settled; 0: it does not
     // Token of the first request that was in flight when the home received this ask. 0: none.
     uint64_t met_token;
     struct attachment *attachment;

@@ -124,9 +124,9 @@ struct fill_worker {
     struct given_slot given[FILL_GIVEN];                   // home_given.c; by key hash
     struct redescribed_slot redescribed[FILL_REDESCRIBED]; // home_redescribed.c; by key hash
     uint64_t next_token;
-    // Deletes in flight of records that no look-up could read (rule 33), over all homes on this
-    // worker.
-    unsigned unsure;
+    // Deletes in flight for which no reader waits, over all homes on this worker: of records that
+    // no look-up could read (rule 33), and late ones (rule 31).
+    unsigned unawaited;
 };
 
 // --- fill_floor.c --------------------------------------------------------------------------------

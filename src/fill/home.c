@@ -126,7 +126,7 @@ struct home_visible home_look_up(struct home_key *h)
 
 bool home_awaits_disk(const struct home_key *h)
 {
-    return h->deletes > 0 &&
+    return h->awaited > 0 &&
            !store_write_is_noted(h->fw->store, span_from_cstr(origin_place(h->key->origin)),
                                  h->key->bucket);
 }
@@ -312,6 +312,7 @@ static void home_route_unknown(struct home_key *h, struct subscription *sub)
         return;
     }
     if (!home_may_decide(h) || !list_empty(&h->held)) {
+        sub->unsettled_us = worker_now_us(h->fw->worker);
         home_hold(&h->held, sub);
         return;
     }
@@ -328,6 +329,10 @@ static void home_route(struct home_key *h, struct subscription *sub)
 {
     // Rule 7: ROUTE names no version.
     check(fill_ask_is_for_bytes(sub->ask.kind) && sub->ask.object == NULL);
+    if (sub->unsettled_us != 0) {
+        sub->settle_us += worker_now_us(h->fw->worker) - sub->unsettled_us;
+        sub->unsettled_us = 0;
+    }
     home_drop_refused(h, sub);
     sub->ask.strict |= h->doubts > 0;
     if (h->state != HOME_NONE && sub->ask.strict) {

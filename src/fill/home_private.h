@@ -7,10 +7,10 @@
 
 #include "fill/fill_private.h"
 
-// Maximum number of deletes in flight on each worker that were posted because no look-up was
-// possible (rule 33). Each keeps a struct home_key in memory. Above this limit the whole bucket is
-// put in doubt instead.
-#define HOME_UNSURE_MAX 1024u
+// Maximum number of deletes in flight on each worker for which no reader waits. Each keeps a struct
+// home_key in memory. Above this limit the whole bucket is put in doubt instead of a delete that
+// would be posted because no look-up was possible (rule 33), and readers wait for late deletes.
+#define HOME_UNAWAITED_MAX 1024u
 
 enum home_state {
 #define HOME_PHASE(name, ...) HOME_##name,
@@ -44,8 +44,9 @@ struct revalidation {      // one HEAD, shared by all readers that ask while it 
     bool is_learning;
     struct list waiters;
     uint64_t floor, began_us;
-    enum err err;         // result of the HEAD
-    struct span document; // the origin's error; a copy
+    uint64_t concluded_us; // when the origin's answer was known; 0: it is not
+    enum err err;          // result of the HEAD
+    struct span document;  // the origin's error; a copy
 };
 
 // Returns true if the HEAD reports a change that may not be real. The home then asks again with GET
@@ -68,7 +69,8 @@ struct home_key {
     uint64_t floor;
     uint64_t acked[FILL_WORKERS_MAX]; // last floor that each worker has acknowledged
     bool has_floor;                   // the floor is not lifted on the workers yet
-    unsigned deletes;    // deletes that are not durable yet, for which writes or readers wait
+    unsigned deletes;                 // deletes that are not durable yet, for which writes wait
+    unsigned awaited;    // those of them that are not late, for which readers wait, too
     enum err delete_err; // result of the last delete that ended
     // Deletes in flight that were posted because no look-up was possible (rule 33). Nobody waits
     // for them.

@@ -164,6 +164,9 @@ static void revalidation_end(struct revalidation *c, bool says_nothing)
 {
     struct subscription *sub;
     while ((sub = home_unhold(&c->waiters)) != NULL) {
+        if (c->concluded_us != 0) {
+            sub->settle_us += worker_now_us(c->home->fw->worker) - c->concluded_us;
+        }
         if (says_nothing ||
             !fill_error_is_shared(c->err, c->key->credentials, sub->ask.key->credentials)) {
             message_send_again(c->home->fw, sub);
@@ -273,6 +276,7 @@ static void on_revalidation_end(struct origin_fetch *f, enum err err)
         revalidation_end(c, outdated || c->is_learning);
     } else {
         revalidation_conclude(c);
+        c->concluded_us = worker_now_us(h->fw->worker);
         list_push_back(&h->concluded, &c->node);
     }
     if (!list_empty(&h->next_revalidation)) {

@@ -52,6 +52,7 @@ struct home_delete {
     struct store_delete post;
     struct home_key *home;
     bool is_unsure;
+    bool is_awaited; // readers wait for it
 };
 
 // --- deletes in the index ------------------------------------------------------------------------
@@ -62,16 +63,30 @@ static void on_delete_done(struct store_delete *post)
     struct home_key *h = delete_post->home;
     bool is_unsure = delete_post->is_unsure;
     unsigned *count = is_unsure ? &h->unsure : &h->deletes;
+    unsigned *wait_count = delete_post->is_awaited ? &h->awaited : &h->fw->unawaited;
     if (!is_unsure) {
         h->delete_err = post->err;
     }
     free(delete_post);
-    check(*count > 0);
+    check(*count > 0 && *wait_count > 0);
     --*count;
-    check(!is_unsure || h->fw->unsure > 0);
-    h->fw->unsure -= is_unsure;
+    --*wait_count;
     h->is_hidden &= h->unsure > 0;
     home_settle(h);
+}
+
+// Rule 31: readers do not wait for a late delete. The index hides the old record already.
+static void on_delete_late(struct store_delete *post)
+{
+    struct home_delete *delete_post = container_of(post, struct home_delete, post);
+    struct home_key *h = delete_post->home;
+    check(delete_post->is_awaited && h->awaited > 0);
+    if (h->fw->unawaited < HOME_UNAWAITED_MAX) {
+        delete_post->is_awaited = false;
+        h->awaited--;
+        h->fw->unawaited++;
+        home_settle(h);
+    }
 }
 
 static void home_delete_below(struct home_key *h, uint64_t floor, bool is_unsure)
@@ -81,13 +96,15 @@ static void home_delete_below(struct home_key *h, uint64_t floor, bool is_unsure
     check(floor > 0);
     delete_post->home = h;
     delete_post->is_unsure = is_unsure;
+    delete_post->is_awaited = !is_unsure;
     delete_post->post.hash = h->key->hash;
     delete_post->post.floor = floor;
     delete_post->post.origin = span_from_cstr(origin_place(h->key->origin));
     delete_post->post.bucket = h->key->bucket;
     delete_post->post.done = on_delete_done;
+    delete_post->post.on_late = is_unsure ? NULL : on_delete_late;
     ++*(is_unsure ? &h->unsure : &h->deletes);
-    h->fw->unsure += is_unsure;
+    ++*(is_unsure ? &h->fw->unawaited : &h->awaited);
     store_delete(h->fw->worker, h->fw->store, &delete_post->post);
 }
 
@@ -96,7 +113,7 @@ void home_delete_unseen(struct home_key *h)
     if (h->is_hidden) {
         return;
     }
-    if (h->fw->unsure >= HOME_UNSURE_MAX) {
+    if (h->fw->unawaited >= HOME_UNAWAITED_MAX) {
         // Records of a bucket in doubt are confirmed before use, which needs no entry for each key.
         store_doubt(h->fw->store, span_from_cstr(origin_place(h->key->origin)), h->key->bucket);
         stats_add(COUNTER_unseen_deletes_left_out, 1);

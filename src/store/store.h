@@ -605,9 +605,11 @@ struct store_delete {
     struct worker *worker;
     struct hash128 hash;
     uint64_t floor;
-    // The place of the key's origin and its bucket there, for store_delete(); borrowed until done().
+    // The place of the key's origin and its bucket there, for store_delete(); borrowed until
+    // done().
     struct span origin, bucket;
     void (*done)(struct store_delete *d);
+    void (*on_late)(struct store_delete *d); // called at most once, before done(); or NULL
     enum err err;
     struct blocking_job job; // used if the store could not use its directory
     struct store *store;
@@ -615,7 +617,8 @@ struct store_delete {
 // store_redescribe() gives a version the headers of `object`; its runs stay. The version with
 // generation `from` gets the new `generation` in one commit, which also counts as a confirmation at
 // `validated_us`. Look-ups find the version unchanged until that commit. Returns false, without
-// calling done(), if the headers are too long for the index or the version has too many blocks.
+// calling done(), if the headers are too long for the index, the version has too many blocks, or
+// the disk has kept the index waiting for STORE_NOTE_WAIT_MS.
 //
 // done() with ERR_OK: the change is durable. Otherwise the version was gone, the disk refused the
 // change, or it timed out after STORE_REDESCRIBE_WAIT_MS. The change may still be made later, so
@@ -640,7 +643,8 @@ bool store_redescribe(struct worker *w, struct store *store, const struct store_
 //
 // If the disk does not answer within STORE_NOTE_WAIT_MS, and the bucket is noted as written to,
 // done() comes with ERR_OK: the next process then confirms all records of the bucket before use.
-// The note stays until the delete is durable.
+// The note stays until the delete is durable. If the bucket is not noted, on_late() comes then.
+// Both come at once while the disk has kept the index waiting for that long.
 void store_delete(struct worker *w, struct store *store, struct store_delete *d);
 
 // Condemns the key, because its cached bytes are wrong although the origin's ETag matches. Covers

@@ -78,6 +78,12 @@ struct deletion {
     struct timer timer;
 };
 
+// Returns true if there is no use in a wait, because the disk has kept the index waiting before.
+static bool deletes_hang(const struct store *store)
+{
+    return disk_call_age_ms(&store->disk, DISK_CALL_INDEX) >= STORE_NOTE_WAIT_MS;
+}
+
 static void deletion_tell(struct deletion *deletion, enum err err)
 {
     struct store_delete *d = deletion->caller;
@@ -105,8 +111,9 @@ static void on_deletion_over(struct worker *to, struct message *message)
 }
 
 // Called when the delete has timed out. Tells the caller, and leaves the delete in the queue. If
-// the bucket is not noted as written to, the caller waits longer once. If too many such deletes are
-// queued already, it waits longer, too. The number of waiting callers is bounded.
+// the bucket is not noted as written to, the delete is only late: the caller waits longer once. If
+// too many such deletes are queued already, it waits longer, too. The number of waiting callers is
+// bounded.
 static void on_deletion_late(struct timer *timer)
 {
     struct deletion *deletion = container_of(timer, struct deletion, timer);
@@ -121,12 +128,15 @@ static void on_deletion_late(struct timer *timer)
         timer_start(&deletion->timer, STORE_DELETE_WAIT_MS);
         return;
     }
-    const struct store_delete *d = deletion->caller;
+    struct store_delete *d = deletion->caller;
     deletion->is_owed = d->bucket.len > 0 && state_doubts_owe(&store->doubts, d->origin, d->bucket);
     if (!deletion->is_owed && deletion->left_ms > 0) {
         atomic_fetch_sub(&store->late_deletes, 1);
         timer_start(&deletion->timer, deletion->left_ms);
         deletion->left_ms = 0;
+        if (d->on_late != NULL) {
+            d->on_late(d);
+        }
         return;
     }
     stats_add(COUNTER_index_deletes_late, 1);
@@ -182,9 +192,7 @@ void store_delete(struct worker *w, struct store *store, struct store_delete *d)
     }
     index_memory_hide(&store->index.memory, d->hash, d->floor);
     worker_expect(w);
-    // There is no use in a wait if the disk has kept the index waiting before.
-    bool hangs = disk_call_age_ms(&store->disk, DISK_CALL_INDEX) >= STORE_NOTE_WAIT_MS;
-    uint64_t wait_ms = hangs ? 1 : STORE_NOTE_WAIT_MS;
+    uint64_t wait_ms = deletes_hang(store) ? 1 : STORE_NOTE_WAIT_MS;
     index_writer_delete(&store->writer, d->hash, d->floor,
                         deletion_new(w, store, d, wait_ms, STORE_DELETE_WAIT_MS - wait_ms));
 }
@@ -197,7 +205,7 @@ bool store_redescribe(struct worker *w, struct store *store, const struct store_
     check(hash128_equal(object->hash, r->hash));
     char described[STORE_DESCRIBED_MAX];
     size_t len = index_described_encode(object, described);
-    if (!store->disk.attached || len == 0 ||
+    if (!store->disk.attached || len == 0 || deletes_hang(store) ||
         store_object_block_count(object) > STORE_REDESCRIBED_BLOCKS_MAX) {
         return false;
     }

@@ -57,7 +57,10 @@ def test_the_three_kinds(ruled, origin):
     assert not [e for e in origin.requests(since=mark) if e.key.startswith(("immutable", "long"))]
     for key in keys["short"] + keys["strict"]:
         asked = origin.requests(key=key, since=mark)
-        assert [(e.method, e.status, e.sent) for e in asked] == [("HEAD", 200, 0)], (key, asked)
+        assert [(e.method, e.status, e.sent) for e in asked] == [("HEAD", 200, 0)], (
+            key,
+            asked,
+        )
     mark = origin.mark()
     read_all(ruled, origin, everything, 20_000)
     asked = {e.key.split("/")[0] for e in origin.requests(since=mark)}

@@ -79,12 +79,13 @@ static enum step_result go_to(struct request *r, enum request_step step)
 }
 
 // Called when another worker has answered. It may have waited for the origin, for this request or
-// for an earlier one.
-static void note_wait(struct request *r)
+// for an earlier one. The time that it waited for workers and the disk does not count.
+static void note_wait(struct request *r, const struct subscription *sub)
 {
     struct get_state *g = get_of(r);
     uint64_t now_us = clock_monotonic_us();
-    r->origin_us += now_us - g->asked_us;
+    uint64_t waited_us = now_us - g->asked_us;
+    r->origin_us += waited_us - min_u64(waited_us, sub->settle_us);
     g->asked_us = now_us;
 }
 
@@ -394,7 +395,7 @@ enum step_result serve_get_step_revalidated(struct request *r)
     if (!has_ended || (g->phase == GET_PHASE_HEADER_RACE && !header_race_ends(r))) {
         return STEP_WAIT;
     }
-    note_wait(r);
+    note_wait(r, sub);
     if (sub->validated_us != 0) {
         return take_known(r, sub);
     }
@@ -534,7 +535,7 @@ enum step_result serve_get_step_first(struct request *r)
     if (sub->answer == NULL && sub->state != SUBSCRIPTION_ENDED) {
         return STEP_WAIT;
     }
-    note_wait(r);
+    note_wait(r, sub);
     if (sub->answer == NULL) {
         return first_ended(r, sub);
     }

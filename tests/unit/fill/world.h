@@ -164,6 +164,7 @@ void store_stick(bool is_stuck);     // reads in flight do not end
 unsigned store_reads_late(void);     // in flight
 void store_fall_behind(bool behind); // the disk takes less than it is given
 void store_rebuilt(void);            // the record now comes from segments
+void store_deletes_are_late(void);   // tells the home so, of each delete in flight
 void store_note(void); // the bucket is noted as written to: after a crash all of it is confirmed
 
 uint64_t counter(enum counter c); // since world_begin()

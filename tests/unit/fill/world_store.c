@@ -935,6 +935,19 @@ static bool change_apply(struct change *c, bool fail)
     return !fail;
 }
 
+void store_deletes_are_late(void)
+{
+    for (unsigned i = 0; i < world.change_count; i++) {
+        struct store_delete *d = world.changes[i].delete;
+        if (d != NULL && d->on_late != NULL) {
+            world.changes[i].key->delete_failed = true; // a crash may bring back what it hides
+            world.current = d->worker;
+            d->on_late(d);
+            world.current = NULL;
+        }
+    }
+}
+
 static bool segment_is_lost(const struct segment *s)
 {
     return (s->dying || s->bad) && (s->indexed || s->durable);
