@@ -26,17 +26,18 @@ static double share(double part, double whole)
 static void print_served(const json_t *summary, const char *dir, uint64_t requests)
 {
     const json_t *savings = json_object_get(summary, "savings");
-    struct buf worth;
+    struct buf saved, worth;
     double hits = VALUE(summary, response_bytes_memory) + VALUE(summary, response_bytes_disk);
     double all = hits + VALUE(summary, response_bytes_origin);
+    buf_init(&saved, TEXT_MAX_BYTES);
+    command_saved_append(&saved, savings);
     command_screen_inform(COLUMN,
                           "forebay: served    %s in %llu requests\n"
                           "         from here %.1f %% of the bytes (%s)\n"
-                          "         saved     %s and %llu requests of the origin, which gave %s\n",
+                          "         saved     %s; the origin gave %s\n",
                           command_bytes(all), (unsigned long long)requests, share(hits, all), dir,
-                          command_bytes(command_client_double(savings, "bytes")),
-                          (unsigned long long)command_client_u64(savings, "requests"),
-                          command_bytes(VALUE(summary, origin_received_bytes)));
+                          buf_cstr(&saved), command_bytes(VALUE(summary, origin_received_bytes)));
+    buf_done(&saved);
     buf_init(&worth, TEXT_MAX_BYTES);
     command_savings_append(&worth, savings);
     if (worth.len > 0) {

@@ -11,7 +11,8 @@
 //   refusals     refusals.def: [{word, text, remedy, count}], `count` fills not stored since
 //                the start
 //   savings      compared with clients that ask the origin themselves: {bytes, requests,
-//                cost_bytes, cost_requests, wait_s, miss_s}; costs in US dollars by the prices of
+//                extra_requests, cost_bytes, cost_requests, wait_s, miss_s}; extra_requests were
+//                sent to the origin beyond those of clients; costs in US dollars by the prices of
 //                stats.h, cost_bytes is 0 inside the origin's region; wait_s is the time that hits
 //                saved, at miss_s for a miss; both are null before the cache has seen a miss
 //   origins      those in use, the slowest first: [{name, answers, first_byte_p50_s,
@@ -103,10 +104,11 @@ static json_t *savings_json(void)
     struct stats_savings s;
     stats_savings(&s);
     json_t *json =
-        json_pack("{s:I, s:I, s:f, s:f, s:o, s:o}", "bytes", (json_int_t)s.bytes, "requests",
-                  (json_int_t)s.requests, "cost_bytes", s.cost_bytes, "cost_requests",
-                  s.cost_requests, "wait_s", s.knows_misses ? json_real(s.wait_s) : json_null(),
-                  "miss_s", s.knows_misses ? json_real(s.miss_s) : json_null());
+        json_pack("{s:I, s:I, s:I, s:f, s:f, s:o, s:o}", "bytes", (json_int_t)s.bytes, "requests",
+                  (json_int_t)s.requests, "extra_requests", (json_int_t)s.extra_requests,
+                  "cost_bytes", s.cost_bytes, "cost_requests", s.cost_requests, "wait_s",
+                  s.knows_misses ? json_real(s.wait_s) : json_null(), "miss_s",
+                  s.knows_misses ? json_real(s.miss_s) : json_null());
     check(json != NULL);
     return json;
 }

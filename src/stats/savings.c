@@ -4,6 +4,8 @@
 //
 //   bytes, requests   what clients got, minus what the origin was asked for; a request that ended
 //                     in 403 or 5xx got nothing, and probes of the origin do not count
+//   extra_requests    how many requests the origin got beyond those that clients made, whether they
+//                     have ended or not, and however they ended
 //   wait_s            the time that hits would have taken at the mean speed of misses, minus the
 //                     time that they took
 //
@@ -91,12 +93,14 @@ void stats_savings(struct stats_savings *ret_savings)
                       stats_value(COUNTER_response_bytes_disk) +
                       stats_value(COUNTER_response_bytes_origin);
     struct stats_misses hits = sum_of(HISTOGRAM_request_hit), misses = stats_misses();
-    uint64_t answered = 0, asked = 0;
+    uint64_t answered = 0, asked = 0, made = stats_value(COUNTER_http_inflight);
     stats_each(STATS_REQUESTS, add_answered, &answered);
+    stats_each(STATS_REQUESTS, add, &made);
     stats_each(STATS_ORIGIN, add_asked, &asked);
     struct stats_savings s = {
         .bytes = above(served, stats_value(COUNTER_origin_received_bytes)),
         .requests = above(answered, asked),
+        .extra_requests = above(asked, made),
         .knows_misses = misses.count > 0,
     };
     if (s.knows_misses) {

@@ -116,6 +116,7 @@ void stats_misses_restore(struct stats_misses misses);
 
 struct stats_savings {
     uint64_t bytes, requests;         // not asked of the origin
+    uint64_t extra_requests;          // asked of the origin, although no client asked for them
     double cost_bytes, cost_requests; // their prices
     bool knows_misses;                // false: the cache has seen no miss, and both times are 0
     double wait_s, miss_s;            // saved by clients together; the mean of a miss

@@ -66,6 +66,7 @@ JOB = {
 SAVINGS = {
     "bytes": int,
     "requests": int,
+    "extra_requests": int,
     "cost_bytes": float,
     "cost_requests": float,
     "wait_s": (float, type(None)),
@@ -420,6 +421,23 @@ def test_status_and_stats(forebay, origin):
     assert "ready" in text and "50.0 % of bytes" in text and "3.0 MiB from the origin" in text
     head, line = said(forebay, "stats", "--count", "1").splitlines()
     assert head.split()[:2] == ["req/s", "hit%"] and line.split()[0] == "0.0"
+
+
+def test_status_says_what_a_cache_costs(forebay, origin):
+    """If the origin got more requests than clients made, `status` does not call them saved."""
+    for i in range(3):
+        origin.put(f"a/{i}", 1000)
+    ask(forebay, "warm", "s3://bkt/a/", "--wait")
+    extra = len(origin.requests())
+    text = said(forebay, "status")
+    assert (
+        f"saved    0 B of the origin, and cost {extra} more requests than without a cache\n" in text
+    )
+    assert ask(forebay, "status")[-1]["savings"]["extra_requests"] == extra >= 3
+    for i in range(3):
+        read(forebay, *[f"a/{i}"] * 3)
+    forebay.wait_metric("forebay_http_requests_total", lambda v: v == 9)
+    assert f"and {9 - extra} requests of the origin\n" in said(forebay, "status")
 
 
 def test_a_degraded_server_says_so(start, origin, tmp_path):

@@ -507,6 +507,19 @@ static void append_money(struct buf *out, double dollars)
     }
 }
 
+void command_saved_append(struct buf *out, const json_t *savings)
+{
+    uint64_t extra = command_client_u64(savings, "extra_requests");
+    buf_append_cstr(out, command_bytes(command_client_double(savings, "bytes")));
+    if (extra > 0) {
+        buf_printf(out, " of the origin, and cost %llu more requests than without a cache",
+                   (unsigned long long)extra);
+    } else {
+        buf_printf(out, " and %llu requests of the origin",
+                   (unsigned long long)command_client_u64(savings, "requests"));
+    }
+}
+
 void command_savings_append(struct buf *out, const json_t *savings)
 {
     double inside = command_client_double(savings, "cost_requests");

@@ -91,6 +91,9 @@ const char *command_time(double seconds); // "2 d 3 h", "3 min 4 s", "12 s"
 // Appends how soon an origin of a summary answers: "30 ms, p99 120 ms, usually 25 ms". Returns
 // false, and appends nothing, if it answered no read within the last minute.
 bool command_pace_append(struct buf *out, const json_t *origin);
+// Appends the bytes and requests that were saved: "1.2 TiB and 240120 requests of the origin", or
+// "0 B of the origin, and cost 12 more requests than without a cache".
+void command_saved_append(struct buf *out, const json_t *savings);
 // Appends what the bytes and requests of `savings` in a summary are worth: "$1.20 if the bytes
 // leave the origin's region, else $0.02; 3 min 4 s of waiting summed over all readers, at 45 ms a
 // miss". Leaves out what is zero, so it may append nothing.

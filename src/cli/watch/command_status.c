@@ -121,18 +121,19 @@ static void print_refusals(const json_t *f)
 
 static void print_savings(const json_t *savings)
 {
-    struct buf worth;
+    struct buf saved, worth;
     if (savings == NULL) {
         return; // an older server
     }
-    buf_init(&worth, 256);
+    buf_init(&saved, LINE_MAX_BYTES);
+    buf_init(&worth, LINE_MAX_BYTES);
+    command_saved_append(&saved, savings);
     command_savings_append(&worth, savings);
-    command_screen_print(INDENT, "  saved    %s and %llu requests of the origin\n%s%s%s",
-                         command_bytes(command_client_double(savings, "bytes")),
-                         (unsigned long long)command_client_u64(savings, "requests"),
+    command_screen_print(INDENT, "  saved    %s\n%s%s%s", buf_cstr(&saved),
                          worth.len > 0 ? "  worth    " : "", buf_cstr(&worth),
                          worth.len > 0 ? "\n" : "");
     buf_done(&worth);
+    buf_done(&saved);
 }
 
 // Prints how soon each origin answers that has answered within the last minute; of many, the

@@ -43,6 +43,13 @@ Test(savings, a_cache_that_fetched_more_than_it_served_has_saved_nothing)
     stats_count_origin("GetObject", 206);
     cr_assert_eq(savings().bytes, 0u);
     cr_assert_eq(savings().requests, 0u);
+    cr_assert_eq(savings().extra_requests, 1u);
+    stats_count_request("GetObject", 503); // without a cache, its client would have asked too
+    cr_assert_eq(savings().extra_requests, 0u);
+    stats_count_origin("HeadObject", 200);
+    cr_assert_eq(savings().extra_requests, 1u);
+    stats_add(COUNTER_http_inflight, 1);
+    cr_assert_eq(savings().extra_requests, 0u);
 }
 
 Test(savings, requests_that_clients_were_refused_save_nothing)
