@@ -27,6 +27,8 @@ enum disk_call {
     DISK_CALL_COUNT
 };
 
+#define DISK_FOREVER UINT64_MAX
+
 struct store_disk {
     struct store_dir dir;
     // Held while an unusable directory is opened late or disowned, which a hung disk may make last.
@@ -49,9 +51,10 @@ struct store_disk {
     // The index in the directory is marked or removed, so no later process trusts it:
     // store_unattached.c.
     atomic_bool is_disowned;
-    _Atomic uint64_t filling_off_until_us; // monotonic; until then no run is stored; 0: no pause
-    atomic_uint filling_off_ms;            // length of that pause, doubled with each failure
-    atomic_int filling_off_errno;          // errno of the failure that began the pause
+    // Monotonic; until then no run is stored. 0: no pause; DISK_FOREVER: until a restart.
+    _Atomic uint64_t filling_off_until_us;
+    atomic_uint filling_off_ms;   // length of that pause, doubled with each failure
+    atomic_int filling_off_errno; // errno of the failure that began the pause
     // Monotonic; until then no run is stored, for the reason short_err.
     _Atomic uint64_t short_until_us;
     atomic_int short_err; // the reason: ERR_DESCRIPTORS or ERR_UNREADABLE
@@ -124,6 +127,8 @@ enum refusal disk_trouble(const struct store_disk *disk);
 // Called after a failed write, sync, allocation or commit. Stores nothing for a while: 5 s, doubled
 // up to 60 s. EMFILE and ENFILE are no failure of the disk: storing then stops for a second only.
 void disk_filling_off(struct store_disk *disk, const char *what, int errno_value);
+// Stores nothing any more if the directory was removed: only a restart makes it again.
+void disk_look_at_directory(struct store_disk *disk);
 // Called after a success. Resets the length of the next pause to 5 s.
 void disk_filling_well(struct store_disk *disk);
 bool disk_is_filling(const struct store_disk *disk);

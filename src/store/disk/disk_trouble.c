@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Trouble with the disk. After a failed write nothing is stored for 5 s, after the next for 10 s
-// and so on, up to 60 s. Many failed reads stop look-ups for 10 s. If the process has no free
-// descriptor, nothing is stored for a second. After some late reads in a row the disk is slow,
-// until reads come in time. A slow disk gets only a few reads, as probes. Any thread.
+// and so on, up to 60 s. If the directory was removed, nothing is stored until a restart. Many
+// failed reads stop look-ups for 10 s. If the process has no free descriptor, nothing is stored for
+// a second. After some late reads in a row the disk is slow, until reads come in time. A slow disk
+// gets only a few reads, as probes. Any thread.
 #include <errno.h>
 #include <string.h>
 
@@ -47,6 +48,20 @@ void disk_filling_off(struct store_disk *disk, const char *what, int errno_value
     atomic_store(&disk->is_in_trouble, true);
     log_warn("filling_off", "cause=%s errno=%d error=%s pause_ms=%u", what, errno_value,
              log_quote(span_from_cstr(strerrordesc_np(errno_value))), pause_ms);
+}
+
+void disk_look_at_directory(struct store_disk *disk)
+{
+    if (atomic_load(&disk->filling_off_until_us) == DISK_FOREVER ||
+        !store_dir_is_removed(&disk->dir)) {
+        return;
+    }
+    atomic_store(&disk->filling_off_ms, FILLING_OFF_MS_MAX);
+    atomic_store(&disk->filling_off_errno, ENOENT);
+    atomic_store(&disk->filling_off_until_us, DISK_FOREVER);
+    atomic_store(&disk->is_in_trouble, true);
+    log_warn("filling_off", "cause=directory_removed errno=%d error=%s until=restart", ENOENT,
+             log_quote(span_from_cstr(strerrordesc_np(ENOENT))));
 }
 
 void disk_filling_well(struct store_disk *disk)

@@ -728,3 +728,14 @@ enum err store_dir_space(const struct store_dir *dir, struct store_space *ret_sp
     };
     return ERR_OK;
 }
+
+bool store_dir_is_removed(const struct store_dir *dir)
+{
+    const int fds[] = {dir->fd, dir->segments_fd, dir->index_fd};
+    struct stat st;
+    bool is_removed = false;
+    for (size_t i = 0; i < ARRAY_LEN(fds); i++) {
+        is_removed = is_removed || (fstat(fds[i], &st) == 0 && st.st_nlink == 0);
+    }
+    return is_removed;
+}

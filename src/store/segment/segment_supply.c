@@ -26,7 +26,7 @@
 #include "store/segment/segment_list.h"
 #include "store/segment/segment_log.h"
 
-#define TICK_MS 1000u // interval at which the thread checks the free space
+#define TICK_MS 1000u // interval at which the thread checks the directory and the free space
 // Segments being evicted at the same time, at most, when cache.size or the file system demands it.
 #define GOING_MAX 4u
 // Least number of spare segments while the cache is far from full. Small segments need more.
@@ -476,6 +476,7 @@ static void *supply_main(void *ctx)
         log->guarded.wish = SEGMENT_WISH_NOTHING;
         pthread_mutex_unlock(&log->guarded.lock);
         log->host.turn(log->host.ctx);
+        disk_look_at_directory(log->disk);
         slots_retire(log, log->slot_count);
         supply_make_room(log, evict);
         struct timespec until = disk_timespec_of_us(disk_real_us() + TICK_MS * 1000);

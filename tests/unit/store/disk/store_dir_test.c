@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "store/store_fixture.h"
 #include "test.h"
 
@@ -346,4 +347,34 @@ Test(store_dir, a_cache_that_others_may_change_is_refused)
     cr_assert(box_open(&box));
     box_close(&box);
     box_remove(&box);
+}
+
+static void remove_folder(const struct box *box, const char *name)
+{
+    struct box part = *box;
+    (void)snprintf(part.dir, sizeof(part.dir), "%.64s/%s", box->dir, name);
+    box_remove(&part);
+}
+
+Test(store_dir, a_directory_that_is_removed_while_it_is_used_is_noticed_without_a_write)
+{
+    static const char *const removed[] = {"", "segments", "index"};
+    for (size_t i = 0; i < ARRAY_LEN(removed); i++) {
+        struct box box;
+        struct store_summary summary;
+        box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
+        cr_assert(box_open(&box));
+        cr_assert_not(store_dir_is_removed(&box.store->disk.dir));
+        remove_folder(&box, removed[i]);
+        cr_assert(store_dir_is_removed(&box.store->disk.dir), "%s", removed[i]);
+        do { // the supply thread looks once a second
+            store_summarize(box.store, &summary);
+        } while (summary.refusal != REFUSAL_disk_degraded);
+        cr_assert_eq(summary.disk_errno, ENOENT);
+        clock_test_advance_us(3600000000u);
+        store_summarize(box.store, &summary);
+        cr_assert(summary.degraded, "until a restart, because no write makes the directory again");
+        box_close(&box);
+        box_remove(&box);
+    }
 }
