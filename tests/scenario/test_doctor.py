@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from conftest import not_run
-from forebay import KEYS, PATIENT, binary, build_kind, run_forebay, wait_for
+from forebay import KEYS, PATIENT, binary, build_kind, run_forebay
 from origin import Origin
 
 ACCESS, SECRET = next(iter(KEYS.items()))
@@ -402,24 +402,22 @@ def test_admin_may_precede_doctor(start, origin):
 
 
 def test_a_server_whose_cache_directory_was_removed(start, origin, tmp_path):
-    """Its own ports are no finding. The condition names the cause, and the restart that ends it."""
+    """The server notices it although it only serves hits. Its own ports are no finding. The
+    condition names the cause, and the restart that ends it, and so does the directory's row."""
+    origin.put("k", 1 << 20)
     server = start(origin, settings={"listen": free_address(), "admin.listen": free_address()})
-    shutil.rmtree(server.cache)
-    keys = []
-
-    def is_degraded():
-        key = f"k{len(keys)}"
-        keys.append(key)
-        origin.put(key, 3 << 20)
-        assert server.client().get(key).status == 200
-        return "disk-degraded" in server.conditions()
-
-    wait_for(is_degraded, server.output)
+    with server.client() as client:
+        assert client.get("k").status == 200
+        server.wait_metric("forebay_cache_blocks", lambda v: v > 0)
+        shutil.rmtree(server.cache)
+        server.wait_condition("disk-degraded")
+        assert client.get("k").status == 200
     report, _ = asked(env=env_of(server, tmp_path))
-    assert report.red == {"server"}, report.rows
+    assert report.red == {"server", "directory"}, report.rows
     found = report.find("server", "red")
     assert "was removed while the server used it" in found and "-> restart" in found
-    assert "a start makes it" in report.find("directory", "green")
+    found = report.find("directory", "red")
+    assert "stores nothing there" in found and "-> restart the server" in found, found
     assert report.find("port", "green").count("in use by the running server") == 2
 
 

@@ -90,11 +90,14 @@ bool command_doctor_apart(struct doctor *doctor, const char *check_name,
 struct doctor_peer {
     char address[COMMANDS_ADDRESS_MAX]; // of its admin port; "": no server answers
     json_t *version;                    // its /version; NULL: no server answers
+    json_t *conditions;                 // its /api/v1/conditions; NULL unless has_cache
     bool has_cache;                     // it uses cache.dir of the settings
     bool is_unknown;                    // a server may run, but it cannot be asked
 };
 void command_doctor_peer_find(struct doctor *doctor, struct doctor_peer *ret_peer);
 void command_doctor_peer_done(struct doctor_peer *peer);
+// Returns the row of a condition of the server; NULL if it does not hold.
+const json_t *command_doctor_peer_condition(const struct doctor_peer *peer, const char *name);
 // Returns true if the server listens there.
 bool command_doctor_peer_listens(struct doctor *doctor, const struct config_listen *at);
 // Returns the configuration that the server of --admin runs with; NULL if it does not answer. The

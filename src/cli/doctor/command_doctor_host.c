@@ -56,6 +56,7 @@ static void check_directory(struct doctor *d)
             "%s cannot be opened: %s", dir, strerror(errno));
         return;
     }
+    const json_t *degraded = command_doctor_peer_condition(d->peer, "disk-degraded");
     bool is_writable = access(above, W_OK | X_OK) == 0;
     if (d->look->is_in_use && !d->peer->has_cache && !d->peer->is_unknown) {
         command_doctor_find(d, DOCTOR_RED, "directory",
@@ -63,6 +64,9 @@ static void check_directory(struct doctor *d)
                             "%s is in use by another process, which is no server with these "
                             "settings",
                             dir);
+    } else if (degraded != NULL) {
+        command_doctor_find(d, DOCTOR_RED, "directory", command_client_text(degraded, "remedy"),
+                            "%s: the running server stores nothing there", dir);
     } else if (!is_writable && !d->look->is_in_use) {
         command_doctor_find(d, DOCTOR_RED, "directory",
                             errno == EROFS ? "mount it for writing, or choose another cache.dir"

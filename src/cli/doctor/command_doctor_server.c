@@ -57,6 +57,8 @@ void command_doctor_peer_find(struct doctor *d, struct doctor_peer *ret_peer)
     (void)snprintf(ret_peer->address, sizeof(ret_peer->address), "%s", named != NULL ? named : "");
     ret_peer->version = ask(d, "/version", ret_peer->address);
     ret_peer->has_cache = ret_peer->version != NULL && (named != NULL || uses_cache(d, ret_peer));
+    ret_peer->conditions =
+        ret_peer->has_cache ? ask(d, "/api/v1/conditions", ret_peer->address) : NULL;
     ret_peer->is_unknown =
         ret_peer->version == NULL &&
         (named != NULL || (c->admin_socket == NULL && c->admin_listen.kind != CONFIG_LISTEN_TCP));
@@ -65,7 +67,19 @@ void command_doctor_peer_find(struct doctor *d, struct doctor_peer *ret_peer)
 void command_doctor_peer_done(struct doctor_peer *peer)
 {
     json_decref(peer->version);
-    peer->version = NULL;
+    json_decref(peer->conditions);
+    peer->version = peer->conditions = NULL;
+}
+
+const json_t *command_doctor_peer_condition(const struct doctor_peer *peer, const char *name)
+{
+    const json_t *row, *found = NULL;
+    size_t i;
+    json_array_foreach(json_object_get(peer->conditions, "conditions"), i, row)
+    {
+        found = strcmp(command_client_text(row, "name"), name) == 0 ? row : found;
+    }
+    return found;
 }
 
 bool command_doctor_peer_listens(struct doctor *d, const struct config_listen *at)
@@ -169,8 +183,7 @@ struct config *command_doctor_running(const struct doctor *d)
 
 void command_doctor_server(struct doctor *d)
 {
-    json_t *answer = d->peer->has_cache ? ask(d, "/api/v1/conditions", d->peer->address) : NULL;
-    const json_t *row, *conditions = json_object_get(answer, "conditions");
+    const json_t *row, *conditions = json_object_get(d->peer->conditions, "conditions");
     unsigned before = d->count[DOCTOR_YELLOW] + d->count[DOCTOR_RED];
     size_t i;
     json_array_foreach(conditions, i, row)
@@ -187,5 +200,4 @@ void command_doctor_server(struct doctor *d)
     if (conditions != NULL && before == d->count[DOCTOR_YELLOW] + d->count[DOCTOR_RED]) {
         command_doctor_find(d, DOCTOR_GREEN, "server", NULL, "the running server is well");
     }
-    json_decref(answer);
 }
