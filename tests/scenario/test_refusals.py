@@ -192,8 +192,12 @@ def test_the_failing_resource_is_named(start, origin, engine, faults, fault, wor
         settings={"access_log.path": "off"},
         env={"FOREBAY_DISK_FAULTS": fault},
     )
-    read_until(server, origin, word, MIB)  # until recovery has looked, no segment is ready
+    # Until recovery has looked, no segment is ready.
+    refused = f"s3://bkt/new/{read_until(server, origin, word, MIB) - 1}"
     judge_now(server, word)
+    where = {"FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"}
+    said = run_forebay("explain", refused, env=where).stdout
+    assert word in said and "the next read stores it" not in said, said
     others = {"disk-degraded", "disk-full", "descriptors"} - {word}
     assert server.metric(METRIC, reason=word) > 0
     assert [server.metric(METRIC, reason=other) for other in others] == [0] * len(others)

@@ -252,19 +252,21 @@ static void policy_look(struct explanation *e)
 }
 
 // Returns true if the policy decides whether the object is cached. Otherwise something else forbids
-// to store it, so that what the policy would do with it misleads.
-static bool policy_decides(const struct proxy_object *o)
+// to store it, such as a full disk, so that what the policy would do with it misleads.
+static bool policy_decides(const struct proxy_object *o, const struct store *store)
 {
+    struct store_summary summary;
+    store_summarize(store, &summary);
     return (o->copy != PROXY_COPY_NONE && o->range_cached_blocks == o->range_blocks) ||
            (o->rule->cache && !proxy_object_is_too_large(o) && o->origin_err == ERR_OK &&
-            o->forbids == ORIGIN_FORBIDS_NOTHING);
+            o->forbids == ORIGIN_FORBIDS_NOTHING && summary.refusal == REFUSAL_none);
 }
 
 static void explain_judge(struct explanation *e)
 {
     struct proxy_object *o = &e->look.object;
     check(e->look.key == NULL); // the look has ended
-    if (!policy_decides(o)) {
+    if (!policy_decides(o, e->proxy->store)) {
         o->is_wanted = false;
         e->policy.run_count = 0;
     }
