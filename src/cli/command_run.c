@@ -158,7 +158,7 @@ static void print_origin(const struct run *run, bool has_failed)
     bool is_client = client_endpoint(run) != NULL;
     const char *url = is_client ? run->client.endpoint.text : run->config->origin_endpoint;
     char whole[COMMAND_ORIGINS_URL_MAX];
-    if (command_origins_url(run->config, url, whole)) {
+    if (command_origins_url(url, run->config->origin_region, whole)) {
         url = whole;
     }
     if (has_failed || commands_common()->is_verbose) {
@@ -200,9 +200,28 @@ static void inform_of_directory(const struct run *run)
     }
 }
 
+// Reports a flag for an address that each run chooses itself. Those of the file and the environment
+// are for `serve`, and are ignored. Returns true if there is none.
+static bool check_flags(const struct config *config)
+{
+    static const char *const chosen[] = {"listen", "admin.socket"};
+    for (size_t i = 0; i < ARRAY_LEN(chosen); i++) {
+        const char *source = config_source_text(config, commands_setting(chosen[i]));
+        if (strncmp(source, "--", 2) == 0) {
+            command_screen_tell(2,
+                                "forebay run: %s has no effect here: each run takes a free port of "
+                                "127.0.0.1 and a socket of its own, and tells the command; for "
+                                "another address run `forebay serve`\n",
+                                source);
+            return false;
+        }
+    }
+    return true;
+}
+
 static void tell_server(struct run *run, int argc, char **argv)
 {
-    static const char *const ours[] = {"--cache.dir", "--admin.socket", NULL};
+    static const char *const ours[] = {"--cache.dir", NULL};
     static const struct {
         const char *key, *flag;
     } defaults[] = {{"admin.listen", "--admin.listen=off"},
@@ -481,7 +500,7 @@ int command_run(int argc, char **argv)
     run->config = commands_load_config(argc, argv);
     origin_client_read(&run->client);
     int code = EXIT_NOT_STARTED;
-    if (run->config != NULL) { // if NULL, the error has been reported
+    if (run->config != NULL && check_flags(run->config)) { // otherwise the error has been reported
         code = run_all(run, argc, argv, words);
     }
     free(words);

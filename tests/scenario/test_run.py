@@ -477,3 +477,14 @@ def test_the_end_is_seen_where_ends_of_children_are_ignored(origin, tmp_path):
         env=env,
     )
     assert (got.returncode, got.stdout) == (7, "True\n"), got.stderr
+
+
+@pytest.mark.parametrize("flag", ["--listen=127.0.0.1:9000", "--admin.socket=/tmp/s"])
+def test_an_address_that_each_run_chooses_is_refused(run, flag):
+    """A flag for it would have no effect. The same variable, which is for `serve`, is ignored."""
+    done = run("true", flags=[flag])
+    assert done.returncode == 125, done
+    assert f"{flag.partition('=')[0]} has no effect here" in done.stderr, done.stderr
+    name, _, value = flag.removeprefix("--").partition("=")
+    variable = "FOREBAY_" + name.upper().replace(".", "_")
+    assert run("true", env={variable: value}).returncode == 0
