@@ -94,7 +94,7 @@ static void show_now(const struct config *c, const char *key, struct buf *out)
 {
     char url[COMMAND_ORIGINS_URL_MAX];
     if (strcmp(key, "origin.endpoint") == 0 && strstr(c->origin_endpoint, "{region}") != NULL &&
-        command_origins_url(c, c->origin_endpoint, url)) {
+        command_origins_url(c->origin_endpoint, c->origin_region, url)) {
         buf_printf(out, "; now %s", url);
     } else if (strcmp(key, "cache.size") == 0) {
         show_cache_size(c, out);

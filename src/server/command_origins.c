@@ -59,11 +59,11 @@ static bool bucket_has_own_origin(const struct config_bucket *b)
            b->has_addressing || b->anonymous || b->access_key_file != NULL || b->requester_pays;
 }
 
-bool command_origins_url(const struct config *c, const char *endpoint,
+bool command_origins_url(const char *endpoint, const char *region,
                          char ret_url[COMMAND_ORIGINS_URL_MAX])
 {
     static const char mark[] = "{region}";
-    const char *at = strstr(endpoint, mark), *region = c->origin_region;
+    const char *at = strstr(endpoint, mark);
     struct origin_client client;
     if (strncmp(endpoint, "dir:", 4) == 0) {
         return false;

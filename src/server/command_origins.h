@@ -30,9 +30,10 @@ struct command_origins {
     unsigned bucket_count;
     unsigned numbered_count; // origins that have the store's number; only reloads open others
 };
-// Writes `endpoint` with the region filled in. Returns false if it is a directory.
+// Writes `endpoint` with the region filled in. `region` is a setting, which may be the text "auto".
+// Returns false if the endpoint is a directory.
 #define COMMAND_ORIGINS_URL_MAX 1024u
-bool command_origins_url(const struct config *c, const char *endpoint,
+bool command_origins_url(const char *endpoint, const char *region,
                          char ret_url[COMMAND_ORIGINS_URL_MAX]) MUST_USE;
 // Returns the options of the default origin. The configuration owns their texts.
 struct origin_options command_origins_options(const struct config *c, unsigned connections);

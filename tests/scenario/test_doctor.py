@@ -807,3 +807,46 @@ def test_every_remedy_names_what_there_is():
         "origin.region",
     ):
         assert key in source and f"`{key}`" in keys
+
+
+def buckets_file(tmp_path, *entries):
+    """Returns the arguments for a configuration file with these entries of `buckets`."""
+    (tmp_path / "forebay.yaml").write_text(json.dumps({"buckets": entries}))
+    return ("-c", str(tmp_path / "forebay.yaml"))
+
+
+def test_the_region_of_a_bucket_is_in_its_host(doctor, tmp_path, origin):
+    """{region} in the endpoint of a bucket, or in that of the default origin, stands for the region
+    of the bucket."""
+    port = origin.endpoint.rpartition(":")[2]
+    own = f"http://{{region}}.localhost:{port}"
+    entries = (
+        {"name": "own", "origin": "s3://bkt", "endpoint": own, "region": "eu-west-1"},
+        {"name": "near", "origin": "s3://bkt", "region": "eu-west-2"},
+    )
+    report = doctor(*buckets_file(tmp_path, *entries), origin__endpoint=own)
+    found = report.find("origin", "green") + report.find("origin", "red")
+    for host in ("us-east-1", "eu-west-1", "eu-west-2"):
+        assert f"http://{host}.localhost:{port}" in found, found
+
+
+def test_a_silent_endpoint_of_a_bucket_keeps_no_other_unchecked(doctor, tmp_path, origin):
+    """The bucket at an endpoint that refuses connections gets one finding, and all others have
+    their rights checked."""
+    origin.put("a", 100)
+    with Origin() as store:
+        store.down()
+        silent = store.endpoint
+    entries = (
+        {"name": "away", "origin": "s3://bkt", "endpoint": silent},
+        {"name": "here", "origin": "s3://bkt"},
+    )
+    report = doctor(*buckets_file(tmp_path, *entries))
+    assert f"{silent}#away: nothing listens there" in report.find("origin", "red"), report.rows
+    assert "LIST, HEAD and ranged GET work" in report.find("rights", "green"), report.rows
+    assert report.red == {"origin"}, report.rows
+    report = doctor(
+        *buckets_file(tmp_path, {**entries[1], "endpoint": origin.endpoint}),
+        origin__endpoint=silent,
+    )
+    assert report.red == {"origin"} and report.find("rights", "green"), report.rows

@@ -106,7 +106,7 @@ static void inform_of_settings(const struct config *config, struct buf *why)
 {
     char url[COMMAND_ORIGINS_URL_MAX];
     const char *origin = config->origin_endpoint;
-    origin = command_origins_url(config, origin, url) ? url : origin;
+    origin = command_origins_url(origin, config->origin_region, url) ? url : origin;
     command_screen_inform(
         2, "forebay doctor: %s; checking the settings of this command: %s, origin %s\n",
         commands_visible(buf_cstr(why), why->len),

@@ -184,17 +184,22 @@ static void find_reached(struct doctor *d, const char *shown, const struct reach
                         r->tls_s > 0 ? 1000 * (r->tls_s - r->connect_s) : 0, 1000 * answer_s);
 }
 
-// Returns true if a server answers at the endpoint. `bucket` is the only one there, or NULL.
+// Returns true if a server answers at the endpoint. `bucket`: the entry that has this endpoint or
+// this region; NULL: the default origin.
 static bool check_endpoint(struct doctor *d, const struct origin_settings *settings,
-                           const char *endpoint, const char *bucket)
+                           const struct config_bucket *bucket)
 {
+    const struct config *c = d->config;
+    bool has_endpoint = bucket != NULL && bucket->endpoint != NULL;
+    bool has_region = bucket != NULL && bucket->region != NULL;
     char url[COMMAND_ORIGINS_URL_MAX], shown[COMMAND_ORIGINS_URL_MAX + BUCKET_NAME_MAX];
     struct reach r;
-    if (!command_origins_url(d->config, endpoint, url)) {
+    if (!command_origins_url(has_endpoint ? bucket->endpoint : c->origin_endpoint,
+                             has_region ? bucket->region : c->origin_region, url)) {
         return true;
     }
     (void)snprintf(shown, sizeof(shown), "%s%s%s", url, bucket != NULL ? "#" : "",
-                   bucket != NULL ? bucket : ""); // like origin_shown()
+                   bucket != NULL ? bucket->name : ""); // like origin_shown()
     reach(d, url, &r);
     if (r.code != CURLE_OK) {
         struct fault fault = fault_of(d, url, &r);
@@ -205,6 +210,12 @@ static bool check_endpoint(struct doctor *d, const struct origin_settings *setti
     check_clock(d, shown, &r);
     return true;
 }
+
+// Which origins answer, so that the others are asked nothing further.
+struct answers {
+    bool of_default, of_any;
+    bool of_buckets[BUCKETS_MAX]; // of the first entries of `buckets`
+};
 
 // --- Credentials and rights ----------------------------------------------------------------------
 
@@ -348,31 +359,34 @@ static void check_bucket(struct doctor *d, struct command_probe *probe, struct o
     }
 }
 
-static void check_named_bucket(struct doctor *d, struct command_probe *probe, const char *name)
+// Checks an entry of `buckets`, unless its origin has not answered, which is a finding already.
+static void check_entry(struct doctor *d, struct command_probe *probe,
+                        const struct answers *answers, unsigned i)
 {
-    const struct command_origins *o = &probe->origins;
+    const struct proxy_bucket *bucket = &probe->origins.buckets[i];
+    if (i >= BUCKETS_MAX || answers->of_buckets[i]) {
+        check_bucket(d, probe, bucket->origin, bucket->origin_bucket);
+    }
+}
+
+static void check_named_bucket(struct doctor *d, struct command_probe *probe,
+                               const struct answers *answers, const char *name)
+{
     for (unsigned i = 0; i < d->config->bucket_count; i++) {
-        if (strcmp(o->buckets[i].name, name) == 0) {
-            check_bucket(d, probe, o->buckets[i].origin, o->buckets[i].origin_bucket);
+        if (strcmp(probe->origins.buckets[i].name, name) == 0) {
+            check_entry(d, probe, answers, i);
             return;
         }
     }
-    check_bucket(d, probe, o->origins[0], name);
+    if (answers->of_default) {
+        check_bucket(d, probe, probe->origins.origins[0], name);
+    }
 }
 
-static void check_rights(struct doctor *d, struct command_probe *probe)
+// Checks a bucket that the default origin lists.
+static void check_listed_bucket(struct doctor *d, struct command_probe *probe)
 {
     const struct command_origins *o = &probe->origins;
-    for (unsigned i = 0; i < d->bucket_count && i < BUCKETS_MAX; i++) {
-        check_named_bucket(d, probe, d->buckets[i]);
-    }
-    for (unsigned i = 0; d->bucket_count == 0 && i < d->config->bucket_count && i < BUCKETS_MAX;
-         i++) {
-        check_bucket(d, probe, o->buckets[i].origin, o->buckets[i].origin_bucket);
-    }
-    if (d->bucket_count > 0 || d->config->bucket_count > 0) {
-        return;
-    }
     struct command_probe_answer answer;
     struct command_probe_ask ask = {.kind = PROBE_BUCKETS, .origin = o->origins[0]};
     command_probe_ask(probe, &ask, command_doctor_probe_ms(d), &answer);
@@ -389,7 +403,22 @@ static void check_rights(struct doctor *d, struct command_probe *probe)
     }
 }
 
-static void check_with_credentials(struct doctor *d)
+static void check_rights(struct doctor *d, struct command_probe *probe,
+                         const struct answers *answers)
+{
+    unsigned entries = d->config->bucket_count;
+    for (unsigned i = 0; i < d->bucket_count && i < BUCKETS_MAX; i++) {
+        check_named_bucket(d, probe, answers, d->buckets[i]);
+    }
+    for (unsigned i = 0; d->bucket_count == 0 && i < entries && i < BUCKETS_MAX; i++) {
+        check_entry(d, probe, answers, i);
+    }
+    if (d->bucket_count == 0 && entries == 0) {
+        check_listed_bucket(d, probe);
+    }
+}
+
+static void check_with_credentials(struct doctor *d, const struct answers *answers)
 {
     struct command_probe probe;
     struct buf why;
@@ -402,7 +431,7 @@ static void check_with_credentials(struct doctor *d)
             command_doctor_expiry(d, probe.origins.origins[i]);
         }
         command_doctor_metadata(d, false);
-        check_rights(d, &probe);
+        check_rights(d, &probe, answers);
     } else if (err == ERR_NOT_FOUND) {
         command_doctor_red_of_origin(d, "origin", "correct the path, or make the directory",
                                      buf_cstr(&why), "directory");
@@ -430,26 +459,37 @@ static void check_client(struct doctor *d)
     }
 }
 
-static bool check_endpoints(struct doctor *d)
+// Returns true if an entry of `buckets` is at another URL than the default origin.
+static bool is_elsewhere(const struct config *c, const struct config_bucket *b)
+{
+    return b->endpoint != NULL ||
+           (b->region != NULL && strstr(c->origin_endpoint, "{region}") != NULL);
+}
+
+static void check_endpoints(struct doctor *d, struct answers *ret_answers)
 {
     const struct config *c = d->config;
     struct arena *arena = arena_new(NAMES_MAX_BYTES);
     struct origin_settings settings = {0};
-    bool all = check_endpoint(d, &settings, c->origin_endpoint, NULL);
+    bool of_default = check_endpoint(d, &settings, NULL);
+    *ret_answers = (struct answers){.of_default = of_default, .of_any = of_default};
     for (unsigned i = 0; i < c->bucket_count && i < BUCKETS_MAX; i++) {
         const struct config_bucket *b = &c->buckets[i];
-        if (b->endpoint != NULL) {
+        bool answers = b->kind == CONFIG_BUCKET_DIRECTORY || of_default;
+        if (is_elsewhere(c, b)) {
             settings = command_origins_settings(arena, b);
-            all = check_endpoint(d, &settings, b->endpoint, b->name) && all;
+            answers = check_endpoint(d, &settings, b);
         }
+        ret_answers->of_buckets[i] = answers;
+        ret_answers->of_any = ret_answers->of_any || answers;
     }
     arena_free(arena);
-    return all;
 }
 
 void command_doctor_origin(struct doctor *d)
 {
     const struct config *c = d->config;
+    struct answers answers;
     struct buf why;
     buf_init(&why, 4096);
     if (origin_proxy_url(c->origin_proxy, c->origin_proxy_auth_file, &d->proxy_url, &why) !=
@@ -460,8 +500,9 @@ void command_doctor_origin(struct doctor *d)
     buf_done(&why);
     check_client(d);
     d->origin_began_ms = clock_monotonic_ms();
-    if (check_endpoints(d)) { // an endpoint without a server would fail these checks too
-        check_with_credentials(d);
+    check_endpoints(d, &answers);
+    if (answers.of_any) {
+        check_with_credentials(d, &answers);
     }
     free(d->proxy_url);
     d->proxy_url = NULL;

@@ -31,3 +31,13 @@ Test(command_origins, a_setting_is_named_where_the_bucket_has_it)
     expect(&directory, "buckets[near].origin", "credentials.source");
     expect(&inherited, "origin.endpoint", "credentials.source");
 }
+
+Test(command_origins, region_is_filled_into_the_endpoint)
+{
+    char url[COMMAND_ORIGINS_URL_MAX];
+    cr_assert(command_origins_url("https://s3.{region}.example", "eu-west-1", url));
+    cr_assert_str_eq(url, "https://s3.eu-west-1.example");
+    cr_assert(command_origins_url("https://s3.example", "eu-west-1", url));
+    cr_assert_str_eq(url, "https://s3.example");
+    cr_assert_not(command_origins_url("dir:/data", "auto", url));
+}
