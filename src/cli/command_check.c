@@ -281,12 +281,24 @@ static int check_certificate(const struct config *config)
     return err == ERR_OK ? EXIT_CODE_OK : EXIT_CODE_CONFIGURATION;
 }
 
-// Warns of secret files that only root can read, if root asks about the file that the packaged unit
-// reads: the unit's server runs as another user.
+// Looks whether the access log can be opened, as a start would.
+static int check_access_log(const struct config *config)
+{
+    struct buf why;
+    buf_init(&why, OUTPUT_MAX_BYTES);
+    enum err err = command_unit_check_access_log(config, &why);
+    if (why.len > 0) {
+        command_screen_tell(2, "forebay check: %s\n", buf_cstr(&why));
+    }
+    buf_done(&why);
+    return err == ERR_OK ? EXIT_CODE_OK : EXIT_CODE_CONFIGURATION;
+}
+
+// Warns of secret files that only root can read, if the packaged unit needs them.
 static void warn_of_files_of_root(const struct config *config)
 {
     struct stat st;
-    if (geteuid() != 0 || config->file == NULL || strcmp(config->file, CONFIG_DEFAULT_FILE) != 0) {
+    if (!command_unit_is_another_user(config)) {
         return;
     }
     for (unsigned i = 0; i < config_setting_count(); i++) {
@@ -339,7 +351,8 @@ int command_check(int argc, char **argv)
         code = check_live(config);
     } else if ((code = check_keys(config)) != EXIT_CODE_OK ||
                (code = check_token(config)) != EXIT_CODE_OK ||
-               (code = check_certificate(config)) != EXIT_CODE_OK) {
+               (code = check_certificate(config)) != EXIT_CODE_OK ||
+               (code = check_access_log(config)) != EXIT_CODE_OK) {
         // The error has been reported.
     } else if (object != NULL) {
         code = explain(config, object);

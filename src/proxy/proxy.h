@@ -108,6 +108,8 @@ int64_t proxy_client_skew_s(const struct proxy *proxy);
 struct proxy_access_log_file;
 enum err proxy_access_log_open(const char *path, struct proxy_access_log_file **ret_file,
                                struct buf *ret_why) MUST_USE;
+// Returns the error that proxy_access_log_open() would return, but opens and creates nothing.
+enum err proxy_access_log_check(const char *path, struct buf *ret_why) MUST_USE;
 // Call it if proxy_set() has not taken the file. `file` may be NULL.
 void proxy_access_log_close(struct proxy_access_log_file *file);
 // Changes the settings. A request uses the settings that its worker has when the request begins.

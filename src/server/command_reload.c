@@ -26,7 +26,6 @@
 #include "net/net.h"
 #include "server/command_holders.h"
 #include "server/command_origins.h"
-#include "server/command_settings.h"
 #include "server/server_private.h"
 #include "stats/stats.h"
 
@@ -91,7 +90,8 @@ void command_reload_init(struct command_reload *reload, int argc, char **argv,
     check(pthread_mutex_init(&reload->guarded.lock, NULL) == 0);
     check(sem_init(&reload->told, 0, 0) == 0);
     (void)snprintf(reload->remedy, sizeof(reload->remedy),
-                   "correct it (forebay check%s%.180s shows every error), then forebay reload",
+                   "correct what it names (forebay check%s%.180s finds all but what depends on the "
+                   "running server), then forebay reload",
                    config->file != NULL ? " -c " : "", config->file != NULL ? config->file : "");
     good_since_now(reload);
     values_take(reload, config);
@@ -198,7 +198,7 @@ struct proxy_settings command_proxy_settings(const struct config *c,
         .allowed_origin_count = c->auth_allowed_origins.count,
         .relays_sts = c->sts_relay != CONFIG_STS_OFF,
         .sts_over_tls = c->sts_relay == CONFIG_STS_ON,
-        .logs_access = command_access_log_path(c) != NULL,
+        .logs_access = command_settings_access_log(c) != NULL,
         .access_log_format =
             (enum proxy_access_log_format)(c->access_log_format - CONFIG_ACCESS_LOG_JSON),
         .access_log_sample = c->access_log_sample,
@@ -230,13 +230,6 @@ struct admin_access_options command_admin_access(const struct config *c)
                                          .distrusts_loopback = !c->admin_trust_loopback,
                                          .allowed_hosts = c->admin_allowed_hosts.items,
                                          .allowed_host_count = c->admin_allowed_hosts.count};
-}
-
-const char *command_access_log_path(const struct config *c)
-{
-    return strcmp(c->access_log_path, "off") == 0      ? NULL
-           : strcmp(c->access_log_path, "stdout") == 0 ? "-"
-                                                       : c->access_log_path;
 }
 
 static void on_changed_since_start(void *ctx, const char *key, bool live)
@@ -404,8 +397,8 @@ static enum err rules_prepare(struct command_reload *reload, struct fresh *fresh
 // Opens the access log. Opens none, without an error, if its path is unchanged.
 static enum err log_open(struct command_reload *reload, struct fresh *fresh, struct buf *why)
 {
-    const char *path = command_access_log_path(fresh->latest);
-    return is_same(path, command_access_log_path(config_before(reload)))
+    const char *path = command_settings_access_log(fresh->latest);
+    return is_same(path, command_settings_access_log(config_before(reload)))
                ? ERR_OK
                : proxy_access_log_open(path, &fresh->log_file, why);
 }

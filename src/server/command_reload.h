@@ -87,6 +87,5 @@ struct proxy_settings command_proxy_settings(const struct config *c,
 struct http_limits command_http_limits(const struct config *c,
                                        const struct command_limits_plan *descriptors);
 struct admin_access_options command_admin_access(const struct config *c);
-const char *command_access_log_path(const struct config *c); // in the form that proxy.h expects
 
 #endif

@@ -272,7 +272,7 @@ static int serve_build_proxy(struct serve *s)
                                     .access_keys = s->access_keys,
                                     .realm = "default",
                                     .sts_origin = s->sts_origin,
-                                    .access_log_path = command_access_log_path(c),
+                                    .access_log_path = command_settings_access_log(c),
                                     .settings = command_proxy_settings(c, &s->rules, &s->origins)};
     enum err err = proxy_new(&options, &s->proxy, &s->why);
     return err == ERR_OK ? EXIT_CODE_OK : serve_fail(s, EXIT_CODE_FAILED);

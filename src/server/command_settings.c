@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "control/control.h"
+#include "proxy/proxy.h"
 
 static json_t *text_json(const char *text)
 {
@@ -80,4 +81,16 @@ void command_settings_render(struct buf *out, const struct config *first,
         append_row(out, command_settings_rule(latest, i), i > 0 ? "," : "");
     }
     buf_append_cstr(out, "]}\n");
+}
+
+const char *command_settings_access_log(const struct config *c)
+{
+    return strcmp(c->access_log_path, "off") == 0      ? NULL
+           : strcmp(c->access_log_path, "stdout") == 0 ? "-"
+                                                       : c->access_log_path;
+}
+
+enum err command_settings_check_access_log(const struct config *c, struct buf *ret_why)
+{
+    return proxy_access_log_check(command_settings_access_log(c), ret_why);
 }

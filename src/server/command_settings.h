@@ -16,6 +16,11 @@ json_t *command_settings_bucket(const struct config *config, unsigned i);
 // Returns entry i of rules[]: match, source.
 json_t *command_settings_rule(const struct config *config, unsigned i);
 
+// Returns access_log.path in the form that proxy.h expects.
+const char *command_settings_access_log(const struct config *c);
+// Looks whether a start could open the access log.
+enum err command_settings_check_access_log(const struct config *c, struct buf *ret_why) MUST_USE;
+
 // Appends {"settings": [...], "buckets": [...], "rules": [...]}, one entry per line. Settings that
 // need a restart come from `first`, and all others from `latest`. Without a reload both are the
 // same.

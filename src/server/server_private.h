@@ -8,6 +8,7 @@
 #include "base/bytes.h"
 #include "commands/commands.h"
 #include "server/command_limits.h"
+#include "server/command_settings.h"
 
 // --- command_stop.c ------------------------------------------------------------------------------
 

@@ -850,3 +850,22 @@ def test_a_silent_endpoint_of_a_bucket_keeps_no_other_unchecked(doctor, tmp_path
         origin__endpoint=silent,
     )
     assert report.red == {"origin"} and report.find("rights", "green"), report.rows
+
+
+def test_an_access_log_that_cannot_be_opened(doctor, start, origin, tmp_path):
+    """`check` and `doctor` refuse it with the words of the start, and so does a reload."""
+    path = tmp_path / "none" / "access.log"
+    words = f"access_log.path {path} cannot be opened: No such file or directory"
+    done = run_forebay("check", f"--origin.endpoint={origin.endpoint}", f"--access_log.path={path}")
+    assert done.returncode == 3 and words in done.stderr and "a folder" in done.stderr, done
+    report = doctor(access_log__path=path)
+    assert words in report.find("configuration", "red") and report.exit == 3, report.rows
+    off = {"access_log": {"path": "off"}}
+    server = start(origin, settings={"access_log.path": None}, file=off)
+    (server.folder / "forebay.yaml").write_text(json.dumps({"access_log": {"path": str(path)}}))
+    server.process.send_signal(signal.SIGHUP)
+    server.wait_condition("reload-refused")
+    assert words in server.condition_rows()["reload-refused"]["text"]
+    path.parent.mkdir()
+    done = run_forebay("check", f"--origin.endpoint={origin.endpoint}", f"--access_log.path={path}")
+    assert done.returncode == 0 and not list(path.parent.iterdir()), done

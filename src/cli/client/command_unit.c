@@ -4,6 +4,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+#include "server/server.h"
 
 #define LINE_MAX_BYTES 8192
 
@@ -30,4 +33,33 @@ bool command_unit_sets(const char *path, char ret_name[COMMAND_UNIT_NAME_MAX])
 bool command_unit_differs(const struct config *config, char ret_name[COMMAND_UNIT_NAME_MAX])
 {
     return commands_is_of_unit(config) && command_unit_sets(COMMAND_UNIT_VARIABLES, ret_name);
+}
+
+bool command_unit_is_another_user(const struct config *config)
+{
+    return geteuid() == 0 && config->file != NULL && strcmp(config->file, CONFIG_DEFAULT_FILE) == 0;
+}
+
+enum err command_unit_check_access_log(const struct config *config, struct buf *ret_why)
+{
+    static const char folder[] = COMMAND_UNIT_LOGS "/";
+    const char *path = command_settings_access_log(config);
+    bool is_file = path != NULL && strcmp(path, "-") != 0;
+    if (!is_file || !command_unit_is_another_user(config)) {
+        return command_settings_check_access_log(config, ret_why);
+    }
+    bool is_in_folder = strncmp(path, folder, sizeof(folder) - 1) == 0 &&
+                        strchr(path + sizeof(folder) - 1, '/') == NULL;
+    if (is_in_folder) {
+        return ERR_OK;
+    }
+    enum err err = command_settings_check_access_log(config, ret_why);
+    if (err == ERR_OK) {
+        buf_printf(
+            ret_why,
+            "access_log.path: warning: the packaged unit can write a log to " COMMAND_UNIT_LOGS
+            " only, unless a drop-in permits %s",
+            path);
+    }
+    return err;
 }

@@ -66,6 +66,17 @@ static void check_certificate(struct doctor *doctor)
     buf_done(&why);
 }
 
+static void check_access_log(struct doctor *doctor)
+{
+    struct buf why;
+    buf_init(&why, OUTPUT_MAX_BYTES);
+    if (command_unit_check_access_log(doctor->config, &why) != ERR_OK) {
+        doctor->exit_code = EXIT_CODE_CONFIGURATION;
+    }
+    find_errors(doctor, &why, "make the folder for this user, or set access_log.path");
+    buf_done(&why);
+}
+
 static void check_unit(struct doctor *doctor)
 {
     char name[COMMAND_UNIT_NAME_MAX];
@@ -94,6 +105,7 @@ static struct config *check_configuration(struct doctor *doctor, int argc, char 
     doctor->config = config;
     check_keys_file(doctor);
     check_certificate(doctor);
+    check_access_log(doctor);
     if (doctor->count[DOCTOR_RED] == 0) {
         command_doctor_find(doctor, DOCTOR_GREEN, "configuration", NULL, "valid (%s)",
                             config->file != NULL ? config->file : "no file");

@@ -14,8 +14,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <libgen.h>
+#include <limits.h>
 #include <poll.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -218,6 +221,34 @@ static void *run_thread(void *ctx)
 
 // --- birth and end -------------------------------------------------------------------------------
 
+static enum err cannot_open(const char *path, int errno_value, struct buf *ret_why)
+{
+    buf_printf(ret_why,
+               "access_log.path %s cannot be opened: %s; name a file in a folder that exists and "
+               "that this user may write to (of the packaged unit: /var/log/forebay)",
+               path, strerror(errno_value));
+    return error_from_errno(errno_value);
+}
+
+enum err proxy_access_log_check(const char *path, struct buf *ret_why)
+{
+    struct stat st;
+    if (path == NULL || strcmp(path, "-") == 0) {
+        return ERR_OK;
+    }
+    int errno_value = stat(path, &st) != 0 ? errno : S_ISDIR(st.st_mode) ? EISDIR : 0;
+    char copy[PATH_MAX]; // a longer path is refused with ENAMETOOLONG
+    (void)snprintf(copy, sizeof(copy), "%s", path);
+    if ((errno_value == 0 && faccessat(AT_FDCWD, path, W_OK, AT_EACCESS) != 0) ||
+        (errno_value == ENOENT &&
+         faccessat(AT_FDCWD, dirname(copy), W_OK | X_OK, AT_EACCESS) != 0)) {
+        errno_value = errno;
+    } else if (errno_value == ENOENT) {
+        errno_value = 0; // it can be created
+    }
+    return errno_value == 0 ? ERR_OK : cannot_open(path, errno_value, ret_why);
+}
+
 enum err proxy_access_log_open(const char *path, struct proxy_access_log_file **ret_file,
                                struct buf *ret_why)
 {
@@ -226,8 +257,7 @@ enum err proxy_access_log_open(const char *path, struct proxy_access_log_file **
              : is_stdout  ? fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0)
                           : open_path(path);
     if (path != NULL && fd < 0) {
-        buf_printf(ret_why, "access_log.path %s cannot be opened: %s", path, strerror(errno));
-        return error_from_errno(errno);
+        return cannot_open(path, errno, ret_why);
     }
     struct proxy_access_log_file *file = calloc(1, sizeof(*file));
     check(fd >= 0 || path == NULL);

@@ -427,3 +427,33 @@ Test(access_log, switching)
     cr_assert_eq(unlink(path), 0);
     arena_free(a.arena);
 }
+
+Test(access_log, a_check_refuses_what_cannot_be_opened_and_creates_nothing)
+{
+    static const char *const names[] = {"none/log", "file/log", "", "new"};
+    char folder[] = "/tmp/access_log_check.XXXXXX", at[600], file[600];
+    cr_assert_not_null(mkdtemp(folder));
+    (void)snprintf(file, sizeof(file), "%s/file", folder);
+    proxy_access_log_close(file_open(file));
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        struct proxy_access_log_file *opened = NULL;
+        struct buf check_why, open_why;
+        buf_init(&check_why, 1024);
+        buf_init(&open_why, 1024);
+        (void)snprintf(at, sizeof(at), "%s/%s", folder, names[i]);
+        enum err err = proxy_access_log_check(at, &check_why);
+        cr_assert_eq(access(at, F_OK) == 0, i == 2, "%s", at);
+        cr_assert_eq(proxy_access_log_open(at, &opened, &open_why), err, "%s", at);
+        cr_assert_str_eq(buf_cstr(&check_why), buf_cstr(&open_why));
+        cr_assert_eq(err == ERR_OK, i == 3, "%s", at);
+        proxy_access_log_close(opened);
+        buf_done(&check_why);
+        buf_done(&open_why);
+    }
+    struct buf none;
+    buf_init(&none, 1024);
+    cr_assert_eq(proxy_access_log_check(NULL, &none), ERR_OK);
+    cr_assert_eq(proxy_access_log_check("-", &none), ERR_OK);
+    cr_assert_eq(proxy_access_log_check(file, &none), ERR_OK);
+    cr_assert(unlink(at) == 0 && unlink(file) == 0 && rmdir(folder) == 0);
+}
