@@ -150,8 +150,11 @@ enum err commands_ask(const struct config *config, struct admin_client_request *
 // names none.
 const char *commands_tried(void);
 // Makes a folder for the admin socket of a private server (commands_runs.c), and writes the
-// socket's address. Both places have `size` bytes. Returns false, with errno, on failure.
-bool commands_run_make(char *ret_folder, char *ret_admin, size_t size);
+// socket's address. Both places have `size` bytes. Returns a descriptor with a lock, which the
+// caller keeps open for as long as it uses the folder; -1, with errno, on failure. Removes the
+// folders of this user's runs that were killed.
+int commands_run_make(char *ret_folder, char *ret_admin, size_t size);
+void commands_run_remove(const char *folder); // accepts ""
 // Returns "; a forebay run of yours answers at --admin ADDRESS" if there is one, otherwise "".
 const char *commands_run_hint(void);
 // Sends a GET to the server at commands_address().

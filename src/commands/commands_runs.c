@@ -3,15 +3,18 @@
 // forebay-XXXXXX of the runtime directory or of /tmp. Commands in another terminal find them there.
 #include "commands/commands.h"
 
+#include <fcntl.h>
 #include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #define SOCKET_NAME "admin.sock"
+#define LOCK_NAME "run.lock"
 #define ASK_TIMEOUT_MS 500u
 
 // Returns the directory of the folders. It is NULL if there is none, or if the path of a socket
@@ -25,17 +28,89 @@ static const char *runtime_directory(void)
     return fits && access(dir, W_OK) == 0 ? dir : NULL;
 }
 
-bool commands_run_make(char *ret_folder, char *ret_admin, size_t size)
+// --- Folders -------------------------------------------------------------------------------------
+//
+// A run holds a lock on a file in its folder. The kernel releases it when the run ends in whatever
+// way. So a folder with such a file and without a lock was left by a run that was killed.
+
+static void remove_files(int folder_fd, const char *folder)
+{
+    (void)unlinkat(folder_fd, SOCKET_NAME, 0); // the server removes it if it stops normally
+    (void)unlinkat(folder_fd, LOCK_NAME, 0);
+    (void)rmdir(folder); // if it holds anything else, it stays
+}
+
+static void sweep_folder(const char *folder)
+{
+    struct stat st;
+    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    bool is_ours = fd >= 0 && fstat(fd, &st) == 0 && st.st_uid == geteuid();
+    int lock = is_ours ? openat(fd, LOCK_NAME, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC) : -1;
+    if (lock >= 0 && flock(lock, LOCK_EX | LOCK_NB) == 0) {
+        remove_files(fd, folder);
+    }
+    if (lock >= 0) {
+        (void)close(lock); // releases the lock
+    }
+    if (fd >= 0) {
+        (void)close(fd); // nothing was written
+    }
+}
+
+static void sweep(const char *dir)
+{
+    char pattern[COMMANDS_ADDRESS_MAX];
+    glob_t found;
+    int len = snprintf(pattern, sizeof(pattern), "%s/forebay-*/" LOCK_NAME, dir);
+    if (len >= (int)sizeof(pattern) || glob(pattern, GLOB_NOSORT, NULL, &found) != 0) {
+        return;
+    }
+    for (size_t i = 0; i < found.gl_pathc; i++) {
+        *strrchr(found.gl_pathv[i], '/') = '\0';
+        sweep_folder(found.gl_pathv[i]);
+    }
+    globfree(&found);
+}
+
+// Makes the file with the lock. It gets its name when it is locked, so no other run finds it
+// without the lock.
+static int lock_folder(const char *folder)
+{
+    char before[COMMANDS_ADDRESS_MAX], after[COMMANDS_ADDRESS_MAX];
+    (void)snprintf(before, sizeof(before), "%s/" LOCK_NAME ".new", folder);
+    (void)snprintf(after, sizeof(after), "%s/" LOCK_NAME, folder);
+    int fd = open(before, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd >= 0 && (flock(fd, LOCK_EX | LOCK_NB) != 0 || rename(before, after) != 0)) {
+        (void)close(fd); // nothing was written
+        fd = -1;
+    }
+    return fd;
+}
+
+int commands_run_make(char *ret_folder, char *ret_admin, size_t size)
 {
     const char *dir = runtime_directory();
-    (void)snprintf(ret_folder, size, "%s/forebay-XXXXXX", dir != NULL ? dir : "/tmp");
+    dir = dir != NULL ? dir : "/tmp";
+    sweep(dir);
+    (void)snprintf(ret_folder, size, "%s/forebay-XXXXXX", dir);
     if (mkdtemp(ret_folder) == NULL) {
         ret_folder[0] = '\0';
-        return false;
+        return -1;
     }
     (void)snprintf(ret_admin, size, "unix:%s/" SOCKET_NAME, ret_folder);
-    return true;
+    return lock_folder(ret_folder);
 }
+
+void commands_run_remove(const char *folder)
+{
+    int fd = folder[0] != '\0' ? open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+    if (fd >= 0) {
+        remove_files(fd, folder);
+        (void)close(fd); // nothing was written
+    }
+}
+
+// --- The hint ------------------------------------------------------------------------------------
 
 // Returns true if a server of this user answers at the socket.
 static bool answers(const char *address)

@@ -488,3 +488,30 @@ def test_an_address_that_each_run_chooses_is_refused(run, flag):
     name, _, value = flag.removeprefix("--").partition("=")
     variable = "FOREBAY_" + name.upper().replace(".", "_")
     assert run("true", env={variable: value}).returncode == 0
+
+
+def test_the_folder_of_a_killed_run_is_removed_by_the_next(run, tmp_path):
+    """A run that is killed leaves the folder of its socket. The next run removes it, and neither
+    that of a run in progress nor a folder of another program."""
+    waiting = "echo ready; exec sleep 1000"
+    killed = run("sh", "-c", waiting, wait=False)
+    assert line_of(killed) == "ready"
+    (left,) = tmp_path.glob("forebay-??????")
+    alive = run("sh", "-c", waiting, wait=False)
+    assert line_of(alive) == "ready"
+    (other,) = set(tmp_path.glob("forebay-??????")) - {left}
+    foreign = tmp_path / "forebay-foreig"
+    foreign.mkdir()
+    (foreign / "admin.sock").write_text("of another program")
+    killed.kill()
+    killed.wait(timeout=WAIT_S)
+
+    def is_gone():
+        assert run("true").returncode == 0
+        return not left.exists()
+
+    wait_for(is_gone, "the folder is removed, once its server has ended")
+    assert (other / "admin.sock").is_socket() and (foreign / "admin.sock").exists()
+    assert set(tmp_path.glob("forebay-??????")) == {other, foreign}
+    alive.terminate()
+    alive.communicate(timeout=WAIT_S)

@@ -79,13 +79,17 @@ static bool open_notify(struct command_server *s, struct buf *ret_why)
 
 static bool make_folder(struct command_server *s, struct buf *ret_why)
 {
-    return commands_run_make(s->folder, s->admin, sizeof(s->folder)) ||
-           fail(ret_why, "no folder for a socket");
+    int fd = commands_run_make(s->folder, s->admin, sizeof(s->folder));
+    s->lock_fd = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, HIGH_FD) : -1;
+    if (fd >= 0) {
+        (void)close(fd); // only the copy is used, which keeps the lock
+    }
+    return s->lock_fd >= 0 || fail(ret_why, "no folder for a socket");
 }
 
 bool command_server_init(struct command_server *s, struct buf *ret_why)
 {
-    *s = (struct command_server){.listen_fd = -1, .notify_fd = -1, .log_fd = -1};
+    *s = (struct command_server){.listen_fd = -1, .notify_fd = -1, .log_fd = -1, .lock_fd = -1};
     int fd = memfd_create("forebay-log", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     s->log_fd = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, HIGH_FD) : -1;
     if (fd >= 0) {
@@ -270,18 +274,15 @@ void command_server_stop(struct command_server *s, uint64_t grace_ms)
 
 void command_server_done(struct command_server *s)
 {
-    const int fds[] = {s->listen_fd, s->notify_fd, s->log_fd};
+    const int fds[] = {s->listen_fd, s->notify_fd, s->log_fd, s->lock_fd};
     command_server_stop(s, 0);
     free(s->words);
     s->words = NULL;
     s->word_count = 0;
+    commands_run_remove(s->folder); // before the lock is released
     for (size_t i = 0; i < ARRAY_LEN(fds); i++) {
         if (fds[i] >= 0) {
             (void)close(fds[i]); // no data is pending, so a failure loses nothing
         }
-    }
-    if (s->folder[0] != '\0') {
-        (void)unlink(s->admin + strlen("unix:")); // the server removes it if it stops normally
-        (void)rmdir(s->folder);                   // the folder held only that socket
     }
 }

@@ -14,7 +14,7 @@
 
 struct command_server {
     pid_t pid; // 0: no server runs
-    int listen_fd, notify_fd, log_fd;
+    int listen_fd, notify_fd, log_fd, lock_fd;
     unsigned port;
     char folder[COMMAND_SERVER_PATH_MAX]; // holds the admin socket; removed at the end
     char admin[COMMAND_SERVER_PATH_MAX];  // "unix:PATH" of that socket
