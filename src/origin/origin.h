@@ -184,18 +184,19 @@ const struct origin_capabilities *origin_capabilities(const struct origin *origi
 void origin_probe_start(struct origin *origin, sem_t *told);
 enum origin_trouble_kind {
     ORIGIN_KIND_SILENT,  // It cannot be reached, or does not answer as an S3 server.
-    ORIGIN_KIND_FAILS,   // It answers with server errors.
+    ORIGIN_KIND_FAILS,   // It answers with server errors, or nearly always with SlowDown.
     ORIGIN_KIND_REFUSES, // It answers, but does not accept our requests.
 };
 struct origin_failures {
-    uint64_t failed, requests; // How many of the last requests ended with 5xx.
+    uint64_t failed, requests; // How many of the last requests ended with 5xx, or with SlowDown.
 };
 struct origin_trouble_text {
     const char *why;    // The kind: "dns", "connect", "tls", "credentials" ... "": none.
     const char *text;   // Describes the trouble in a log line.
     const char *remedy; // Advises people what to change. The origin owns it.
     enum origin_trouble_kind kind;
-    bool is_verdict; // Requests get the origin's refusal, so no stale copy may take its place.
+    bool is_verdict;    // Requests get the origin's refusal, so no stale copy may take its place.
+    bool is_throttling; // ORIGIN_KIND_FAILS: the requests are refused with SlowDown.
     struct origin_failures failures; // Only for ORIGIN_KIND_FAILS.
 };
 // Returns true while the origin is in trouble: its last calls got no answer, many of them ended
@@ -208,6 +209,8 @@ bool origin_is_silent(const struct origin *origin);
 // and retries did not help. Any thread.
 #define ORIGIN_THROTTLES "it throttles: SlowDown" // in words
 bool origin_throttles(const struct origin *origin, unsigned window_s);
+// Returns how many of the last requests ended so. Any thread.
+struct origin_failures origin_throttled(const struct origin *origin);
 // How soon the origin has answered reads within the last minute. The times are those from the
 // request to the first byte of the answer, exact to a sixteenth.
 struct origin_pace {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counts which share of the requests to an origin end with a server error (5xx), so that
-// origin_trouble.c can tell an origin that fails from the single errors that every store has. A
-// request counts once, by its last answer: an error that a retry has mended does not count. An
-// answer below 500 counts as good, whether or not the object exists or may be read. SlowDown counts
-// as neither. Any thread.
+// Counts which share of the requests to an origin end with a server error (5xx), and which with
+// SlowDown, so that origin_trouble.c can tell an origin that fails from the single errors that
+// every store has. A request counts once, by its last answer: an error that a retry has mended does
+// not count. An answer below 500 counts as good, whether or not the object exists or may be read.
+// Among the requests that may fail, those that end with SlowDown do not count.
 //
 // The counts cover the present window and the one before it. A window lasts until it is old enough
 // and has enough requests. So at a high rate the counts cover the last minute at most, and at a low
@@ -15,46 +15,61 @@
 #define WINDOW_US 30000000u
 #define WINDOW_REQUESTS 6u // the probe of a failing origin sends as many in a window
 #define FAILURES_MIN 5u    // fewer are never many
-#define BEGIN_SHARE 10u    // many from one in ten on ...
-#define END_SHARE 20u      // ... until fewer than one in twenty
 #define FAILURE ((uint64_t)1 << 32)
+
+// Which percentage is many: from the first number on, until it is below the second.
+static const struct {
+    unsigned begin, end;
+} percents[ORIGIN_SHARES] = {[ORIGIN_SHARE_FAILED] = {10, 5}, [ORIGIN_SHARE_REFUSED] = {90, 75}};
 
 static uint64_t requests_of(uint64_t window)
 {
     return window & (FAILURE - 1);
 }
 
-void origin_failures_note(struct origin *origin, bool failed)
+static void note(struct origin_share *share, bool failed)
 {
     unsigned long now_us = clock_monotonic_us();
-    unsigned long began_us = atomic_load_explicit(&origin->window_began_us, memory_order_relaxed);
+    unsigned long began_us = atomic_load_explicit(&share->began_us, memory_order_relaxed);
     // The thread that moves the beginning starts the next window. A request that another thread
     // counts at this moment may get lost, which does not matter.
     if (now_us - began_us >= WINDOW_US &&
-        requests_of(atomic_load_explicit(&origin->window, memory_order_relaxed)) >=
+        requests_of(atomic_load_explicit(&share->window, memory_order_relaxed)) >=
             WINDOW_REQUESTS &&
-        atomic_compare_exchange_strong(&origin->window_began_us, &began_us, now_us)) {
-        atomic_store(&origin->former_window, atomic_exchange(&origin->window, 0));
+        atomic_compare_exchange_strong(&share->began_us, &began_us, now_us)) {
+        atomic_store(&share->former, atomic_exchange(&share->window, 0));
     }
-    atomic_fetch_add_explicit(&origin->window, failed ? FAILURE + 1 : 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&share->window, failed ? FAILURE + 1 : 1, memory_order_relaxed);
+}
+
+void origin_failures_note(struct origin *origin, enum origin_outcome outcome)
+{
+    if (outcome != ORIGIN_OUTCOME_REFUSED) {
+        note(&origin->shares[ORIGIN_SHARE_FAILED], outcome == ORIGIN_OUTCOME_FAILED);
+    }
+    note(&origin->shares[ORIGIN_SHARE_REFUSED], outcome == ORIGIN_OUTCOME_REFUSED);
 }
 
 void origin_failures_forget(struct origin *origin)
 {
-    atomic_store(&origin->window, 0);
-    atomic_store(&origin->former_window, 0);
+    for (unsigned i = 0; i < ORIGIN_SHARES; i++) {
+        atomic_store(&origin->shares[i].window, 0);
+        atomic_store(&origin->shares[i].former, 0);
+    }
 }
 
-struct origin_failures origin_failures_of(const struct origin *origin)
+struct origin_failures origin_failures_of(const struct origin *origin, enum origin_share_of which)
 {
-    uint64_t sum = atomic_load_explicit(&origin->window, memory_order_relaxed) +
-                   atomic_load_explicit(&origin->former_window, memory_order_relaxed);
+    const struct origin_share *share = &origin->shares[which];
+    uint64_t sum = atomic_load_explicit(&share->window, memory_order_relaxed) +
+                   atomic_load_explicit(&share->former, memory_order_relaxed);
     return (struct origin_failures){.failed = sum / FAILURE, .requests = requests_of(sum)};
 }
 
-bool origin_failures_are_many(const struct origin *origin, bool were_many)
+bool origin_failures_are_many(const struct origin *origin, enum origin_share_of which,
+                              bool were_many)
 {
-    struct origin_failures count = origin_failures_of(origin);
-    return count.failed >= FAILURES_MIN &&
-           count.failed * (were_many ? END_SHARE : BEGIN_SHARE) >= count.requests;
+    struct origin_failures count = origin_failures_of(origin, which);
+    unsigned percent = were_many ? percents[which].end : percents[which].begin;
+    return count.failed >= FAILURES_MIN && count.failed * 100 >= count.requests * percent;
 }

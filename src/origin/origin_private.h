@@ -116,6 +116,14 @@ struct origin_pace_window {
     atomic_ulong number; // 0: unused.
     atomic_uint counts[ORIGIN_PACE_STEPS];
 };
+// Requests within the present window and the one before it, and in the upper halves those that
+// ended badly; see origin_failures.c.
+struct origin_share {
+    _Atomic uint64_t window, former;
+    atomic_ulong began_us;
+};
+enum origin_share_of { ORIGIN_SHARE_FAILED, ORIGIN_SHARE_REFUSED, ORIGIN_SHARES };
+enum origin_outcome { ORIGIN_OUTCOME_GOOD, ORIGIN_OUTCOME_FAILED, ORIGIN_OUTCOME_REFUSED };
 struct origin_paces {
     struct origin_pace_window windows[ORIGIN_PACE_WINDOWS];
     atomic_ulong last;         // The number of the newest window.
@@ -193,9 +201,8 @@ struct origin {
     atomic_uint trouble;          // The current enum origin_trouble.
     atomic_uint trouble_told;     // The logged trouble whose end is not logged yet, or NONE.
     atomic_ulong trouble_since_us;
-    // Requests, and in the upper half those that ended with 5xx; see origin_failures.c.
-    _Atomic uint64_t window, former_window;
-    atomic_ulong window_began_us;
+    atomic_ulong trouble_at_us; // When the present trouble began. trouble_since_us: the first one.
+    struct origin_share shares[ORIGIN_SHARES];
     struct origin_paces paces;
     atomic_ulong bucket_dns_at_us;     // When a host name with a bucket last failed.
     atomic_llong credentials_expire_s; // Wall clock. 0: the credentials do not expire.
@@ -322,11 +329,13 @@ void origin_trouble_met(struct origin *origin, enum origin_trouble trouble, uint
                         const char *detail);
 // Records that the origin has answered a request with a status below 500. takes_keys: the request
 // was signed with the origin's own credentials, and they were accepted. by_bucket_name: the request
-// was sent to a host name that begins with the bucket.
-void origin_trouble_answered(struct origin *origin, bool takes_keys, bool by_bucket_name);
+// was sent to a host name that begins with the bucket. asked_us: when it was sent. The answer to a
+// request from before a trouble does not end it.
+void origin_trouble_answered(struct origin *origin, bool takes_keys, bool by_bucket_name,
+                             uint64_t asked_us);
 // Records that the origin refused a request with SlowDown for good. It can be reached, so a trouble
-// on the way to it ends.
-void origin_trouble_throttled(struct origin *origin, bool by_bucket_name);
+// on the way to it ends. If nearly all requests end so, that is a trouble. Call it on a worker.
+void origin_trouble_throttled(struct origin *origin, bool by_bucket_name, uint64_t asked_us);
 // Records that a request ended with a server error (5xx), after all retries. Many of them are a
 // trouble. Call it on a worker.
 void origin_trouble_failed(struct origin *origin);
@@ -335,12 +344,13 @@ void origin_trouble_forget(struct origin *origin); // Ends any trouble without a
 // --- origin_failures.c ---------------------------------------------------------------------------
 
 // Counts a request by its last answer.
-void origin_failures_note(struct origin *origin, bool failed);
+void origin_failures_note(struct origin *origin, enum origin_outcome outcome);
 void origin_failures_forget(struct origin *origin);
-struct origin_failures origin_failures_of(const struct origin *origin);
-// Returns true if the share of failed requests is a trouble. It takes fewer to go on than to begin,
-// so that the trouble does not come and go.
-bool origin_failures_are_many(const struct origin *origin, bool were_many);
+struct origin_failures origin_failures_of(const struct origin *origin, enum origin_share_of which);
+// Returns true if the share of failed or refused requests is a trouble. It takes fewer to go on
+// than to begin, so that the trouble does not come and go.
+bool origin_failures_are_many(const struct origin *origin, enum origin_share_of which,
+                              bool were_many);
 
 // --- origin_pace.c -------------------------------------------------------------------------------
 

@@ -345,7 +345,8 @@ static bool refuses_credentials(struct origin_s3_call *c, const struct s3_error_
     // mend_region() handles refusals that name a region
     if (trouble == ORIGIN_TROUBLE_NONE || body->region.len > 0) {
         if (is_own && body->code.len > 0) {
-            origin_trouble_answered(c->call.ow->origin, true, origin_s3_call_is_virtual(c));
+            origin_trouble_answered(c->call.ow->origin, true, origin_s3_call_is_virtual(c),
+                                    c->started_us);
         }
         return false;
     }
@@ -388,7 +389,7 @@ static void note_last_failure(struct origin_s3_call *c, enum err err)
 {
     bool is_shown = !is_slow_down_of_head(c) || c->response_head.says_slow_down;
     if (err == ERR_ORIGIN_SLOWDOWN && is_shown) {
-        origin_trouble_throttled(c->call.ow->origin, origin_s3_call_is_virtual(c));
+        origin_trouble_throttled(c->call.ow->origin, origin_s3_call_is_virtual(c), c->started_us);
     } else if (err != ERR_ORIGIN_SLOWDOWN && err != ERR_ORIGIN_TIMEOUT) {
         origin_trouble_failed(c->call.ow->origin);
     }

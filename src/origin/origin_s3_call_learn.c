@@ -48,8 +48,8 @@ void origin_s3_call_learn_answer(struct origin_s3_call *c)
     if (status >= 500 || status == 408 || status == 429) {
         return;
     }
-    origin_failures_note(origin, false);
-    origin_trouble_answered(origin, takes_keys, origin_s3_call_is_virtual(c));
+    origin_failures_note(origin, ORIGIN_OUTCOME_GOOD);
+    origin_trouble_answered(origin, takes_keys, origin_s3_call_is_virtual(c), c->started_us);
     if (origin_s3_call_is_safe(c)) {
         origin_pace_note(origin, clock_monotonic_us() - c->started_us);
     }

@@ -4,7 +4,8 @@
 // probe (origin_probe.c) updates it too, because there may be no calls. Any thread.
 //
 // A failure is ignored if any call was answered after the failed call was sent. While there is no
-// trouble, an answer costs one atomic load.
+// trouble, an answer costs one atomic load. The answer to a request that was sent before the
+// trouble began does not end it.
 //
 // The log reports a trouble once, or at most once a minute if it starts and ends repeatedly. But
 // the last line in the log is always right in the end: a trouble that was not logged at first is
@@ -133,9 +134,13 @@ static void tell_end(struct origin *origin)
 
 static void tell(struct origin *origin, enum origin_trouble trouble, const char *detail)
 {
+    // The events have the names of the conditions, which are the warnings. This line adds what is
+    // known of one origin.
+    static const char *const events[] = {[ORIGIN_KIND_SILENT] = "origin_unreachable",
+                                         [ORIGIN_KIND_FAILS] = "origin_failing",
+                                         [ORIGIN_KIND_REFUSES] = "credentials_refused"};
     const struct trouble_row *row = &rows[trouble];
-    // The condition of the server is the warning. This line adds what is known of one origin.
-    if (log_condition(LOG_LEVEL_INFO, "origin_unreachable",
+    if (log_condition(LOG_LEVEL_INFO, events[row->kind],
                       "origin=%s why=%s text=%s detail=%s remedy=%s",
                       log_quote(span_from_cstr(origin->shown)), row->why,
                       log_quote(span_from_cstr(row->text)), log_quote(span_from_cstr(detail)),
@@ -165,6 +170,7 @@ void origin_trouble_met(struct origin *origin, enum origin_trouble trouble, uint
         }
         return;
     }
+    atomic_store(&origin->trouble_at_us, clock_monotonic_us());
     if (!change(origin, was, trouble)) {
         return;
     }
@@ -209,33 +215,48 @@ static bool is_of_bucket_names(struct origin *origin)
     return true;
 }
 
+static enum origin_share_of share_of(enum origin_trouble trouble)
+{
+    check(rows[trouble].kind == ORIGIN_KIND_FAILS);
+    return trouble == ORIGIN_TROUBLE_THROTTLING ? ORIGIN_SHARE_REFUSED : ORIGIN_SHARE_FAILED;
+}
+
 // Returns true if the trouble is that requests fail, and many of the last ones did. One answer does
 // not end this trouble, because a store may fail for some objects only.
 static bool is_of_failures(struct origin *origin)
 {
-    return rows[atomic_load(&origin->trouble)].kind == ORIGIN_KIND_FAILS &&
-           origin_failures_are_many(origin, true);
+    enum origin_trouble trouble = atomic_load(&origin->trouble);
+    return rows[trouble].kind == ORIGIN_KIND_FAILS &&
+           origin_failures_are_many(origin, share_of(trouble), true);
 }
 
-void origin_trouble_answered(struct origin *origin, bool takes_keys, bool by_bucket_name)
+void origin_trouble_answered(struct origin *origin, bool takes_keys, bool by_bucket_name,
+                             uint64_t asked_us)
 {
     atomic_store_explicit(&origin->heard_at_us, clock_monotonic_us(), memory_order_relaxed);
     if (atomic_load_explicit(&origin->trouble, memory_order_relaxed) != ORIGIN_TROUBLE_NONE &&
+        asked_us >= atomic_load(&origin->trouble_at_us) &&
         (by_bucket_name || !is_of_bucket_names(origin)) && !is_of_failures(origin)) {
         over(origin, takes_keys);
     }
 }
 
-void origin_trouble_failed(struct origin *origin)
+// Begins the trouble if many of the last requests ended so.
+static void judge_share(struct origin *origin, enum origin_trouble trouble)
 {
     char detail[96];
-    origin_failures_note(origin, true);
-    if (origin_failures_are_many(origin, false)) {
-        struct origin_failures count = origin_failures_of(origin);
+    if (origin_failures_are_many(origin, share_of(trouble), false)) {
+        struct origin_failures count = origin_failures_of(origin, share_of(trouble));
         (void)snprintf(detail, sizeof(detail), "%llu of the last %llu requests",
                        (unsigned long long)count.failed, (unsigned long long)count.requests);
-        origin_trouble_met(origin, ORIGIN_TROUBLE_FAILING, UINT64_MAX, detail);
+        origin_trouble_met(origin, trouble, UINT64_MAX, detail);
     }
+}
+
+void origin_trouble_failed(struct origin *origin)
+{
+    origin_failures_note(origin, ORIGIN_OUTCOME_FAILED);
+    judge_share(origin, ORIGIN_TROUBLE_FAILING);
 }
 
 void origin_trouble_forget(struct origin *origin)
@@ -250,10 +271,14 @@ bool origin_in_trouble(const struct origin *origin, struct origin_trouble_text *
     enum origin_trouble trouble = atomic_load(&origin->trouble);
     const struct trouble_row *row = &rows[trouble];
     bool is_verdict = row->kind == ORIGIN_KIND_REFUSES && trouble != ORIGIN_TROUBLE_KEYS_NONE;
-    *ret_text = (struct origin_trouble_text){row->why,  row->text,  origin->remedies[trouble],
-                                             row->kind, is_verdict, {0}};
+    *ret_text = (struct origin_trouble_text){.why = row->why,
+                                             .text = row->text,
+                                             .remedy = origin->remedies[trouble],
+                                             .kind = row->kind,
+                                             .is_verdict = is_verdict};
     if (row->kind == ORIGIN_KIND_FAILS) {
-        ret_text->failures = origin_failures_of(origin);
+        ret_text->is_throttling = trouble == ORIGIN_TROUBLE_THROTTLING;
+        ret_text->failures = origin_failures_of(origin, share_of(trouble));
     }
     return trouble != ORIGIN_TROUBLE_NONE;
 }
@@ -269,10 +294,17 @@ bool origin_is_silent(const struct origin *origin)
            !is_elsewhere && origin->probe != NULL;
 }
 
-void origin_trouble_throttled(struct origin *origin, bool by_bucket_name)
+void origin_trouble_throttled(struct origin *origin, bool by_bucket_name, uint64_t asked_us)
 {
     atomic_store(&origin->throttled_at_us, clock_monotonic_us());
-    origin_trouble_answered(origin, false, by_bucket_name);
+    origin_failures_note(origin, ORIGIN_OUTCOME_REFUSED);
+    origin_trouble_answered(origin, false, by_bucket_name, asked_us);
+    judge_share(origin, ORIGIN_TROUBLE_THROTTLING);
+}
+
+struct origin_failures origin_throttled(const struct origin *origin)
+{
+    return origin_failures_of(origin, ORIGIN_SHARE_REFUSED);
 }
 
 bool origin_throttles(const struct origin *origin, unsigned window_s)

@@ -174,14 +174,25 @@ static void tell_trouble(const struct command_origins *origins, struct condition
 
 static void look_at_throttling(const struct command_origins *origins, struct conditions *conditions)
 {
+    char text[CONDITION_TEXT_MAX];
+    struct origin_trouble_text trouble;
+    struct origin_failures refused, most = {0};
     const struct origin *origin = NULL;
     unsigned count = 0;
     for (unsigned i = 0; i < origins->origin_count; i++) {
-        if (origin_throttles(origins->origins[i], SHORTLY_S) && count++ == 0) {
+        bool fails = origin_in_trouble(origins->origins[i], &trouble) && trouble.is_throttling;
+        if (fails || !origin_throttles(origins->origins[i], SHORTLY_S)) {
+            continue; // one that refuses nearly all requests makes origin-failing
+        }
+        refused = origin_throttled(origins->origins[i]);
+        if (count++ == 0 || refused.failed * most.requests > most.failed * refused.requests) {
             origin = origins->origins[i];
+            most = refused;
         }
     }
-    tell_origin(conditions, CONDITION_origin_throttled, origin, count, ORIGIN_THROTTLES,
+    (void)snprintf(text, sizeof(text), ORIGIN_THROTTLES " to %llu of the last %llu requests",
+                   (unsigned long long)most.failed, (unsigned long long)most.requests);
+    tell_origin(conditions, CONDITION_origin_throttled, origin, count, text,
                 conditions_row(CONDITION_origin_throttled).remedy);
 }
 
@@ -209,9 +220,34 @@ static void look_at_pace(const struct command_origins *origins, struct condition
                 conditions_row(CONDITION_origin_slow).remedy);
 }
 
+static void look_at_clocks(const struct command_origins *origins, struct conditions *conditions)
+{
+    char text[CONDITION_TEXT_MAX], off[HUMAN_TIME_MAX];
+    const struct origin *origin = NULL;
+    int64_t most_s = 0;
+    unsigned count = 0;
+    for (unsigned i = 0; i < origins->origin_count; i++) {
+        struct origin_times times;
+        origin_times(origins->origins[i], &times);
+        if (origin_rests(origins->origins[i]) || !times.has_skew ||
+            llabs(times.skew_s) <= SKEW_MAX_S) {
+            continue;
+        }
+        count++;
+        if (llabs(times.skew_s) > llabs(most_s)) {
+            origin = origins->origins[i];
+            most_s = times.skew_s;
+        }
+    }
+    (void)snprintf(text, sizeof(text), "the clock of this host is %s %s that of the origin",
+                   human_time(llabs(most_s), off), most_s > 0 ? "behind" : "ahead of");
+    tell_origin(conditions, CONDITION_clock_skew, origin, count, text,
+                conditions_row(CONDITION_clock_skew).remedy);
+}
+
 static void look_at_origins(const struct command_origins *origins, struct conditions *conditions)
 {
-    bool expires = false, is_skewed = false;
+    bool expires = false;
     tell_trouble(origins, conditions, CONDITION_origin_unreachable, ORIGIN_KIND_SILENT);
     tell_trouble(origins, conditions, CONDITION_origin_failing, ORIGIN_KIND_FAILS);
     tell_trouble(origins, conditions, CONDITION_credentials_refused, ORIGIN_KIND_REFUSES);
@@ -225,12 +261,11 @@ static void look_at_origins(const struct command_origins *origins, struct condit
         origin_times(origins->origins[i], &times);
         int64_t left_s = times.credentials_expire_s - (int64_t)(clock_wall_us() / 1000000);
         expires = expires || (times.credentials_expire_s != 0 && left_s < EXPIRY_S);
-        is_skewed = is_skewed || (times.has_skew && llabs(times.skew_s) > SKEW_MAX_S);
     }
     bool failed = conditions_rose(conditions, CONDITION_credentials_expiring,
                                   stats_value(COUNTER_credentials_refresh_failures), LATELY_S);
     conditions_tell(conditions, CONDITION_credentials_expiring, expires && failed);
-    conditions_tell(conditions, CONDITION_clock_skew, is_skewed);
+    look_at_clocks(origins, conditions);
     tell_count(conditions, CONDITION_no_connection,
                stats_value(COUNTER_origin_waits_timed_out) +
                    stats_value(COUNTER_origin_waiters_refused),

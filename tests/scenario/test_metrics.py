@@ -135,6 +135,8 @@ def test_the_origins_clock_offset_is_a_metric(start, origin):
     with server.client() as client:
         client.get("none")
     assert -1260 < server.metric("forebay_clock_skew_seconds") < -1140
+    text = server.condition_rows()["clock-skew"]["text"]
+    assert re.search(r"the clock of this host is (19|20|21) min ahead of that of the", text)
 
 
 def test_a_reload_and_its_time_are_metrics(start, origin):

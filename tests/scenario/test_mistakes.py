@@ -414,8 +414,9 @@ def test_a_disk_that_is_full_at_the_start(tmp_path, start, origin):
 def told_at_start(server):
     """Returns what the start says about the origin: in the log and, if it was in time, after the
     origin's name."""
-    server.wait_stderr("origin_unreachable")
-    return next(line for line in server.stderr if "origin_unreachable" in line)
+    event = re.compile('"event":"(origin_unreachable|credentials_refused)"')
+    server.wait_stderr(event.pattern)
+    return next(line for line in server.stderr if event.search(line))
 
 
 def test_the_clock_is_off(start, origin):
@@ -439,7 +440,7 @@ def test_the_wrong_region(start):
         with server.client() as client:
             assert client.get("k").status == 200
         server.stop()
-        assert not any("origin_unreachable" in line for line in server.stderr), server.output()
+        assert not any("credentials_refused" in line for line in server.stderr), server.output()
 
 
 def test_a_name_that_is_no_name(start):

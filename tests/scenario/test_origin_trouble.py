@@ -142,13 +142,16 @@ def test_the_fault_is_reported_everywhere(start, certificate, case):
         more = {"origin.region": "us-east-1", "origin.first_byte_timeout": "200ms"}
         server = start(endpoint, settings={**PROBE, **more}, env=env)
         server.wait_stderr("event.*started")
-        server.wait_stderr("origin_unreachable")
+        event_name = {"origin": "origin_unreachable", "credentials": "credentials_refused"}[
+            component
+        ]
+        server.wait_stderr(event_name)
         assert any(
             "has not answered yet" in line
             or ("NOT USABLE" in line and text in line and remedy in line)
             for line in server.stderr
         ), server.output()
-        (event,) = events(server, "origin_unreachable")
+        (event,) = events(server, event_name)
         assert event["why"] == why and text in event["text"] and remedy in event["remedy"], event
         conditions = {
             "origin": "origin-unreachable",
@@ -170,7 +173,7 @@ def test_the_fault_is_reported_everywhere(start, certificate, case):
             assert "signs with: forebay status has the remedy" in said
         lines = server.access_log(wait_for=lambda e: e["op"] == "ListObjectsV2")
         assert lines[0]["why"] == why, lines
-        assert len(events(server, "origin_unreachable")) == 1, "told once"
+        assert len(events(server, event_name)) == 1, "told once"
 
 
 def test_the_remedy_for_a_bucket_names_the_setting_of_the_bucket(start, origin):
@@ -266,11 +269,11 @@ def test_a_store_that_throttles_from_the_start_has_one_condition(start, origin):
     with server.client() as client:
         assert client.get("k").code == "SlowDown"
     said = f"origin {origin.endpoint}: it throttles: SlowDown"
-    assert {name: row["text"] for name, row in server.condition_rows().items()} == {
-        "origin-throttled": said
-    }
+    (row,) = server.condition_rows().values()
+    assert row["name"] == "origin-throttled", row
+    assert re.fullmatch(re.escape(said) + r" to (\d) of the last \1 requests", row["text"]), row
     (event,) = events(server, "condition_begun")
-    assert (event["severity"], event["text"]) == ("warning", said), event
+    assert event["severity"] == "warning" and event["text"].startswith(said), event
     assert not events(server, "origin_unreachable")
     checks = doctor(server)
     assert [state for state, *_ in checks["server"]] == ["yellow"], checks
@@ -408,6 +411,7 @@ def test_an_origin_that_begins_to_fail_is_named_everywhere(start, origin):
     assert server.condition_rows() == {}
     assert client.get("k").status == 500
     server.wait_condition("origin-failing")
+    assert events(server, "origin_failing") and not events(server, "origin_unreachable")
     row = server.condition_rows()["origin-failing"]
     assert row["severity"] == "critical", row
     said = f"origin {origin.endpoint}: it answers with server errors (5xx): "
@@ -466,8 +470,39 @@ def test_throttled_heads_are_no_server_errors(start, origin, has_phrase):
         assert has_phrase or client.get("k").code == "SlowDown"
         for _ in range(10):
             assert client.head("k").status == 503
-    server.wait_condition("origin-throttled")
-    assert server.conditions() == {"origin-throttled"}
+    (row,) = server.condition_rows().values()
+    assert "SlowDown" in row["text"], row
+
+
+def test_an_origin_that_refuses_nearly_everything_with_slow_down_fails(start, origin):
+    """The condition origin-throttled names the share of refused requests. When nearly all are
+    refused, reads fail as with server errors, so the condition is origin-failing instead."""
+    origin.put("k", 1000)
+    server = start(origin, settings=PROBE, ahead_s=0)
+    server.wait_stderr("event.*started")
+    origin.fault("k", "error", (503, "SlowDown", "Less"), times=None)
+    client = server.client()
+    for _ in range(3):
+        assert client.get("k").code == "SlowDown"
+    (row,) = server.condition_rows().values()
+    assert (row["name"], row["severity"]) == ("origin-throttled", "warning"), row
+    assert "SlowDown to 3 of the last 4 requests" in row["text"], row
+    for _ in range(20):
+        assert client.get("k").code == "SlowDown"
+    server.wait_condition("origin-failing")
+    (row,) = server.condition_rows().values()
+    assert (row["name"], row["severity"]) == ("origin-failing", "critical"), row
+    said = r"it refuses nearly all requests with SlowDown: \d+ of the last \d+ requests"
+    assert re.search(said, row["text"]), row
+    (event,) = events(server, "origin_failing")
+    assert event["why"] == "slowdown", event
+    shown = run_forebay("status", env={"FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"})
+    assert shown.returncode == 1 and "critical origin-failing" in shown.stdout, shown
+    origin.clear_faults()
+    for _ in range(20):
+        client.get("gone")
+    server.wait_condition("origin-failing", holds=False)
+    server.wait_stderr("origin_back")
 
 
 def test_an_origin_that_fails_from_the_start_is_not_called_unreachable(start, origin):

@@ -167,19 +167,19 @@ Test(origin_trouble, the_name_that_cannot_be_resolved_is_blamed)
     cr_assert_str_eq(text_of(&rig), own);
     origin_trouble_met(origin, ORIGIN_TROUBLE_ANY_DNS, UINT64_MAX, "");
     cr_assert_str_eq(text_of(&rig), own);
-    origin_trouble_answered(origin, true, false);
+    origin_trouble_answered(origin, true, false, UINT64_MAX);
     cr_assert_str_eq(text_of(&rig), "");
     origin_trouble_met(origin, ORIGIN_TROUBLE_ANY_DNS, UINT64_MAX, "");
-    origin_trouble_answered(origin, true, false);
+    origin_trouble_answered(origin, true, false, UINT64_MAX);
     cr_assert_str_eq(text_of(&rig), bucket);
     origin_trouble_met(origin, ORIGIN_TROUBLE_ANY_DNS, UINT64_MAX, "");
-    origin_trouble_answered(origin, true, false);
+    origin_trouble_answered(origin, true, false, UINT64_MAX);
     cr_assert_str_eq(text_of(&rig), bucket, "the probe is not asked by that name");
-    origin_trouble_answered(origin, true, true);
+    origin_trouble_answered(origin, true, true, UINT64_MAX);
     cr_assert_str_eq(text_of(&rig), "");
     origin_trouble_met(origin, ORIGIN_TROUBLE_ANY_DNS, UINT64_MAX, "");
     clock_test_advance_us(61000000); // nobody asks for one any more
-    origin_trouble_answered(origin, true, false);
+    origin_trouble_answered(origin, true, false, UINT64_MAX);
     cr_assert_str_eq(text_of(&rig), "");
     rig_end(&rig);
 }
@@ -213,8 +213,8 @@ Test(origin_trouble, only_many_server_errors_are_a_trouble)
     rig_begin(&rig);
     cr_assert_eq(fetch(&rig, 0), ERR_OK);
     cr_assert_eq(fetch(&rig, 0), ERR_OK);
-    cr_assert_eq(origin_failures_of(rig.h.origin).failed, 0);
-    cr_assert_eq(origin_failures_of(rig.h.origin).requests, 2);
+    cr_assert_eq(origin_failures_of(rig.h.origin, ORIGIN_SHARE_FAILED).failed, 0);
+    cr_assert_eq(origin_failures_of(rig.h.origin, ORIGIN_SHARE_FAILED).requests, 2);
     for (unsigned i = 0; i < 4; i++) {
         cr_assert_eq(fetch(&rig, i % 2), ERR_ORIGIN_5XX);
         cr_assert_str_eq(why_of(&rig), "");
@@ -228,8 +228,8 @@ Test(origin_trouble, only_many_server_errors_are_a_trouble)
 static void answer(struct origin *origin, unsigned good, unsigned bad)
 {
     for (unsigned i = 0; i < good; i++) {
-        origin_failures_note(origin, false);
-        origin_trouble_answered(origin, true, false);
+        origin_failures_note(origin, ORIGIN_OUTCOME_GOOD);
+        origin_trouble_answered(origin, true, false, UINT64_MAX);
     }
     for (unsigned i = 0; i < bad; i++) {
         origin_trouble_failed(origin);
@@ -263,6 +263,50 @@ Test(origin_trouble, one_good_answer_does_not_end_many_server_errors)
     rig_end(&rig);
 }
 
+// A store that refuses nearly all requests with SlowDown fails. One that refuses some only
+// throttles.
+Test(origin_trouble, slow_down_to_nearly_all_requests_is_a_trouble)
+{
+    struct server_row rows[] = {{.answer = OK_ANSWER}};
+    struct rig rig;
+    rig_start(&rig, rows, 1);
+    struct origin *origin = rig.h.origin;
+    answer(origin, 1, 0);
+    for (unsigned i = 0; i < 8; i++) {
+        origin_trouble_throttled(origin, false, UINT64_MAX);
+    }
+    cr_assert_str_eq(why_of(&rig), "", "8 of 9");
+    origin_trouble_throttled(origin, false, UINT64_MAX);
+    cr_assert_str_eq(why_of(&rig), "slowdown", "9 of 10");
+    cr_assert_eq(origin_throttled(origin).failed, 9);
+    cr_assert_eq(origin_throttled(origin).requests, 10);
+    answer(origin, 2, 0);
+    cr_assert_str_eq(why_of(&rig), "slowdown", "9 of 12");
+    answer(origin, 1, 0);
+    cr_assert_str_eq(why_of(&rig), "", "9 of 13");
+    rig_end(&rig);
+}
+
+// The origin may have judged a request before the trouble began, and answer it afterwards.
+Test(origin_trouble, an_answer_to_an_earlier_request_does_not_end_it)
+{
+    struct server_row rows[] = {{.answer = OK_ANSWER}};
+    struct rig rig;
+    rig_start(&rig, rows, 1);
+    struct origin *origin = rig.h.origin;
+    const enum origin_trouble troubles[] = {ORIGIN_TROUBLE_CONNECT, ORIGIN_TROUBLE_KEYS_WRONG};
+    for (unsigned i = 0; i < ARRAY_LEN(troubles); i++) {
+        uint64_t asked_us = clock_monotonic_us();
+        clock_test_advance_us(1000);
+        origin_trouble_met(origin, troubles[i], UINT64_MAX, "");
+        origin_trouble_answered(origin, true, false, asked_us);
+        cr_assert_str_neq(why_of(&rig), "");
+        origin_trouble_answered(origin, true, false, clock_monotonic_us());
+        cr_assert_str_eq(why_of(&rig), "");
+    }
+    rig_end(&rig);
+}
+
 // The log holds back repeats within a minute, but its last line about an origin becomes true.
 Test(origin_trouble, the_last_line_of_the_log_is_true)
 {
@@ -275,7 +319,7 @@ Test(origin_trouble, the_last_line_of_the_log_is_true)
     const enum origin_trouble troubles[] = {ORIGIN_TROUBLE_TIMEOUT, ORIGIN_TROUBLE_RESET};
     for (unsigned i = 0; i < 2; i++) { // each is logged, and so is its end
         origin_trouble_met(origin, troubles[i], UINT64_MAX, "");
-        origin_trouble_answered(origin, true, false);
+        origin_trouble_answered(origin, true, false, UINT64_MAX);
         cr_assert_eq(log_lines(LOG_LEVEL_INFO) - before, 2 * (i + 1));
     }
     origin_trouble_met(origin, ORIGIN_TROUBLE_RESET, UINT64_MAX, "");
@@ -284,7 +328,7 @@ Test(origin_trouble, the_last_line_of_the_log_is_true)
     origin_trouble_met(origin, ORIGIN_TROUBLE_RESET, UINT64_MAX, "");
     origin_trouble_met(origin, ORIGIN_TROUBLE_RESET, UINT64_MAX, "");
     cr_assert_eq(log_lines(LOG_LEVEL_INFO) - before, 5, "it lasts");
-    origin_trouble_answered(origin, true, false);
+    origin_trouble_answered(origin, true, false, UINT64_MAX);
     cr_assert_eq(log_lines(LOG_LEVEL_INFO) - before, 6);
     rig_end(&rig);
 }
