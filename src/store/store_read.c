@@ -12,7 +12,8 @@
 // The general way reads payload that is not in memory past the page cache, unless it is admitted
 // there (page_admission.c). Such a read sets no verified mark, because a mark speaks of the page
 // cache. If it fails or finds a mismatch, the second read goes through the page cache, and only
-// that one decides.
+// that one decides. A read borrows one descriptor at a time. With two, the reads that hold a first
+// one could keep each other from a second one.
 #include <errno.h>
 #include <stdlib.h>
 
@@ -309,9 +310,9 @@ bool store_range_ready(struct worker *w, struct store *store, const struct store
 struct read_state {
     char *header_bytes;
     struct run_info *info;
-    // 1 + the descriptor, which is borrowed from the first operation to the end. 0: not borrowed.
-    int fd_plus_1;
-    int direct_fd_plus_1; // the same for the one that reads past the page cache
+    int fd_plus_1;      // 1 + the descriptor that is borrowed; 0: none is borrowed
+    bool is_direct;     // that descriptor reads past the page cache
+    bool direct_failed; // so the page cache is read
 };
 
 static int read_fd(const struct store_read *read)
@@ -328,15 +329,19 @@ static struct read_state *read_state_of(struct store_read *read)
 
 static bool read_is_direct(const struct store_read *read)
 {
-    return ((const struct read_state *)(const void *)read->engine_private)->direct_fd_plus_1 != 0;
+    return ((const struct read_state *)(const void *)read->engine_private)->is_direct;
 }
 
-static void read_return_direct(struct store_read *read)
+static void read_return(struct store_read *read)
 {
-    if (read_is_direct(read)) {
+    struct read_state *state = read_state_of(read);
+    if (state->is_direct) {
         segment_return_direct(read->place.segment);
-        read_state_of(read)->direct_fd_plus_1 = 0;
+    } else if (state->fd_plus_1 != 0) {
+        segment_return(read->place.segment);
     }
+    state->fd_plus_1 = 0;
+    state->is_direct = false;
 }
 
 static void read_finish(struct store_read *read, enum err err)
@@ -344,10 +349,7 @@ static void read_finish(struct store_read *read, enum err err)
     struct read_state *state = read_state_of(read);
     check(err != ERR_OK || read->header || read->span_count > 0 || read->len == 0);
     check(err != ERR_OK || !read->header || read->object != NULL);
-    read_return_direct(read);
-    if (state->fd_plus_1 != 0) {
-        segment_return(read->place.segment);
-    }
+    read_return(read);
     free(state->header_bytes);
     run_cache_info_unref(state->info);
     *state = (struct read_state){0};
@@ -392,6 +394,7 @@ static uint32_t unit_len(const struct store_place *place, uint32_t unit)
 
 static void on_payload_read(struct disk_op *op);
 static void on_header_read(struct disk_op *op);
+static void read_open(struct store_read *read);
 
 // Returns whether the page cache has the units.
 static bool read_is_resident(const struct store_read *read, const struct read_units *units)
@@ -410,7 +413,7 @@ static bool place_is_marked(const struct store_place *place)
 
 // Reads the units into chunks. A direct read takes whole pages: the last of a run's payload goes on
 // after its end.
-static void read_units_start(struct store_read *read, const struct read_units *units, int fd)
+static void read_units_start(struct store_read *read, const struct read_units *units)
 {
     for (uint32_t i = 0; i < units->count; i++) {
         if (read->chunks[i] == NULL) {
@@ -421,7 +424,7 @@ static void read_units_start(struct store_read *read, const struct read_units *u
             (struct iovec){read->chunks[i]->data,
                            read_is_direct(read) ? align_up_u64(len, RUN_PAYLOAD_ALIGN) : len};
     }
-    read_op_start(read, fd, units->count, read->place.payload_offset + units->begin,
+    read_op_start(read, read_fd(read), units->count, read->place.payload_offset + units->begin,
                   on_payload_read);
 }
 
@@ -430,38 +433,51 @@ static void read_through_page_cache(struct store_read *read, bool is_resident)
     struct read_units units = read_units_of(read);
     check(!read_is_direct(read));
     read->source = is_resident ? STORE_READ_MEMORY : STORE_READ_DEVICE;
-    if (!is_resident && place_is_marked(&read->place)) {
-        // Otherwise another worker could send the units from the page cache before this read has
-        // verified them.
-        segment_set_verified(read->place.segment, read->place.first_unit + units.first, units.count,
-                             false);
-    }
     unmark_neighbour(&read->place, read_fd(read));
-    read_units_start(read, &units, read_fd(read));
+    read_units_start(read, &units);
 }
 
-static void read_direct(struct store_read *read, int fd)
+// Continues when a read past the page cache has failed or cannot begin.
+static void read_after_direct(struct store_read *read)
 {
-    struct read_units units = read_units_of(read);
-    read->source = STORE_READ_DIRECT;
-    read_state_of(read)->direct_fd_plus_1 = fd + 1;
-    read_units_start(read, &units, fd);
+    read_return(read);
+    read_state_of(read)->direct_failed = true;
+    read_open(read);
 }
 
 static void on_direct_opened(void *ctx, enum err err, int fd)
 {
     struct store_read *read = ctx;
-    check(!read_is_direct(read));
+    struct read_state *state = read_state_of(read);
+    check(state->fd_plus_1 == 0 && !state->is_direct && (err != ERR_OK || fd >= 0));
+    if (err == ERR_OK) {
+        state->fd_plus_1 = fd + 1;
+        state->is_direct = true;
+    }
     if (read->cancelled) {
-        if (err == ERR_OK) {
-            segment_return_direct(read->place.segment);
-        }
         read_finish(read, ERR_CANCELLED);
     } else if (err == ERR_OK) {
-        read_direct(read, fd);
+        struct read_units units = read_units_of(read);
+        read->source = STORE_READ_DIRECT;
+        read_units_start(read, &units);
     } else {
-        read_through_page_cache(read, false);
+        read_after_direct(read);
     }
+}
+
+// Returns false if the segment cannot be read like that.
+static bool read_past_page_cache(struct store_read *read)
+{
+    struct segment *segment = read->place.segment;
+    int fd = segment_borrow_direct(segment);
+    if (fd < 0 && !segment_borrow_direct_start(read->worker, segment, on_direct_opened, read)) {
+        return false;
+    }
+    read_return(read);
+    if (fd >= 0) {
+        on_direct_opened(read, ERR_OK, fd);
+    }
+    return true;
 }
 
 static void read_payload(struct store_read *read)
@@ -472,17 +488,16 @@ static void read_payload(struct store_read *read)
     check(read_state_of(read)->info != NULL);
     bool is_marked = place_is_marked(place);
     bool is_resident = is_marked && read_is_resident(read, &units);
-    if (!is_marked || is_resident ||
-        page_admission_take(&read->store->page_admission, place->segment_number,
-                            place->first_unit + units.first, units.count * STORE_CHECKSUM_UNIT)) {
-        read_through_page_cache(read, is_resident);
-        return;
+    if (is_marked && !is_resident) {
+        // Otherwise another worker could send the units from the page cache before a read has
+        // verified them there. Some file systems load pages for a direct read, too.
+        segment_set_verified(place->segment, place->first_unit + units.first, units.count, false);
     }
-    int fd = segment_borrow_direct(place->segment);
-    if (fd >= 0) {
-        read_direct(read, fd);
-    } else if (!segment_borrow_direct_start(read->worker, place->segment, on_direct_opened, read)) {
-        read_through_page_cache(read, false);
+    if (!is_marked || is_resident || read_state_of(read)->direct_failed ||
+        page_admission_take(&read->store->page_admission, place->segment_number,
+                            place->first_unit + units.first, units.count * STORE_CHECKSUM_UNIT) ||
+        !read_past_page_cache(read)) {
+        read_through_page_cache(read, is_resident);
     }
 }
 
@@ -525,16 +540,6 @@ static enum err read_verify(const struct store_read *read, const struct read_uni
     return ERR_OK;
 }
 
-// Ends a read that has gone past the page cache. Returns false if the page cache must be read, too.
-static bool direct_read_ended(struct store_read *read, enum err err)
-{
-    if (read->op.errno_value == EINVAL) { // the device wants another alignment
-        segment_pool_refuse_direct(&read->store->log.pool);
-    }
-    read_return_direct(read);
-    return err == ERR_OK;
-}
-
 static void on_payload_read(struct disk_op *op)
 {
     struct store_read *read = container_of(op, struct store_read, op);
@@ -549,8 +554,11 @@ static void on_payload_read(struct disk_op *op)
     if (err == ERR_OK) {
         err = read_verify(read, &units, read_state_of(read)->info);
     }
-    if (was_direct && !direct_read_ended(read, err)) {
-        read_through_page_cache(read, false);
+    if (was_direct && err != ERR_OK) {
+        if (op->errno_value == EINVAL) { // the device wants another alignment
+            segment_pool_refuse_direct(&read->store->log.pool);
+        }
+        read_after_direct(read);
         return;
     }
     if (place_is_marked(&read->place) && !was_direct && (err == ERR_OK || err == ERR_CORRUPT)) {
@@ -625,11 +633,15 @@ static void on_header_read(struct disk_op *op)
 // Continues when the segment is open: finds the header in the run cache, or reads it.
 static void read_begin(struct store_read *read)
 {
+    struct read_state *state = read_state_of(read);
+    if (state->info != NULL) { // a read past the page cache has failed
+        read_payload(read);
+        return;
+    }
     struct run_info *info = info_find(store_worker_of(read->worker), &read->place);
     if (info != NULL) {
         read_with_info(read, info);
     } else {
-        struct read_state *state = read_state_of(read);
         check(state->header_bytes == NULL && state->fd_plus_1 > 0);
         state->header_bytes = malloc(read->place.header_len);
         check(state->header_bytes != NULL);
@@ -651,6 +663,17 @@ static void on_read_opened(void *ctx, enum err err, int fd)
     read_begin(read);
 }
 
+// Borrows the descriptor for the page cache.
+static void read_open(struct store_read *read)
+{
+    int fd = segment_borrow(read->place.segment);
+    if (fd < 0) {
+        segment_borrow_start(read->worker, read->place.segment, on_read_opened, read);
+    } else {
+        on_read_opened(read, ERR_OK, fd);
+    }
+}
+
 static void on_read_task(struct task *task)
 {
     struct store_read *read = container_of(task, struct store_read, task);
@@ -659,13 +682,7 @@ static void on_read_task(struct task *task)
         read_finish(read, ERR_CANCELLED);
         return;
     }
-    int fd = segment_borrow(read->place.segment);
-    if (fd < 0) {
-        segment_borrow_start(read->worker, read->place.segment, on_read_opened, read);
-        return;
-    }
-    read_state_of(read)->fd_plus_1 = fd + 1;
-    read_begin(read);
+    read_open(read);
 }
 
 void store_read_start(struct worker *w, struct store_read *read)

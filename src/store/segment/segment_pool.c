@@ -14,7 +14,8 @@
 // the hand closes it only as a last resort.
 //
 // A descriptor for direct I/O is a convenience: if it cannot be opened, the caller uses the page
-// cache. So nobody waits for one to be returned, and a failure to open it counts nowhere.
+// cache. So nobody waits for one to be returned, a failure to open it counts nowhere, and no
+// unlinked segment is closed for it.
 //
 // open(2) may wait for the disk. Workers leave it to the pool's thread. Other threads of the store
 // call it themselves. While all descriptors are in use, both wait up to SEGMENT_OPEN_WAIT_MS for
@@ -43,7 +44,7 @@
 #define FD_SHIFT 32
 // The hand makes at most three rounds. In the first two it clears the bits that it meets, and
 // closes a segment without the bit. In the third it may also close a segment that is unlinked or
-// was used lately.
+// was used lately. The third is not made for a descriptor for direct I/O.
 #define ROUNDS 3u
 // Attempts to open a file if the process has no descriptor left. Each first closes another segment.
 #define OPEN_TRIES_MAX 64u
@@ -159,11 +160,11 @@ static void open_add_locked(struct segment_pool *pool, struct segment_file_use *
     atomic_store(&use->word, (uint64_t)(fd + 1) << FD_SHIFT | USED_LATELY | users);
 }
 
-// Closes a descriptor that was not used lately, or else any unused one. Returns false if all are in
-// use.
-static bool close_one_locked(struct segment_pool *pool)
+// Closes a descriptor that was not used lately, or else any unused one. Returns false if `rounds`
+// find none.
+static bool close_one_locked(struct segment_pool *pool, unsigned rounds)
 {
-    for (unsigned i = 0; i < ROUNDS * pool->guarded.open_count; i++) {
+    for (unsigned i = 0; i < rounds * pool->guarded.open_count; i++) {
         unsigned round = i / pool->guarded.open_count;
         pool->guarded.hand = (pool->guarded.hand + 1) % pool->guarded.open_count;
         struct segment_file_use *use = pool->guarded.open[pool->guarded.hand];
@@ -220,12 +221,13 @@ static int pool_open_locked(struct segment_pool *pool, struct segment *segment, 
     if (fd >= 0) {
         return fd;
     }
-    if (pool->guarded.open_count >= pool->limit && !close_one_locked(pool)) {
+    unsigned rounds = is_direct ? ROUNDS - 1 : ROUNDS;
+    if (pool->guarded.open_count >= pool->limit && !close_one_locked(pool, rounds)) {
         return -EAGAIN;
     }
     fd = file_open(pool, atomic_load(&segment->number), is_direct);
     for (unsigned i = 0; i < OPEN_TRIES_MAX && (fd == -EMFILE || fd == -ENFILE); i++) {
-        if (!close_one_locked(pool)) {
+        if (!close_one_locked(pool, rounds)) {
             return -EAGAIN; // other parts of the process use all descriptors
         }
         fd = file_open(pool, atomic_load(&segment->number), is_direct);
@@ -375,7 +377,8 @@ void segment_borrow_start(struct worker *w, struct segment *segment,
 bool segment_borrow_direct_start(struct worker *w, struct segment *segment,
                                  void (*done)(void *ctx, enum err err, int fd), void *ctx)
 {
-    if (atomic_load_explicit(&segment->log->pool.refuses_direct, memory_order_relaxed)) {
+    if (atomic_load_explicit(&segment->log->pool.refuses_direct, memory_order_relaxed) ||
+        (atomic_load(&segment->pins) & SEGMENT_PIN_UNLINKED) != 0) {
         return false;
     }
     borrow_start(w, segment, true, done, ctx);
@@ -419,7 +422,7 @@ static void *pool_main(void *ctx)
 void segment_pool_adopt(struct segment_pool *pool, struct segment *segment, int fd)
 {
     pthread_mutex_lock(&pool->guarded.lock);
-    bool fits = pool->guarded.open_count < pool->limit || close_one_locked(pool);
+    bool fits = pool->guarded.open_count < pool->limit || close_one_locked(pool, ROUNDS);
     if (fits) {
         expect_random_reads(fd);
         open_add_locked(pool, &segment->paged, fd, false, 0);
@@ -433,7 +436,7 @@ void segment_pool_adopt(struct segment_pool *pool, struct segment *segment, int 
 bool segment_pool_yield(struct segment_pool *pool)
 {
     pthread_mutex_lock(&pool->guarded.lock);
-    bool closed = close_one_locked(pool);
+    bool closed = close_one_locked(pool, ROUNDS);
     pthread_mutex_unlock(&pool->guarded.lock);
     return closed;
 }

@@ -74,7 +74,7 @@ void segment_borrow_start(struct worker *w, struct segment *segment,
                           void (*done)(void *ctx, enum err err, int fd), void *ctx);
 
 // The same three for the descriptor that reads past the page cache. segment_borrow_direct_start()
-// returns false if the pool knows that there is no direct I/O; done() is then not called.
+// returns false if there is no direct I/O or the file is unlinked; done() is then not called.
 // ERR_UNREADABLE: the file cannot be opened like that now, so the caller uses the page cache.
 int segment_borrow_direct(struct segment *segment);
 void segment_return_direct(struct segment *segment);

@@ -11,6 +11,7 @@
 
 #include "store/store_fixture.h"
 #include "test.h"
+#include "waiting.h"
 
 #define GIB (1024 * MIB)
 #define PIECE 262144u
@@ -208,6 +209,84 @@ Test(page_admission, bytes_stay_on_the_device_until_they_are_read_again_soon)
         }
         cr_assert(box.reads[STORE_READ_MEMORY] > 0);
     }
+    box_close(&box);
+    box_remove(&box);
+}
+
+struct ready_call {
+    const struct box *box;
+    const struct store_place *place;
+    bool is_ready;
+};
+
+static void ask_ready(struct worker *w, void *ctx)
+{
+    struct ready_call *call = ctx;
+    struct file_range range;
+    call->is_ready =
+        store_range_ready(w, call->box->store, call->place, 0, call->place->payload_len, &range);
+    if (call->is_ready) {
+        range.release(range.release_ctx);
+    }
+}
+
+static bool is_ready(struct box *box, const struct store_place *place)
+{
+    struct ready_call call = {box, place, false};
+    box_on_worker(box, 0, ask_ready, &call);
+    return call.is_ready;
+}
+
+struct one_read {
+    struct store_read read;
+    atomic_bool ended;
+};
+
+static void on_one_read(struct store_read *read)
+{
+    for (unsigned i = 0; i < ARRAY_LEN(read->chunks); i++) {
+        chunk_unref(read->chunks[i]);
+    }
+    atomic_store(&container_of(read, struct one_read, read)->ended, true);
+}
+
+static void start_one_read(struct worker *w, void *ctx)
+{
+    store_read_start(w, ctx);
+}
+
+static bool one_read_ended(void *ctx)
+{
+    return atomic_load(&((struct one_read *)ctx)->ended);
+}
+
+// A file system may serve a direct read through the page cache: ext4 with encryption, btrfs with
+// compression.
+Test(page_admission, pages_that_the_kernel_loads_during_a_direct_read_count_as_unverified)
+{
+    struct box box;
+    box_init(&box, DISK_ENGINE_AUTO, 64 * MIB);
+    is_host_known = true;
+    host = (struct host_memory){MIB, 0, 0};
+    box.options.memory = host_look;
+    cr_assert(box_open(&box));
+    page_admission_look(&box.store->page_admission, 64 * MIB);
+    struct store_place place;
+    cr_assert(box_write(&box, 0, &objects[1], 0, 16, 16, &place) == ERR_OK);
+    cr_assert(box_post_put(&box, &objects[1], &place) == ERR_OK);
+    bool is_known = is_ready(&box, &place); // this machine tells what is in memory
+    disk_fault_set("pages.gone:1+:eio");    // but the pages stay, as if the kernel loaded them
+    static struct one_read one;
+    one.read = (struct store_read){
+        .store = box.store, .place = place, .len = CHUNK_SIZE, .done = on_one_read};
+    box_on_worker(&box, 0, start_one_read, &one.read);
+    wait_for(one_read_ended(&one));
+    disk_fault_set("");
+    cr_assert(one.read.err == ERR_OK);
+    if (is_known && one.read.source == STORE_READ_DIRECT) {
+        cr_assert(!is_ready(&box, &place));
+    }
+    box_let_go(&place);
     box_close(&box);
     box_remove(&box);
 }

@@ -23,6 +23,7 @@ struct many {
     struct object objects[OBJECTS];
     char keys[OBJECTS][16];
     struct store_place places[OBJECTS]; // pinned
+    bool (*memory)(struct host_memory *ret_memory);
 };
 
 static bool many_open(struct many *m, enum disk_engine engine)
@@ -31,6 +32,7 @@ static bool many_open(struct many *m, enum disk_engine engine)
     box_init(&m->box, engine, 32 * MIB);
     m->box.options.block_size_bytes_max = BLOCK;
     m->box.options.descriptors_max = SEGMENT_POOL_MIN;
+    m->box.options.memory = m->memory;
     if (!box_open(&m->box)) {
         return false;
     }
@@ -248,6 +250,62 @@ Test(segment_pool, a_segment_that_goes_under_a_pin_is_opened_before_its_name_is_
     many_close(&m);
 }
 
+struct direct_asking {
+    struct segment *segment;
+    bool is_queued;
+    enum err err;
+    atomic_bool is_answered;
+};
+
+static void on_direct_asked(void *ctx, enum err err, int fd)
+{
+    struct direct_asking *asking = ctx;
+    cr_assert((err == ERR_OK) == (fd >= 0));
+    asking->err = err;
+    atomic_store(&asking->is_answered, true);
+}
+
+static void ask_direct(struct worker *w, void *ctx)
+{
+    struct direct_asking *asking = ctx;
+    asking->is_queued = segment_borrow_direct_start(w, asking->segment, on_direct_asked, asking);
+}
+
+static bool direct_is_answered(void *ctx)
+{
+    return atomic_load(&((struct direct_asking *)ctx)->is_answered);
+}
+
+Test(segment_pool, no_unlinked_segment_is_closed_for_a_descriptor_past_the_page_cache)
+{
+    struct many m = {0};
+    cr_assert(many_open(&m, DISK_ENGINE_THREADS));
+    wait_for(box_is_sealed(&m.box)); // sealing borrows descriptors, too
+    struct segment *segment = m.places[0].segment;
+    close_first(&m);
+    segment_log_abandon(&m.box.store->log, segment);
+    wait_for(has_no_name(segment));
+    for (unsigned i = 1; i < SEGMENT_POOL_MIN; i++) {
+        int fd;
+        cr_assert(segment_borrow_wait(m.places[i].segment, &fd) == ERR_OK);
+    }
+    static struct direct_asking other, own;
+    other.segment = m.places[1].segment;
+    box_on_worker(&m.box, 0, ask_direct, &other);
+    cr_assert(other.is_queued);
+    wait_for(direct_is_answered(&other));
+    cr_assert(other.err == ERR_UNREADABLE);
+    own.segment = segment;
+    box_on_worker(&m.box, 0, ask_direct, &own);
+    cr_assert(!own.is_queued); // its name is gone
+    cr_assert(segment_borrow(segment) >= 0);
+    segment_return(segment);
+    for (unsigned i = 1; i < SEGMENT_POOL_MIN; i++) {
+        segment_return(m.places[i].segment);
+    }
+    many_close(&m);
+}
+
 #define ASKED (OBJECTS - SEGMENT_POOL_MIN)
 
 struct asking {
@@ -295,6 +353,71 @@ Test(segment_pool, while_all_are_in_use_workers_do_not_wait_for_each_other)
         segment_return(m.places[i].segment);
     }
     all_are_read(&m);
+    many_close(&m);
+}
+
+static bool look_full(struct host_memory *ret_memory)
+{
+    *ret_memory = (struct host_memory){MIB, 0, 0};
+    return true;
+}
+
+struct reading {
+    struct many *m;
+    struct store_read reads[OBJECTS];
+    unsigned good;
+    atomic_uint ended;
+};
+
+static struct reading reading;
+
+static void on_read_ended(struct store_read *read)
+{
+    reading.good += read->err == ERR_OK && read->source == STORE_READ_DIRECT;
+    for (unsigned i = 0; i < ARRAY_LEN(read->chunks); i++) {
+        chunk_unref(read->chunks[i]);
+    }
+    atomic_fetch_add(&reading.ended, 1);
+}
+
+static void read_all_at_once(struct worker *w, void *ctx)
+{
+    (void)ctx;
+    for (unsigned i = 0; i < OBJECTS; i++) {
+        struct store_read *read = &reading.reads[i];
+        read->store = reading.m->box.store;
+        read->place = reading.m->places[i];
+        read->len = OBJECT_BYTES;
+        read->done = on_read_ended;
+        store_read_start(w, read);
+    }
+}
+
+static bool all_reads_ended(void *ctx)
+{
+    (void)ctx;
+    return atomic_load(&reading.ended) == OBJECTS;
+}
+
+Test(segment_pool, reads_past_the_page_cache_do_not_wait_for_each_others_descriptors)
+{
+    struct many m = {.memory = look_full};
+    cr_assert(many_open(&m, DISK_ENGINE_THREADS));
+    page_admission_look(&m.box.store->page_admission, 64 * MIB);
+    wait_for(box_is_sealed(&m.box));
+    all_are_read(&m); // stores the headers in the run cache
+    close_first(&m);
+    uint64_t failures = stats_sum(COUNTER_segment_open_failures);
+    disk_fault_set("pages.gone:1+:eio");
+    reading = (struct reading){.m = &m};
+    box_on_worker(&m.box, 0, read_all_at_once, NULL);
+    wait_for(all_reads_ended(NULL));
+    disk_fault_set("");
+    cr_assert(stats_sum(COUNTER_segment_open_failures) == failures);
+    cr_assert(reading.good > 0, "%u", reading.good);
+    for (unsigned i = 0; i < OBJECTS; i++) {
+        cr_assert(reading.reads[i].err == ERR_OK, "%u", i);
+    }
     many_close(&m);
 }
 
