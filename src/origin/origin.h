@@ -203,7 +203,8 @@ struct origin_trouble_text {
 // with a server error, or it refused our credentials. Any thread.
 bool origin_in_trouble(const struct origin *origin, struct origin_trouble_text *ret_text);
 // Returns true while requests get no answer from the origin, and the probe will notice the end of
-// that. A caller that has a stale version to use need not ask the origin then. Any thread.
+// that, because the origin has answered a probe before. A caller that has a stale version to use
+// need not ask the origin then. Any thread.
 bool origin_is_silent(const struct origin *origin);
 // Returns true if the origin refused a request with SlowDown within the last `window_s` seconds,
 // and retries did not help. Any thread.

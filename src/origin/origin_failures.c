@@ -2,7 +2,8 @@
 // Counts which share of the requests to an origin end with a server error (5xx), and which with
 // SlowDown, so that origin_trouble.c can tell an origin that fails from the single errors that
 // every store has. A request counts once, by its last answer: an error that a retry has mended does
-// not count. An answer below 500 counts as good, whether or not the object exists or may be read.
+// not count. An answer below 500, or 501, counts as good, also if the object does not exist or may
+// not be read.
 // Among the requests that may fail, those that end with SlowDown do not count.
 //
 // The counts cover the present window and the one before it. A window lasts until it is old enough

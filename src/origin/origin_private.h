@@ -214,6 +214,7 @@ struct origin {
         versions_differ_until_us;
     atomic_uint moved_dates;    // Dates that moved, in a row; see origin_note_date().
     struct origin_probe *probe; // NULL if the origin is not probed.
+    atomic_bool answers_probe;  // It has answered a probe, so a probe shows the end of a silence.
     // Called on a worker when a trouble begins or changes. NULL: nothing is called.
     void (*on_trouble)(struct origin *origin);
 

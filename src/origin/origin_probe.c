@@ -74,6 +74,9 @@ static void on_end(struct origin_relay *relay, enum err err)
     struct origin *origin = probe->origin;
     struct origin_trouble_text text;
     probe->is_running = false;
+    if (relay->status != 0) {
+        atomic_store(&origin->answers_probe, true);
+    }
     bool is_failing = err == ERR_ORIGIN_5XX || (relay->status >= 500 && relay->status != 501);
     // 508 means a loop, because the probe's Via names only this process. A SlowDown is ignored
     // here, because the S3 driver has recorded it after asked_us: see origin_trouble_throttled().

@@ -42,10 +42,11 @@ void origin_s3_call_learn_answer(struct origin_s3_call *c)
     struct origin *origin = c->call.ow->origin;
     unsigned status = c->response_head.status;
     // Only the document of a refusal tells whether it is about the signature, so
-    // refuses_credentials() looks at that.
-    bool is_refusal = status == 400 || status == 401 || status == 403;
+    // refuses_credentials() looks at that. A store may say what it does not implement before it
+    // looks at the signature.
+    bool is_refusal = status == 400 || status == 401 || status == 403 || status == 501;
     bool takes_keys = !is_refusal && c->set != NULL && origin_s3_call_is_signed(c);
-    if (status >= 500 || status == 408 || status == 429) {
+    if ((status >= 500 && status != 501) || status == 408 || status == 429) {
         return;
     }
     origin_failures_note(origin, ORIGIN_OUTCOME_GOOD);

@@ -284,14 +284,15 @@ bool origin_in_trouble(const struct origin *origin, struct origin_trouble_text *
 }
 
 // An answer of the endpoint's own name, which the probe asks, does not show whether host names with
-// a bucket are resolved. They may be resolved for other buckets. A loop is told by an answer.
+// a bucket are resolved. They may be resolved for other buckets. A loop is told by an answer. A
+// store may answer requests for objects only, and a probe of it never shows that it is back.
 bool origin_is_silent(const struct origin *origin)
 {
     unsigned trouble = atomic_load_explicit(&origin->trouble, memory_order_relaxed);
     bool is_elsewhere = trouble == ORIGIN_TROUBLE_ANY_DNS || trouble == ORIGIN_TROUBLE_BUCKET_DNS ||
                         trouble == ORIGIN_TROUBLE_LOOP;
     return trouble != ORIGIN_TROUBLE_NONE && rows[trouble].kind == ORIGIN_KIND_SILENT &&
-           !is_elsewhere && origin->probe != NULL;
+           !is_elsewhere && atomic_load_explicit(&origin->answers_probe, memory_order_relaxed);
 }
 
 void origin_trouble_throttled(struct origin *origin, bool by_bucket_name, uint64_t asked_us)

@@ -270,6 +270,35 @@ def test_stale_objects_do_not_wait_for_a_silent_origin(start, origin):
         assert judge(client.get(soft[0]), origin, soft[0], 0, 20_000) == 2
 
 
+@pytest.mark.parametrize(
+    "answer", [("error", (501, "NotImplemented", "No")), ("close", None)], ids=["501", "none"]
+)
+def test_stale_objects_are_checked_where_the_probe_shows_no_recovery(start, origin, answer):
+    """The store answers requests for objects only. The probe gets 501, or no answer. After a short
+    silence of the store, objects past their ttl are checked again."""
+    origin.fault("", *answer, times=None).bucket = ""
+    server = start(
+        origin,
+        settings={
+            "cache.ttl": "1m",
+            "origin.probe": "true",
+            "origin.retries": 0,
+            "origin.first_byte_timeout": "200ms",
+        },
+        ahead_s=0,
+    )
+    origin.put("a", 20_000)
+    read_all(server, origin, ["a"], 20_000)
+    server.settle()
+    server.advance(61)
+    with server.client() as client:
+        with origin.hold("a"):
+            judge(client.get("a"), origin, "a", 0, 20_000, version=1)
+        origin.overwrite("a")
+        server.wait_condition("origin-unreachable", holds=answer[0] == "close")
+        assert judge(client.get("a"), origin, "a", 0, 20_000) == 2
+
+
 def test_head_alone_revalidates_too(ruled, origin):
     origin.put("short/a", 5000)
     read_all(ruled, origin, ["short/a"], 5000)

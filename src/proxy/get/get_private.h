@@ -169,10 +169,10 @@ void get_state_release_passed(struct get_state *g);
 uint32_t get_state_block_size(const struct request *r);
 // Returns true if the client asked for checksums and for the whole object, so that it gets them.
 bool get_state_wants_checksums(const struct request *r);
-// Returns true if the client's If-Match names another version than `etag`. That may be a newer one.
 // Returns true if the client may get the version at hand, although it is stale, because the origin
 // fails.
 bool get_state_may_be_stale(const struct request *r);
+// Returns true if the client's If-Match names another version than `etag`. That may be a newer one.
 bool get_state_is_other(const struct get_state *g, struct span etag);
 void get_state_check(const struct request *r); // asserts that the fields agree with each other
 

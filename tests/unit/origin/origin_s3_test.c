@@ -443,21 +443,36 @@ Test(origin_s3, calls_with_a_stale_version_are_hardly_repeated)
     rig_end(&rig);
 }
 
-// While the origin is silent, such a call fails without a request, because the probe asks. Without
-// a probe it asks.
+static void probe_once(struct rig *rig)
+{
+    sem_t told;
+    cr_assert_eq(sem_init(&told, 0, 0), 0);
+    origin_probe_start(rig->h.origin, &told);
+    cr_assert_eq(sem_wait(&told), 0);
+    sem_destroy(&told);
+}
+
+// While the origin is silent, such a call fails without a request, because the probe asks. It asks
+// without a probe, and if the origin has not answered one yet.
 Test(origin_s3, calls_with_a_stale_version_leave_a_silent_origin_to_the_probe)
 {
-    for (unsigned probe = 0; probe < 2; probe++) {
-        struct server_row rows[] = {{.close = true}, {.close = true}};
+    for (unsigned probes = 0; probes < 3; probes++) {
+        static const char *const answer =
+            "HTTP/1.1 501 No\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+        struct server_row rows[] = {{.answer = answer}, {.close = true}, {.close = true}};
+        bool is_answered = probes == 2;
         struct rig rig;
-        rig_options(&rig, rows, ARRAY_LEN(rows));
+        rig_options(&rig, rows + !is_answered, ARRAY_LEN(rows) - !is_answered);
         rig.options.retries = 0;
-        rig.options.probe = probe;
+        rig.options.probe = probes > 0;
         rig_begin(&rig);
+        if (is_answered) {
+            probe_once(&rig);
+        }
         cr_assert_not(origin_is_silent(rig.h.origin));
         fetch_with_stale(&rig, ERR_ORIGIN_RESET, 1);
-        cr_assert_eq(origin_is_silent(rig.h.origin), probe);
-        fetch_with_stale(&rig, probe ? ERR_ORIGIN_CONNECT : ERR_ORIGIN_RESET, UINT32_MAX);
+        cr_assert_eq(origin_is_silent(rig.h.origin), is_answered);
+        fetch_with_stale(&rig, is_answered ? ERR_ORIGIN_CONNECT : ERR_ORIGIN_RESET, UINT32_MAX);
         rig_end(&rig);
     }
 }
