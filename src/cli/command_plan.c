@@ -320,9 +320,9 @@ int command_plan(int argc, char **argv)
     } else if (!commands_argument_take_number(&argc, argv, "--nodes", 1, NODES_MAX, &p->nodes) ||
                !commands_argument_take_number(&argc, argv, "--epochs", 2, EPOCHS_MAX, &p->epochs)) {
         (void)commands_usage_error("plan", "--nodes is 1 to 100000, --epochs 2 to 1000");
-    } else if (!commands_argument_take_number(&argc, argv, "--workers", 1, WORKERS_MAX,
+    } else if (!commands_argument_take_number(&argc, argv, "--node-workers", 1, WORKERS_MAX,
                                               &p->workers)) {
-        (void)commands_usage_error("plan", "--workers is 1 to 64");
+        (void)commands_usage_error("plan", "--node-workers is 1 to 64");
     } else if (object != NULL && !bytes_of(object, 1, &p->object_bytes, &is_binary)) {
         (void)commands_usage_error("plan", "--object is a size such as 100KiB");
     } else if (!price_of(p, price_gb, &p->price_gb) ||

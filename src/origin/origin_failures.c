@@ -18,7 +18,7 @@
 #define FAILURES_MIN 5u    // fewer are never many
 #define FAILURE ((uint64_t)1 << 32)
 
-// Which percentage is many: from the first number on, until it is below the second.
+// The percentage that is many: from the first number on, until it is below the second.
 static const struct {
     unsigned begin, end;
 } percents[ORIGIN_SHARES] = {[ORIGIN_SHARE_FAILED] = {10, 5}, [ORIGIN_SHARE_REFUSED] = {90, 75}};

@@ -134,7 +134,7 @@ bool aws_chunked_strip(struct arena *arena, struct span value, struct span *ret_
 static bool is_plain(struct span coding)
 {
     return coding.len == 0 || span_equal_nocase(coding, SPAN("identity")) ||
-           span_equal_nocase(coding, SPAN("aws-chunked")); // which belonged to an upload
+           span_equal_nocase(coding, SPAN("aws-chunked")); // it belonged to the upload
 }
 
 bool s3_answer_is_coded(const struct headers *answered)

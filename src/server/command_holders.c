@@ -14,8 +14,8 @@
 #include "s3/s3.h"
 #include "store/store.h"
 
-// The buckets that have another name at their origin are listed in so many groups at most, because
-// the store keeps only some hundred holders.
+// Maximum groups of the buckets that have another name at their origin. The store keeps only some
+// hundred holders.
 #define NAME_GROUPS 64u
 #define NAME_GROUP_MAX 24u // bytes of a group's text
 

@@ -18,7 +18,7 @@
 #define HEADER_BYTES 1024u     // a run's header, with the ETag and the usual headers of a version
 #define INDEX_ENTRY_BYTES 512u // of an object, in pages that are half full
 #define RANK_BYTES 32u         // of a run, in the arrays of the policy
-#define SEGMENTS_AHEAD 16u     // with so many more segments a cache holds more
+#define SEGMENTS_AHEAD 16u     // a cache with these more segments holds more
 #define INDEX_BYTES (2u << 20) // of an empty index and its first batches
 
 // Returns the longest run in which such objects are stored in segments of this size.

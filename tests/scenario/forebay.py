@@ -457,7 +457,7 @@ class Forebay:
         self.wait_metric("forebay_buffer_bytes", lambda v: v == 0, kind="runs")
 
     def format_state(self):
-        """Returns what tells one write of the file `format` of the cache directory from the next."""
+        """Returns a value that each write of the file `format` of the cache directory changes."""
         status = (self.cache / "format").stat()
         return status.st_ino, status.st_mtime_ns
 

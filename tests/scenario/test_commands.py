@@ -538,7 +538,7 @@ def test_plan_says_what_the_policy_reaches():
     )
     needs = [
         rows_of(run_forebay("plan", "--dataset=5GB", "--cache=5GB", "--json", *words))[-1]
-        for words in ([], ["--workers=32"], ["--object=10KB"])
+        for words in ([], ["--node-workers=32"], ["--object=10KB"])
     ]
     assert needs[0]["holds_all"] < min(more["holds_all"] for more in needs[1:]), needs
     told = run_forebay("plan", "--dataset=1TB", "--cache=500GB").stdout
@@ -549,7 +549,7 @@ def test_plan_says_what_the_policy_reaches():
         ["--dataset=1TB"],
         ["--dataset=1TB", "--cache=half"],
         ["--dataset=1TB", "--cache=1GB", "--nodes=0"],
-        ["--dataset=1TB", "--cache=1GB", "--workers=65"],
+        ["--dataset=1TB", "--cache=1GB", "--node-workers=65"],
     ):
         assert run_forebay("plan", *words).returncode == 2
 

@@ -15,7 +15,7 @@ READERS = 4
 
 def planned(total, mean, workers):
     """Returns the cache.size that holds all of the data, by `plan`."""
-    words = [f"--dataset={total}", "--cache=1GB", f"--object={mean}", f"--workers={workers}"]
+    words = [f"--dataset={total}", "--cache=1GB", f"--object={mean}", f"--node-workers={workers}"]
     told = run_forebay("plan", *words, "--json")
     assert told.returncode == 0, told
     return json.loads(told.stdout.splitlines()[-1])["holds_all"]

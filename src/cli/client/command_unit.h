@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What commands know of the packaged systemd unit: its variables and its folder for logs. Its
+// The packaged systemd unit, as commands know it: its variables and its folder for logs. Its
 // EnvironmentFile is for root and the unit alone, and systemd has a syntax of its own for it, so
 // commands do not read it: they say how to.
 #ifndef FOREBAY_CLI_COMMAND_UNIT_H

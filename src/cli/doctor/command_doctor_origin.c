@@ -211,7 +211,7 @@ static bool check_endpoint(struct doctor *d, const struct origin_settings *setti
     return true;
 }
 
-// Which origins answer, so that the others are asked nothing further.
+// The origins that answer. The others are asked nothing further.
 struct answers {
     bool of_default, of_any;
     bool of_buckets[BUCKETS_MAX]; // of the first entries of `buckets`

@@ -29,7 +29,7 @@ struct evict {
     uint64_t listed; // objects of the prefix or bucket at hand that the origin lists
     bool is_unsure;  // the listing does not show all that may be cached below the prefix or bucket
     uint64_t objects, bytes, failed, buckets;
-    uint64_t counted_objects, counted_bytes; // what the cache has of the bucket at hand
+    uint64_t counted_objects, counted_bytes; // in the cache, of the bucket at hand
     uint64_t empty;                          // URIs of which nothing was cached
     uint64_t unknown;                        // those of them that the origin does not know either
 };

@@ -100,7 +100,7 @@ struct store_space {
 };
 enum err store_dir_space(const struct store_dir *dir, struct store_space *ret_space) MUST_USE;
 // Returns true if the directory, or a folder of it that holds the cache, was removed while it was
-// open. What is open can still be read, but the next process does not find it.
+// open. Open files can still be read, but the next process does not find it.
 bool store_dir_is_removed(const struct store_dir *dir);
 void store_boot_id(char ret_boot_id[STORE_BOOT_ID_MAX + 1]);
 

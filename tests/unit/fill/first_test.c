@@ -489,7 +489,7 @@ Test(known, ttl_and_the_origin_is_down)
     world_end();
 }
 
-// While the origin is known to be silent, it is not asked about stale versions. Clients that may
+// While the origin is silent, it is not asked about stale versions. Clients that may
 // not get them are asked for as ever.
 Test(known, a_silent_origin_is_not_asked_about_stale_versions)
 {

@@ -232,8 +232,8 @@ Test(get_read, reader_that_leaves_a_late_read_leaves_nothing_behind)
     end(2);
 }
 
-// The origin is in trouble, so readers wait for the disk, until they leave. Then the disk is known
-// to be slow all the same.
+// The origin is in trouble, so readers wait for the disk, until they leave. Forebay
+// then knows all the same that the disk is slow.
 Test(get_read, read_that_its_reader_has_left_is_late_after_a_time)
 {
     begin(0);

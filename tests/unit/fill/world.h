@@ -125,7 +125,7 @@ unsigned origin_sent_by_suffix(int version,
                                unsigned block); // to requests for the object's last bytes
 unsigned origin_requests(void);                 // since world_begin(), of all keys
 unsigned origin_ahead(void);                    // requests under way that nobody waits for
-void origin_falls_silent(void);                 // it is known to answer nothing
+void origin_falls_silent(void);                 // no request gets an answer
 unsigned origin_heads(void);                    // HEADs among them
 void origin_name_wrong_checksums(void);         // that nothing adds up to
 void origin_name_no_checksums(void);            // it has none of any object

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What fits into a cache of some size, as `forebay plan` tells. tests/scenario/test_fit.py fills
-// caches of the sizes that it names.
+// Proves: `forebay plan` names the bytes that fit into a cache of some size.
+// tests/scenario/test_fit.py fills caches of the sizes that it names.
 #include "store/store_private.h"
 #include "test.h"
 
