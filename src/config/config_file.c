@@ -231,8 +231,8 @@ static const yaml_node_pair_t *find_twin(struct yaml_reader *r, const yaml_node_
     return NULL;
 }
 
-// Returns the key of a pair of `mapping` as text. If the key is no text, or occurs twice, reports
-// an error and returns NULL.
+// Returns the key of a pair of `mapping` as text. If the key is no text, occurs twice, or is one
+// too many, reports an error and returns NULL.
 static const char *take_key(struct yaml_reader *r, const yaml_node_t *mapping,
                             const yaml_node_pair_t *pair)
 {
@@ -240,6 +240,11 @@ static const char *take_key(struct yaml_reader *r, const yaml_node_t *mapping,
     if (key->type != YAML_SCALAR_NODE || scalar_span(key).len == 0 ||
         !headers_value_is_clean(scalar_span(key))) {
         config_loader_error(r->l, where_node(r, key), "a key must be a word");
+        return NULL;
+    }
+    if (pair - mapping->data.mapping.pairs.start >= CONFIG_KEYS_MAX) {
+        config_loader_error(r->l, where_node(r, key), "at most %d keys may stand side by side",
+                            CONFIG_KEYS_MAX);
         return NULL;
     }
     const yaml_node_pair_t *twin = find_twin(r, mapping, pair);

@@ -74,6 +74,7 @@ struct config_private {
 #define CONFIG_BUCKETS_MAX 1024
 #define CONFIG_RULES_MAX 1024
 #define CONFIG_LIST_MAX 64
+#define CONFIG_KEYS_MAX 256 // keys of one section or entry; each is compared with those before it
 
 struct loader {
     struct arena *arena;

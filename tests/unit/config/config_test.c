@@ -294,6 +294,13 @@ Test(config, yaml_that_hides_things_is_refused)
                "4:1: error: \"cache\" is given twice, first in line 1; move its contents there");
     fails_with("rules:\n  - {match: a}\nrules:\n  - {match: b}\n",
                "3:1: error: \"rules\" is given twice, first in line 1; move its contents there");
+    struct buf many;
+    buf_init(&many, 4096);
+    for (unsigned i = 0; i < 300; i++) {
+        buf_append_cstr(&many, "cache:\n");
+    }
+    fails_with(buf_cstr(&many), "257:1: error: at most 256 keys may stand side by side");
+    buf_done(&many);
     char twice[500];
     snprintf(twice, sizeof(twice),
              "2:1: error: \"cache.ttl\" is given twice, first at %s:1:14; remove one", file_path);
