@@ -72,18 +72,14 @@ static void on_read(struct request *r)
     http_reply_ready(r->x);
 }
 
-// Asks the origin for the bytes that a slow disk should bring. If only this read is late, these are
-// the blocks of its bytes, because the disk may well bring the next ones.
+// Asks the origin for the bytes that a slow disk should bring.
 static void race_ask(struct request *r)
 {
     struct get_state *g = get_of(r);
     enum fill_index index = g->index;
-    const struct store_read *late = &g->read->read;
     check(g->runs[0] == NULL && index != FILL_INDEX_SLOW);
-    check(late->first_byte == g->pos && late->len > 0);
     g->index = FILL_INDEX_SLOW;
-    uint64_t end = store_is_slow(r->pw->store) ? g->end : g->pos + late->len;
-    g->runs[0] = get_ask_run(r, g->pos, end);
+    g->runs[0] = get_ask_run(r, g->pos, g->end);
     g->index = index;
 }
 

@@ -201,45 +201,6 @@ Test(get_read, reader_that_a_run_leaves_behind_does_not_wait_for_the_disk)
     end(3);
 }
 
-// Stores two blocks as runs of their own. Returns how often the origin has sent each of them after
-// a reader's first disk read, which is for the first block, was late.
-static void sent_for_late_read(bool slow_disk, unsigned ret_sent[2])
-{
-    struct world_options options = {.seed = 2,
-                                    .size_bytes = SIZE,
-                                    .piece_bytes = 1000,
-                                    .limit_percent = 100,
-                                    .slow_disk = slow_disk};
-    world_begin(&options);
-    for (unsigned block = 0; block < 2; block++) {
-        (void)client_get(0, block * WORLD_BLOCK, (block + 1) * WORLD_BLOCK - 1);
-        world_run();
-    }
-    cr_assert_eq(origin_requests(), 2);
-    world_hold(EVENT_READ, -1, -1);
-    world_hold(EVENT_TIMER, -1, -1);
-    int client = get_late(0);
-    world_run();
-    cr_assert_geq(client_received(client), WORLD_BLOCK);
-    world_release();
-    world_run();
-    expect_complete(client);
-    for (unsigned block = 0; block < 2; block++) {
-        ret_sent[block] = origin_sent(1, block);
-    }
-    end(3);
-}
-
-// One late read may be chance, so it costs no more than its own bytes.
-Test(get_read, origin_sends_what_the_late_read_would_or_all_if_the_disk_is_slow)
-{
-    unsigned sent[2];
-    sent_for_late_read(false, sent);
-    cr_assert(sent[0] == 2 && sent[1] == 1, "%u %u", sent[0], sent[1]);
-    sent_for_late_read(true, sent);
-    cr_assert(sent[0] == 2 && sent[1] == 2, "%u %u", sent[0], sent[1]);
-}
-
 // Otherwise each reply would leave one more read at a disk that ends none, with its memory.
 Test(get_read, slow_disk_gets_no_read_while_the_origin_may_answer)
 {
