@@ -262,7 +262,7 @@ static const char *fill_forbids_storing(const struct fill *fill, const struct or
                        : f->too_young   ? REFUSAL_too_young
                        : is_overwritten ? REFUSAL_overwritten
                        : is_held        ? REFUSAL_disk_slow
-                                        : fill->refused;
+                                        : REFUSAL_none;
     if (why == REFUSAL_none) {
         return NULL;
     }
@@ -343,9 +343,10 @@ enum err fill_take_head(struct fill *fill)
     if (is_suffix) {
         fill_unknown_place(fill, object->size_bytes);
     }
-    uint64_t end = min_u64(fill->limit_byte, object->size_bytes);
+    uint64_t end = min_u64(fill->first_byte + (uint64_t)fill->block_count * fill->block_size_bytes,
+                           object->size_bytes);
     bool begins = is_suffix ? f->body_first <= fill->first_byte : f->body_first == fill->first_byte;
-    bool is_cut = fill->range == FILL_RANGE_NONE && end < object->size_bytes;
+    bool is_cut = fill->range == FILL_RANGE_FOR_SUMS && end < object->size_bytes;
     // An object that looked empty may have grown since.
     bool fits =
         f->body_first + f->body_len == end ||
@@ -424,7 +425,9 @@ static enum err on_fetch_body(struct origin_fetch *f, struct span data)
         size_t n = (size_t)min_u64(room, data.len);
         memcpy((*slot)->data + offset, data.ptr, n);
         (*slot)->len = offset + (uint32_t)n;
-        checksums_run_take(fill, (struct span){data.ptr, n});
+        if (fill->checksum != NULL) {
+            s3_checksum_update(fill->checksum, (struct span){data.ptr, n});
+        }
         fill->received += n;
         data.ptr += n;
         data.len -= n;
@@ -435,7 +438,6 @@ static enum err on_fetch_body(struct origin_fetch *f, struct span data)
     if (fill->received == fill->end_byte) {
         checksums_run_judge(fill);
     }
-    fill_stream_note(fill);
     if (are_first) {
         // The first bytes are delivered at once, so that they leave together with the reply's head.
         // HEAD and VERSION were sent before (rule 18), so these bytes arrive after them. If the
@@ -558,7 +560,7 @@ static bool fill_has_sent(const struct fill *fill)
 static uint64_t fill_request_end(const struct fill *fill)
 {
     if (!fill_has_head(fill)) {
-        uint64_t end = fill->limit_byte;
+        uint64_t end = fill->first_byte + (uint64_t)fill->block_count * fill->block_size_bytes;
         return fill->object != NULL ? min_u64(end, fill->object->size_bytes) : end;
     }
     // A transfer may break after its whole piece was received. Then the rest of the run is

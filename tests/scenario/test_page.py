@@ -588,7 +588,7 @@ def test_page_hides_names_from_clients_without_the_right(start, origin, page, tm
         },
     )
     page.open(f"http://127.0.0.1:{server.admin_port}/")
-    page.wait("document.getElementById('reasons').textContent.includes('it refuses connections')")
+    page.wait("document.getElementById('reasons').textContent.includes('origin')")
     page.wait("document.getElementById('rights-why').textContent.includes('token')")
     assert page.value("[...document.querySelectorAll('.detail')].every(e => e.hidden)")
     page.value(
@@ -596,3 +596,4 @@ def test_page_hides_names_from_clients_without_the_right(start, origin, page, tm
         "document.getElementById('token-form').requestSubmit()"
     )
     page.wait("[...document.querySelectorAll('.detail')].every(e => !e.hidden)")
+    page.wait("document.getElementById('reasons').textContent.includes('it refuses connections')")

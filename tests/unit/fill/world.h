@@ -48,8 +48,6 @@ struct world_options {
     uint32_t piece_bytes;      // body bytes per event; 0: random
     uint64_t buffer_bytes;     // memory for payload; 0: plenty
     bool refuse_store;         // every run goes unstored
-    unsigned full_percent;     // asks before which the store says that it refuses all runs
-    unsigned unwanted_percent; // asks for which the policy says that it would refuse the run
     bool readahead;            // readers in sequence are run ahead of
     bool long_runs;            // of more than store_run_bytes_max(): with readahead
     bool no_etag;              // the origin sends none

@@ -190,7 +190,6 @@ struct world {
     struct world_key keys[WORLD_KEYS];
     struct world_key *key;                   // that the script is about
     unsigned epoch_holds;                    // writes not yet over
-    uint64_t noted_bytes;                    // refused bytes that the policy learned of
     unsigned long_asks, longs_promised;      // of room for long runs
     uint64_t epoch;                          // of the one bucket
     struct store_epoch_change *epoch_change; // begun, and answered by the test
