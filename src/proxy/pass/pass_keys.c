@@ -65,6 +65,8 @@ static unsigned rights_for(const struct request *r, unsigned right, bool is_cond
     return right | (is_conditional || r->effects.asks_what_is_there ? S3_ALLOW_READ : 0u);
 }
 
+#define KEY_SHOWN_MAX 1024u // bytes of the denied key in the message
+
 // Refuses the whole batch. Its answer is the origin's document, which is passed on unchanged, so it
 // could not have the errors of keys that the origin is not asked for.
 static enum err deny_batch(struct pass_state *p, struct span key)
@@ -72,7 +74,7 @@ static enum err deny_batch(struct pass_state *p, struct span key)
     char *text = arena_printf(p->arena,
                               "Nothing was deleted: this access key lacks a right on the key %.*s. "
                               "Ask again without the keys that it may not delete",
-                              (int)key.len, key.ptr);
+                              (int)min_u64(key.len, KEY_SHOWN_MAX), key.ptr);
     p->err_message = span_from_cstr(text);
     return text != NULL ? ERR_ACCESS_DENIED : ERR_NO_MEMORY;
 }
@@ -90,10 +92,9 @@ static enum err add_deletes(struct pass_state *p)
         const struct s3_delete_object *o = &delete.objects[i];
         struct span key = o->key;
         bool is_conditional = o->etag.len > 0 || o->last_modified_time.len > 0 || o->size.len > 0;
-        err = add_write(p, bucket, key); // also bounds the length of the key
-        if (err == ERR_OK && !gate_allows(r, rights_for(r, S3_ALLOW_DELETE, is_conditional), key)) {
-            err = deny_batch(p, key);
-        }
+        err = gate_allows(r, rights_for(r, S3_ALLOW_DELETE, is_conditional), key)
+                  ? add_write(p, bucket, key)
+                  : deny_batch(p, key);
     }
     return err;
 }
