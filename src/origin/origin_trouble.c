@@ -284,8 +284,9 @@ bool origin_in_trouble(const struct origin *origin, struct origin_trouble_text *
 }
 
 // An answer of the endpoint's own name, which the probe asks, does not show whether host names with
-// a bucket are resolved. They may be resolved for other buckets. An answer of the origin shows a loop. A
-// store may answer requests for objects only, and a probe of it never shows that it is back.
+// a bucket are resolved. They may be resolved for other buckets. An answer of the origin shows a
+// loop. A store may answer requests for objects only, and a probe of it never shows that it is
+// back.
 bool origin_is_silent(const struct origin *origin)
 {
     unsigned trouble = atomic_load_explicit(&origin->trouble, memory_order_relaxed);
