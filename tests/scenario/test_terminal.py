@@ -31,6 +31,7 @@ class Terminal:
         self.main, child = pty.openpty()
         self.seen, self.columns = "", columns
         self.resize(columns, rows)
+        self.before = termios.tcgetattr(self.main)
         self.child = subprocess.Popen(
             [binary(), *words],
             stdin=child,
@@ -176,11 +177,10 @@ def test_top_is_drawn_again_when_the_terminal_changes_its_size(busy, words):
 @pytest.mark.parametrize("words", [["top"], ["top", "keys"]])
 def test_q_ends_top_and_leaves_the_terminal_as_it_was(busy, words):
     top = Terminal(busy, 80, *PATIENT, *words, "-i", "1")
-    before = termios.tcgetattr(top.main)
     top.until(re.escape(CLEAR) + r"[^\x1b]*\n")
     os.write(top.main, b"q")
     assert top.child.wait(WAIT_S) == 0
-    assert termios.tcgetattr(top.main) == before
+    assert termios.tcgetattr(top.main) == top.before
     top.end()
 
 

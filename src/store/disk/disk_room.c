@@ -25,6 +25,8 @@
 #include "stats/stats.h"
 #include "store/disk/disk.h"
 
+// Two segments more than may be evicted at a time (GOING_MAX in segment_supply.c).
+#define FREED_SEGMENTS 6u
 #define REFUSED_US 5000000u
 #define REFUSALS_MAX 3u // after this many refusals an older segment is evicted
 // Free inodes that are needed: one for the segment, one for `format` while it is rewritten.
@@ -83,8 +85,10 @@ bool disk_room_refuses(const struct store_disk *disk)
 }
 
 // Records whether the file system keeps the cache below cache.size. `spare`: free bytes that the
-// cache may take. The state ends when others have freed room for two segments. An eviction does not
-// end it: what it frees was the cache's before, so `within` stays the same.
+// cache may take. The state ends when others have freed room for FREED_SEGMENTS. An eviction does
+// not end it: what it frees was the cache's before, so `within` stays the same. But file systems
+// may show freed blocks late, and then `within` is too small for a moment, by the segments that are
+// being evicted.
 static void room_tell_cramped(struct store_disk *disk, uint64_t segment_cost_bytes, uint64_t spare)
 {
     struct disk_room *room = &disk->room;
@@ -94,7 +98,8 @@ static void room_tell_cramped(struct store_disk *disk, uint64_t segment_cost_byt
     uint64_t limit = atomic_load(&disk->segment_limit_bytes);
     bool was_cramped = atomic_load(&room->is_cramped);
     room->cramped_bytes = was_cramped ? min_u64(room->cramped_bytes, within) : within;
-    bool is_cramped = was_cramped ? within < room->cramped_bytes + 2 * wanted : spare < wanted;
+    bool is_cramped =
+        was_cramped ? within < room->cramped_bytes + FREED_SEGMENTS * wanted : spare < wanted;
     atomic_store(&room->is_cramped, is_cramped && used + segment_cost_bytes <= limit);
 }
 
