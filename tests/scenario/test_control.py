@@ -985,9 +985,7 @@ def test_evict_of_a_prefix_or_bucket_says_how_much_it_was(forebay, origin):
 
 
 @pytest.mark.parametrize("uri", ["s3://bkt", "s3://bkt/p/", "s3://bkt/p/1"])
-def test_evict_that_fails_says_of_nothing_that_it_was_evicted(
-    start, origin, engine, tmp_path, uri
-):
+def test_evict_that_fails_says_of_nothing_that_it_was_evicted(start, origin, engine, tmp_path, uri):
     """If no server answers, `evict` prints no total. If the disk refuses, neither the total nor
     the line of a prefix or bucket says that something was evicted, and the exit code is 1."""
     gate = tmp_path / "refuses"
