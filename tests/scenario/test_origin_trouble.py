@@ -411,7 +411,8 @@ def test_an_origin_that_begins_to_fail_is_named_everywhere(start, origin):
     assert server.condition_rows() == {}
     assert client.get("k").status == 500
     server.wait_condition("origin-failing")
-    assert events(server, "origin_failing") and not events(server, "origin_unreachable")
+    wait_for(lambda: events(server, "origin_failing"), "the line in the log")
+    assert not events(server, "origin_unreachable")
     row = server.condition_rows()["origin-failing"]
     assert row["severity"] == "critical", row
     said = f"origin {origin.endpoint}: it answers with server errors (5xx): "
