@@ -199,7 +199,7 @@ uint64_t host_memory_bytes(void)
 }
 
 // The cgroup with the lowest memory limit. host_memory_limit_bytes() sets it, and
-// host_memory_is_short() reads it.
+// host_memory_is_short() and host_memory_look() read it.
 static struct {
     pthread_mutex_t lock;
     struct limits limits;
@@ -214,12 +214,18 @@ uint64_t host_memory_limit_bytes(void)
     return now.memory_bytes < machine_memory_bytes() ? now.memory_bytes : 0;
 }
 
+static struct limits limits_found(void)
+{
+    pthread_mutex_lock(&limited_by.lock);
+    struct limits limits = limited_by.limits;
+    pthread_mutex_unlock(&limited_by.lock);
+    return limits;
+}
+
 bool host_memory_is_short(void)
 {
     uint64_t used;
-    pthread_mutex_lock(&limited_by.lock);
-    const struct limits by = limited_by.limits;
-    pthread_mutex_unlock(&limited_by.lock);
+    const struct limits by = limits_found();
     return by.memory_file != NULL && read_numbers(by.memory_folder, by.memory_file, &used, 1) &&
            used >= by.memory_bytes - by.memory_bytes / 8;
 }
@@ -280,9 +286,7 @@ static bool cgroup_memory(const struct limits *by, struct host_memory *ret_memor
 bool host_memory_look(struct host_memory *ret_memory)
 {
     struct host_memory group;
-    pthread_mutex_lock(&limited_by.lock);
-    const struct limits by = limited_by.limits;
-    pthread_mutex_unlock(&limited_by.lock);
+    const struct limits by = limits_found();
     if (!machine_memory(ret_memory)) {
         return false;
     }

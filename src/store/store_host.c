@@ -15,7 +15,7 @@ static void host_turn(void *ctx)
 {
     struct store *store = ctx;
     store_size_follow(store);
-    page_admission_look(&store->page_admission, atomic_load(&store->disk.used_bytes));
+    page_admission_tick(&store->page_admission, atomic_load(&store->disk.used_bytes));
     state_doubts_tick(&store->doubts);
     if (state_condemned_save(&store->condemned) != ERR_OK) {
         return; // the disk refuses it; the next turn tries again

@@ -28,6 +28,8 @@ enum disk_call {
 };
 
 #define DISK_FOREVER UINT64_MAX
+// Segments being evicted at the same time, at most, when cache.size or the file system demands it.
+#define DISK_GOING_MAX 4u
 
 struct store_disk {
     struct store_dir dir;

@@ -25,8 +25,7 @@
 #include "stats/stats.h"
 #include "store/disk/disk.h"
 
-// Two segments more than may be evicted at a time (GOING_MAX in segment_supply.c).
-#define FREED_SEGMENTS 6u
+#define FREED_SEGMENTS (DISK_GOING_MAX + 2u)
 #define REFUSED_US 5000000u
 #define REFUSALS_MAX 3u // after this many refusals an older segment is evicted
 // Free inodes that are needed: one for the segment, one for `format` while it is rewritten.

@@ -19,6 +19,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/hash.h"
 #include "loop/loop.h"
 #include "stats/stats.h"
@@ -29,8 +30,20 @@
 #define SLOT_BYTES 65536u // there is a slot for each of these bytes of the memory
 #define SLOTS_MIN 1024u
 #define SLOTS_MAX (1u << 20)
-#define FREE_PART 8u // memory is free if this part of it is
+#define LOOK_MS 1000u // between two looks at the memory, which read files of the kernel
+#define FREE_PART 8u  // memory is free if this part of it is
 static_assert(UNITS < UINT16_MAX / 4, "times of old reads differ from those within reach");
+
+static void compare(struct page_admission *admission, const struct host_memory *now,
+                    uint64_t cached_bytes)
+{
+    check(now->free_bytes <= now->room_bytes && now->room_bytes <= now->most_bytes);
+    uint64_t reach = min_u64(now->room_bytes / admission->unit_bytes, UNITS);
+    atomic_store(&admission->reach, reach);
+    atomic_store(&admission->is_ample,
+                 cached_bytes <= now->room_bytes - now->room_bytes / FREE_PART ||
+                     now->free_bytes >= now->most_bytes / FREE_PART);
+}
 
 void page_admission_init(struct page_admission *admission,
                          bool (*memory)(struct host_memory *ret_memory))
@@ -49,7 +62,7 @@ void page_admission_init(struct page_admission *admission,
     admission->slot_mask = (uint32_t)slots - 1;
     admission->slots = calloc(slots, sizeof(*admission->slots));
     check(admission->slots != NULL);
-    page_admission_look(admission, 0);
+    compare(admission, &now, 0);
 }
 
 void page_admission_done(struct page_admission *admission)
@@ -65,12 +78,16 @@ void page_admission_look(struct page_admission *admission, uint64_t cached_bytes
         atomic_store(&admission->is_ample, true);
         return;
     }
-    check(now.free_bytes <= now.room_bytes && now.room_bytes <= now.most_bytes);
-    uint64_t reach = min_u64(now.room_bytes / admission->unit_bytes, UNITS);
-    atomic_store(&admission->reach, reach);
-    atomic_store(&admission->is_ample,
-                 cached_bytes <= now.room_bytes - now.room_bytes / FREE_PART ||
-                     now.free_bytes >= now.most_bytes / FREE_PART);
+    compare(admission, &now, cached_bytes);
+}
+
+void page_admission_tick(struct page_admission *admission, uint64_t cached_bytes)
+{
+    uint64_t now_ms = clock_monotonic_ms();
+    if (admission->looked_ms == 0 || now_ms - admission->looked_ms >= LOOK_MS) {
+        admission->looked_ms = now_ms;
+        page_admission_look(admission, cached_bytes);
+    }
 }
 
 bool page_admission_take(struct page_admission *admission, uint32_t segment_number, uint32_t unit,

@@ -12,6 +12,7 @@
 struct page_admission {
     // Returns the memory that the page cache could use. NULL: it is unknown.
     bool (*memory)(struct host_memory *ret_memory);
+    uint64_t looked_ms;   // when page_admission_tick() looked last; 0: never
     uint64_t unit_bytes;  // unit of the clock
     uint32_t slot_mask;   // number of slots - 1
     atomic_uint *slots;   // the last reads: 16 bits identify one, and 16 bits are its time
@@ -24,8 +25,10 @@ struct page_admission {
 void page_admission_init(struct page_admission *admission,
                          bool (*memory)(struct host_memory *ret_memory));
 void page_admission_done(struct page_admission *admission);
-// Compares the memory with the bytes in the cache. Called about once a second, on one thread.
+// Compares the memory with the bytes in the cache.
 void page_admission_look(struct page_admission *admission, uint64_t cached_bytes);
+// Does so once a second at most. Called often, on one thread.
+void page_admission_tick(struct page_admission *admission, uint64_t cached_bytes);
 // Notes a read of bytes that are not in memory. Returns true if the page cache shall keep them.
 // `unit` is the read's first checksum unit in the segment. Any thread, never waits.
 bool page_admission_take(struct page_admission *admission, uint32_t segment_number, uint32_t unit,

@@ -27,8 +27,6 @@
 #include "store/segment/segment_log.h"
 
 #define TICK_MS 1000u // interval at which the thread checks the directory and the free space
-// Segments being evicted at the same time, at most, when cache.size or the file system demands it.
-#define GOING_MAX 4u
 // Least number of spare segments while the cache is far from full. Small segments need more.
 #define SPARE_AMPLE 4u
 #define SPARE_SEGMENTS_MIN 32u // a cache with fewer segments keeps only one or two spare segments
@@ -439,10 +437,10 @@ static void supply_make_room(struct segment_log *log, bool evict)
             return;
         }
         if (gives) {
-            picked = going < GOING_MAX && supply_give_back(log, room == DISK_ROOM_BELOW);
+            picked = going < DISK_GOING_MAX && supply_give_back(log, room == DISK_ROOM_BELOW);
         } else if (evict || over) {
             // The index repeats its request until it has room, so one eviction at a time is enough.
-            picked = going < (evict ? 1 : GOING_MAX) && supply_evict_one(log, false);
+            picked = going < (evict ? 1 : DISK_GOING_MAX) && supply_evict_one(log, false);
             gone = picked && evict;
             evict = false;
         } else if (spare >= wanted) {
