@@ -268,25 +268,13 @@ static int check_token(const struct config *config)
     return is_good ? EXIT_CODE_OK : EXIT_CODE_CONFIGURATION;
 }
 
-// Reads the certificate and its key as a start would.
-static int check_certificate(const struct config *config)
+// Judges files as a start would, and prints what it finds.
+static int check_files(const struct config *config,
+                       enum err (*judge)(const struct config *config, struct buf *ret_why))
 {
     struct buf why;
     buf_init(&why, OUTPUT_MAX_BYTES);
-    enum err err = command_certificate_check(config, &why);
-    if (err != ERR_OK) {
-        command_screen_tell(2, "forebay check: %s\n", buf_cstr(&why));
-    }
-    buf_done(&why);
-    return err == ERR_OK ? EXIT_CODE_OK : EXIT_CODE_CONFIGURATION;
-}
-
-// Looks whether the access log can be opened, as a start would.
-static int check_access_log(const struct config *config)
-{
-    struct buf why;
-    buf_init(&why, OUTPUT_MAX_BYTES);
-    enum err err = command_unit_check_access_log(config, &why);
+    enum err err = judge(config, &why);
     if (why.len > 0) {
         command_screen_tell(2, "forebay check: %s\n", buf_cstr(&why));
     }
@@ -351,8 +339,8 @@ int command_check(int argc, char **argv)
         code = check_live(config);
     } else if ((code = check_keys(config)) != EXIT_CODE_OK ||
                (code = check_token(config)) != EXIT_CODE_OK ||
-               (code = check_certificate(config)) != EXIT_CODE_OK ||
-               (code = check_access_log(config)) != EXIT_CODE_OK) {
+               (code = check_files(config, command_certificate_check)) != EXIT_CODE_OK ||
+               (code = check_files(config, command_unit_check_access_log)) != EXIT_CODE_OK) {
         // The error has been reported.
     } else if (object != NULL) {
         code = explain(config, object);

@@ -488,8 +488,7 @@ int command_run(int argc, char **argv)
 {
     struct run *run = calloc(1, sizeof(*run));
     check(run != NULL);
-    run->server =
-        (struct command_server){.listen_fd = -1, .notify_fd = -1, .log_fd = -1, .lock_fd = -1};
+    run->server = COMMAND_SERVER_NONE;
     run->is_global = commands_argument_take(&argc, argv, "--global");
     run->is_quiet = commands_common()->is_quiet;
     unsigned operand_count = commands_common()->operand_count;

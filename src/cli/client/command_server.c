@@ -89,7 +89,7 @@ static bool make_folder(struct command_server *s, struct buf *ret_why)
 
 bool command_server_init(struct command_server *s, struct buf *ret_why)
 {
-    *s = (struct command_server){.listen_fd = -1, .notify_fd = -1, .log_fd = -1, .lock_fd = -1};
+    *s = COMMAND_SERVER_NONE;
     int fd = memfd_create("forebay-log", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     s->log_fd = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, HIGH_FD) : -1;
     if (fd >= 0) {

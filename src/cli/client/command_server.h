@@ -25,6 +25,10 @@ struct command_server {
     unsigned word_count;
 };
 
+// The value before command_server_init(), which command_server_done() accepts.
+#define COMMAND_SERVER_NONE                                                                        \
+    ((struct command_server){.listen_fd = -1, .notify_fd = -1, .log_fd = -1, .lock_fd = -1})
+
 // Opens a port and all other resources, but starts nothing. Returns false, and the reason in
 // *ret_why, on failure. The caller calls command_server_done() in any case.
 bool command_server_init(struct command_server *server, struct buf *ret_why);

@@ -37,7 +37,7 @@ bool command_unit_differs(const struct config *config, char ret_name[COMMAND_UNI
 
 bool command_unit_is_another_user(const struct config *config)
 {
-    return geteuid() == 0 && config->file != NULL && strcmp(config->file, CONFIG_DEFAULT_FILE) == 0;
+    return geteuid() == 0 && config->file != NULL && commands_is_of_unit(config);
 }
 
 enum err command_unit_check_access_log(const struct config *config, struct buf *ret_why)

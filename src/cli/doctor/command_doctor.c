@@ -54,26 +54,17 @@ static void check_keys_file(struct doctor *doctor)
     buf_done(&errors);
 }
 
-static void check_certificate(struct doctor *doctor)
+// Judges files as a start would.
+static void check_files(struct doctor *doctor,
+                        enum err (*judge)(const struct config *config, struct buf *ret_why),
+                        const char *remedy)
 {
     struct buf why;
     buf_init(&why, OUTPUT_MAX_BYTES);
-    if (command_certificate_check(doctor->config, &why) != ERR_OK) {
-        find_errors(doctor, &why,
-                    "complete the renewal: listen_tls.cert and listen_tls.key must be a pair");
+    if (judge(doctor->config, &why) != ERR_OK) {
         doctor->exit_code = EXIT_CODE_CONFIGURATION;
     }
-    buf_done(&why);
-}
-
-static void check_access_log(struct doctor *doctor)
-{
-    struct buf why;
-    buf_init(&why, OUTPUT_MAX_BYTES);
-    if (command_unit_check_access_log(doctor->config, &why) != ERR_OK) {
-        doctor->exit_code = EXIT_CODE_CONFIGURATION;
-    }
-    find_errors(doctor, &why, "make the folder for this user, or set access_log.path");
+    find_errors(doctor, &why, remedy);
     buf_done(&why);
 }
 
@@ -104,8 +95,10 @@ static struct config *check_configuration(struct doctor *doctor, int argc, char 
     }
     doctor->config = config;
     check_keys_file(doctor);
-    check_certificate(doctor);
-    check_access_log(doctor);
+    check_files(doctor, command_certificate_check,
+                "complete the renewal: listen_tls.cert and listen_tls.key must be a pair");
+    check_files(doctor, command_unit_check_access_log,
+                "make the folder for this user, or set access_log.path");
     if (doctor->count[DOCTOR_RED] == 0) {
         command_doctor_find(doctor, DOCTOR_GREEN, "configuration", NULL, "valid (%s)",
                             config->file != NULL ? config->file : "no file");
