@@ -195,8 +195,8 @@ struct subscription {
     // Links the ask in a list of the home while the home holds it. During that time only the home's
     // worker uses this node, `ask` and `settle_us`.
     struct list_node held_node;
-    uint64_t
-        unsettled_us; // when the home began to hold it until the key is settled; 0: it does not
+    // When the home began to hold it until the key is settled. 0: the home does not.
+    uint64_t unsettled_us;
     // Token of the first request that was in flight when the home received this ask. 0: none.
     uint64_t met_token;
     struct attachment *attachment;
