@@ -13,7 +13,9 @@ downloaded once.
 
 """
 
+import contextlib
 import datetime
+import fcntl
 import importlib
 import os
 import random
@@ -80,36 +82,45 @@ def tool():
 # --- botocore, from its source distribution -------------------------------------------------------
 
 
+@contextlib.contextmanager
+def alone(cache):
+    """Keeps other test processes from CACHE, which they fill and read, too."""
+    with open(cache / "botocore.lock", "w", encoding="ascii") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 @pytest.fixture(scope="module")
 def botocore_folder():
     cache = Path(os.environ.get("FOREBAY_TEST_CACHE") or ROOT / "build" / "cache")
     folder = cache / f"botocore-{BOTOCORE}"
     archive = cache / f"botocore-{BOTOCORE}.tar.gz"
-    if not (folder / "botocore" / "auth.py").exists():
-        cache.mkdir(parents=True, exist_ok=True)
-        if not archive.exists():
-            done = subprocess.run(
-                [
-                    sys.executable,
-                    "-m",
-                    "pip",
-                    "download",
-                    "-q",
-                    "--no-deps",
-                    "--no-binary",
-                    "botocore",
-                    "-d",
-                    str(cache),
-                    f"botocore=={BOTOCORE}",
-                ],
-                capture_output=True,
-                text=True,
-                timeout=300,
-            )
-            if done.returncode != 0:
-                not_run("botocore's source distribution cannot be downloaded")
-        with tarfile.open(archive) as packed:
-            packed.extractall(cache)
+    cache.mkdir(parents=True, exist_ok=True)
+    with alone(cache):
+        if not (folder / "botocore" / "auth.py").exists():
+            if not archive.exists():
+                done = subprocess.run(
+                    [
+                        sys.executable,
+                        "-m",
+                        "pip",
+                        "download",
+                        "-q",
+                        "--no-deps",
+                        "--no-binary",
+                        "botocore",
+                        "-d",
+                        str(cache),
+                        f"botocore=={BOTOCORE}",
+                    ],
+                    capture_output=True,
+                    text=True,
+                    timeout=300,
+                )
+                if done.returncode != 0:
+                    not_run("botocore's source distribution cannot be downloaded")
+            with tarfile.open(archive) as packed:
+                packed.extractall(cache)
     return folder
 
 
@@ -121,30 +132,31 @@ def signer(botocore_folder):
         del sys.modules[name]
     needs = cache / "botocore-needs"
     sys.path[:0] = [str(botocore_folder), str(needs)]
-    try:
-        auth = importlib.import_module("botocore.auth")
-    except ImportError:
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "pip",
-                "install",
-                "-q",
-                "--target",
-                str(needs),
-                "jmespath",
-                "python-dateutil",
-                "urllib3",
-            ],
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-        if done.returncode != 0:
-            not_run("what botocore needs cannot be installed")
-        importlib.invalidate_caches()
-        auth = importlib.import_module("botocore.auth")
+    with alone(cache):
+        try:
+            auth = importlib.import_module("botocore.auth")
+        except ImportError:
+            done = subprocess.run(
+                [
+                    sys.executable,
+                    "-m",
+                    "pip",
+                    "install",
+                    "-q",
+                    "--target",
+                    str(needs),
+                    "jmespath",
+                    "python-dateutil",
+                    "urllib3",
+                ],
+                capture_output=True,
+                text=True,
+                timeout=300,
+            )
+            if done.returncode != 0:
+                not_run("what botocore needs cannot be installed")
+            importlib.invalidate_caches()
+            auth = importlib.import_module("botocore.auth")
     assert Path(auth.__file__).is_relative_to(botocore_folder)
 
     class Now:
