@@ -29,7 +29,12 @@ from waiting import WAIT_S, wait_for
 
 MIB = 1 << 20
 EVIL = '<script>window.hit=1</script><img src=x onerror="window.hit=1">'
-LOOKS = [(360, 780, "light"), (360, 780, "dark"), (1440, 900, "light"), (1440, 900, "dark")]
+LOOKS = [
+    (360, 780, "light"),
+    (360, 780, "dark"),
+    (1440, 900, "light"),
+    (1440, 900, "dark"),
+]
 
 
 class Page:
@@ -55,16 +60,31 @@ class Page:
             "--remote-debugging-pipe",
         ]
         self.process = subprocess.Popen(
-            ["bash", "-c", f'exec "$@" 3<&{to_browser} 4>&{from_browser}', "bash", *command],
+            [
+                "bash",
+                "-c",
+                f'exec "$@" 3<&{to_browser} 4>&{from_browser}',
+                "bash",
+                *command,
+            ],
             pass_fds=(to_browser, from_browser),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
-            env={**os.environ, "HOME": str(folder), "XDG_CONFIG_HOME": str(folder / "config")},
+            env={
+                **os.environ,
+                "HOME": str(folder),
+                "XDG_CONFIG_HOME": str(folder / "config"),
+            },
         )
         os.close(to_browser)
         os.close(from_browser)
-        self.changed, self.answers, self.number, self.session = threading.Condition(), {}, 0, None
+        self.changed, self.answers, self.number, self.session = (
+            threading.Condition(),
+            {},
+            0,
+            None,
+        )
         self.urls, self.errors = [], []
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
@@ -115,7 +135,10 @@ class Page:
 
     def value(self, expression):
         result = self.send(
-            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+            "Runtime.evaluate",
+            expression=expression,
+            returnByValue=True,
+            awaitPromise=True,
         )
         assert "exceptionDetails" not in result, result
         return result["result"].get("value")
@@ -320,7 +343,10 @@ def test_page_shows_what_the_server_does(start, origin, page):
     with Client(server.admin_port) as client:
         assert (
             client.request(
-                "POST", "/api/v1/warm", [("X-Forebay-Control", "1")], json.dumps(job).encode()
+                "POST",
+                "/api/v1/warm",
+                [("X-Forebay-Control", "1")],
+                json.dumps(job).encode(),
             ).status
             == 200
         )
@@ -379,7 +405,7 @@ def test_page_draws_two_hours_with_axes_values_and_events(start, origin, page):
     page.wait("newest > 0 && document.querySelectorAll('#charts figure').length === 6")
     assert "the server started" in page.wait("document.getElementById('marks').textContent")
     take_shots(page, "empty")
-    page.value("source.close(), source = { addEventListener() {}, close() {} }, heardAt = 1e12")
+    page.value("events.abort(), events = null, heardAt = 1e12")
     page.value(BUSY)
     assert page.value("document.getElementById('span').value") == "7200"
     take_shots(page, "busy")
@@ -526,7 +552,11 @@ drawCharts(); drawMap();
         shot = page.look(width, height, scheme)
         if shots:
             (Path(shots) / f"large-{width}-{scheme}.png").write_bytes(base64.b64decode(shot))
-    assert page.errors == [] and shown_s < 20 and took_ms < 1000, (page.errors, shown_s, took_ms)
+    assert page.errors == [] and shown_s < 20 and took_ms < 1000, (
+        page.errors,
+        shown_s,
+        took_ms,
+    )
     figure(f"page with {MANY} objects: shown after {shown_s:.1f} s, a turn takes {took_ms:.1f} ms")
 
 
@@ -536,9 +566,7 @@ def test_page_shows_the_age_of_evicted_objects(start, origin, page):
     server = start(origin)
     page.open(f"http://127.0.0.1:{server.admin_port}/")
     assert page.value("document.getElementById('age-text').hidden")
-    page.value(
-        "source.close(), source = { addEventListener() {}, close() {} }"
-    )  # from now on the test supplies its data
+    page.value("events.abort(), events = null, heardAt = 1e12")  # the test supplies the data
     for bucket, words in (
         (3, "in the last 1 min 0 s (last minute). That is short"),
         (14, "in the last 7 d 0 h"),
@@ -574,25 +602,44 @@ def test_page_says_that_the_server_has_gone_and_comes_back(start, origin, page):
     page.wait("[...marks.values()].filter(mark => mark[1] === 'start').length === 2")
 
 
-def test_page_hides_names_from_clients_without_the_right(start, origin, page, tmp_path):
-    token = tmp_path / "token"
-    token.write_text("0123456789abcdef0123456789abcdef\n")
-    token.chmod(0o600)
+def test_page_hides_names_and_details_from_users_without_the_right(start, origin, page, tmp_path):
+    """Without the token the page shows conditions in the words of their table. With it, events and
+    the polls between two streams bring the details. No URL has the token."""
+    token = "0123456789abcdef0123456789abcdef"
+    (tmp_path / "token").write_text(token + "\n")
+    (tmp_path / "token").chmod(0o600)
     origin.down()
     server = start(
         origin,
         settings={
-            "admin.token_file": str(token),
+            "admin.token_file": str(tmp_path / "token"),
             "admin.trust_loopback": "false",
             "origin.probe": "true",
         },
     )
+    reasons = "document.getElementById('reasons').textContent"
     page.open(f"http://127.0.0.1:{server.admin_port}/")
-    page.wait("document.getElementById('reasons').textContent.includes('origin')")
+    page.wait(reasons + ".includes('origin-unreachable')")
     page.wait("document.getElementById('rights-why').textContent.includes('token')")
     assert page.value("[...document.querySelectorAll('.detail')].every(e => e.hidden)")
-    page.value(
-        "document.getElementById('token').value = '0123456789abcdef0123456789abcdef', "
-        "document.getElementById('token-form').requestSubmit()"
-    )
+    assert origin.endpoint not in page.value(reasons)
+
+    def give(word):
+        page.value(
+            f"document.getElementById('token').value = {json.dumps(word)}, "
+            "document.getElementById('token-form').requestSubmit()"
+        )
+
+    give("ключ")  # no header can carry it
+    assert page.value("token") == "" and page.value("document.querySelector(':invalid').id")
+    give("wrong")
+    page.wait("document.getElementById('rights-why').textContent.includes('is not that of')")
+    page.value("isAsking = true")  # from now on only events bring conditions
+    give(token)
     page.wait("[...document.querySelectorAll('.detail')].every(e => !e.hidden)")
+    page.wait(f"{reasons}.includes({json.dumps(origin.endpoint)})")
+    page.value("listen = () => {}, events.abort(), events = null, heardAt = -1e9")
+    page.value("document.getElementById('reasons').replaceChildren()")
+    page.value("document.getElementById('reasons').dataset.text = '', isAsking = false")
+    page.wait(f"{reasons}.includes({json.dumps(origin.endpoint)})")  # from polls only
+    assert not any(token in url for url in page.urls)

@@ -271,11 +271,11 @@ async function askHistory(serverTime) {
   if (isLoading || document.hidden || serverTime < newest + stepS) return;
   isLoading = true;
   try {
-    let history = await (await get("api/v1/history?after=" + newest, {})).json();
+    let history = await (await get("api/v1/history?after=" + newest)).json();
     if (history.last < newest) { // the server's clock was set back
       rows.clear();
       marks.clear();
-      history = await (await get("api/v1/history", {})).json();
+      history = await (await get("api/v1/history")).json();
     }
     takeHistory(history);
   } catch { /* showLink() tells that the server has gone */ }

@@ -34,10 +34,8 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawMap);
 
 // --- restricted details ---
 
-let token = "";
-
 async function ask(path) {
-  const reply = await get(path, token === "" ? {} : { Authorization: "Bearer " + token });
+  const reply = await get(path);
   if (reply.ok) return reply;
   let why = "the server says " + reply.status;
   try { why = (await reply.json()).reason || why; } catch { /* no JSON: use the status */ }
@@ -186,10 +184,9 @@ async function runDoctor() {
   $("doctor-run").disabled = true;
   put("doctor-none", "The doctor is running …");
   try {
-    const bearer = token === "" ? {} : { Authorization: "Bearer " + token };
     const reply = await fetch("api/v1/doctor", { method: "POST", cache: "no-store",
       signal: AbortSignal.timeout(DOCTOR_PATIENCE_MS),
-      headers: { "X-Forebay-Control": "1", ...bearer } });
+      headers: { "X-Forebay-Control": "1", ...bearer() } });
     const answer = await reply.json();
     if (!reply.ok) throw new Error(answer.reason);
     const order = ["red", "yellow", "green"];
@@ -315,6 +312,7 @@ $("config-filter").addEventListener("input", showConfig);
 $("token-form").addEventListener("submit", (event) => {
   event.preventDefault();
   token = $("token").value.trim();
+  listen();
   askDetail();
 });
 makeCharts();

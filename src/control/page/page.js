@@ -332,24 +332,45 @@ function showBypass(summary) {
 
 // --- live ---
 
-let source = null, heardAt = 0, isAsking = false, lastTime = 0;
+let token = "";              // of admin.token_file, if the user has given it
+let events = null;           // ends the stream of events
+let heardAt = 0, isAsking = false, lastTime = 0;
 
-function listen() {
-  if (source !== null) source.close();
-  source = new EventSource("api/v1/events");
-  heardAt = performance.now();
-  source.addEventListener("error", () => { heardAt = -SILENT_MS; });
-  source.addEventListener("summary", (event) => {
-    try {
-      take(JSON.parse(event.data));
-    } catch (error) {
-      showLink(false, "the server's answer is not valid: " + error.message);
-    }
-  });
+// All requests carry the token, because the server adds details to open answers for its bearer.
+const bearer = () => token === "" ? {} : { Authorization: "Bearer " + token };
+const get = (path) => fetch(path, { cache: "no-store", headers: bearer(),
+  signal: AbortSignal.timeout(PATIENCE_MS) });
+
+function takeEvent(event) {
+  try {
+    take(JSON.parse(event.slice(event.indexOf("data: ") + 6)));
+  } catch (error) {
+    showLink(false, "the server's answer is not valid: " + error.message);
+  }
 }
 
-const get = (path, headers) =>
-  fetch(path, { cache: "no-store", headers, signal: AbortSignal.timeout(PATIENCE_MS) });
+async function readEvents(reader) {
+  let text = "";
+  for (let piece = await reader.read(); !piece.done; piece = await reader.read()) {
+    const parts = (text + piece.value).split("\n\n");
+    text = parts.pop();
+    parts.forEach(takeEvent);
+  }
+}
+
+// Replaces the stream of events by a new one. Uses fetch(), because an EventSource sends no token.
+async function listen() {
+  const ours = new AbortController();
+  if (events !== null) events.abort();
+  events = ours;
+  heardAt = performance.now();
+  try {
+    const reply = await fetch("api/v1/events", { cache: "no-store", headers: bearer(),
+      signal: ours.signal });
+    if (reply.ok) await readEvents(reply.body.pipeThrough(new TextDecoderStream()).getReader());
+  } catch { /* watch() shows what fails */ }
+  if (events === ours) heardAt = -SILENT_MS;
+}
 
 // Polls the summary while there is no stream, because too many clients watch or the server has
 // ended. Then tries to open a stream again.
@@ -357,7 +378,7 @@ async function watch() {
   if (isAsking || performance.now() - heardAt < SILENT_MS) return;
   isAsking = true;
   try {
-    const reply = await get("api/v1/summary", {});
+    const reply = await get("api/v1/summary");
     if (!reply.ok) throw new Error("the server says " + reply.status);
     take(await reply.json());
   } catch (error) {
