@@ -185,6 +185,8 @@ struct subscription {
     uint64_t validated_us;
     // How long the home kept this reader waiting for workers or the disk, not for the origin.
     uint64_t settle_us;
+    // The answer is that of a check whose request had been sent already when this ask came.
+    bool shares_check;
     struct span error_answer; // the origin's error answer, packed
     struct list pieces;       // struct piece, in order of first_byte
 
@@ -193,7 +195,7 @@ struct subscription {
     void *ctx;
     struct fill_worker *at, *owner;
     // Links the ask in a list of the home while the home holds it. During that time only the home's
-    // worker uses this node, `ask` and `settle_us`.
+    // worker uses this node, `ask`, `settle_us` and `shares_check`.
     struct list_node held_node;
     // When the home began to hold it until the key is settled. 0: the home does not.
     uint64_t unsettled_us;

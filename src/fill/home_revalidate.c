@@ -397,6 +397,7 @@ static void home_revalidate(struct home_key *h, struct subscription *sub)
     // (rule 31).
     bool waits = !is_new && (sub->ask.strict || h->revalidation->given.has);
     h->revalidation->fetch.has_stale &= waits || sub->ask.has_stale || is_new;
+    sub->shares_check = !is_new && !waits;
     home_hold(waits ? &h->next_revalidation : &h->revalidation->waiters, sub);
 }
 

@@ -116,17 +116,16 @@ struct subscription *get_ask_run(struct request *r, uint64_t byte, uint64_t end)
     return sub;
 }
 
-enum step_result get_ask_home(struct request *r)
+static enum step_result ask_home(struct request *r, bool strict)
 {
     struct get_state *g = get_of(r);
     check(!get_phase_has_replied(g) && g->revalidation == NULL);
-    bool is_other = g->object != NULL && get_state_is_other(g, g->object->etag);
     struct fill_ask ask = {.kind = r->http->is_head ? FILL_ASK_CURRENT : FILL_ASK_CURRENT_TO_READ,
                            .key = g->key,
                            .client = request_client(r),
                            .object = g->object,
                            .refused = g->refused,
-                           .strict = is_strict(r) || is_other,
+                           .strict = strict,
                            .has_stale = get_state_may_be_stale(r),
                            .index = g->index};
     read_trace(&r->http->headers, &ask.trace);
@@ -136,6 +135,19 @@ enum step_result get_ask_home(struct request *r)
     g->asked_us = clock_monotonic_us();
     r->step = REQUEST_GET_REVALIDATED;
     return STEP_WAIT;
+}
+
+enum step_result get_ask_home(struct request *r)
+{
+    struct get_state *g = get_of(r);
+    bool is_other = g->object != NULL && get_state_is_other(g, g->object->etag);
+    return ask_home(r, is_strict(r) || is_other);
+}
+
+enum step_result get_ask_home_again(struct request *r)
+{
+    get_state_leave(&get_of(r)->revalidation);
+    return ask_home(r, true);
 }
 
 static struct fill_ask ask_for_checksums(struct request *r, enum fill_ask_kind kind)

@@ -184,6 +184,9 @@ void get_ask_wanted(const struct get_state *g, uint64_t *ret_first, uint64_t *re
 struct subscription *get_ask_run(struct request *r, uint64_t byte, uint64_t end);
 // Asks the home which version is current, or whether the request's version is.
 enum step_result get_ask_home(struct request *r);
+// Leaves the home's answer, and asks the home again. The next answer comes from a request to the
+// origin that is sent after this call.
+enum step_result get_ask_home_again(struct request *r);
 // Asks the home for the version's checksums, and waits for them.
 enum step_result get_ask_checksums(struct request *r);
 // Makes the home fetch the checksums for later readers, and does not wait.

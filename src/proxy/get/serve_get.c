@@ -8,7 +8,8 @@
 //   FRESHNESS    continues if the version is fresh; asks the home if it is stale, or if If-Match
 //                names another version
 //   REVALIDATED  continues with the cached version if it is unchanged, or with the new version,
-//                whose body comes from a run; may use the stale version if the origin is down
+//                whose body comes from a run; may use the stale version if the origin is down;
+//                asks again if If-Match names a version newer than the answer may be
 //   FIRST        if the first byte is not cached: asks for a run and waits for its head. Asks the
 //                home if no version is known, else the owner of the stripe
 //   REPLY        evaluates conditions and range, writes the reply head (get_reply.c)
@@ -387,6 +388,13 @@ static enum step_result described(struct request *r)
     return go_to(r, REQUEST_GET_REPLY);
 }
 
+// Rule 29. Returns true if the client would get 412, although the version in its If-Match may have
+// been written after the answer's request was sent.
+static bool answer_predates_if_match(const struct get_state *g, const struct subscription *sub)
+{
+    return sub->shares_check && sub->answer != NULL && get_state_is_other(g, sub->answer->etag);
+}
+
 enum step_result serve_get_step_revalidated(struct request *r)
 {
     struct get_state *g = get_of(r);
@@ -413,6 +421,9 @@ enum step_result serve_get_step_revalidated(struct request *r)
     }
     if (err == ERR_ORIGIN_UNFIT) {
         return answer_fits_not(r);
+    }
+    if (answer_predates_if_match(g, sub)) {
+        return get_ask_home_again(r);
     }
     if (err == ERR_OK || err == ERR_NOT_MODIFIED) {
         take_found(g, sub);

@@ -204,6 +204,33 @@ Test(first, if_match_of_a_newer_version_than_the_run_in_flight)
     world_end();
 }
 
+// The origin has looked at the object for a check. Then the object is overwritten. A reader that
+// names the new version in If-Match gets the check's answer only if the answer does not mean 412.
+// Rule 29.
+Test(first, if_match_of_a_newer_version_than_the_check_in_flight)
+{
+    begin();
+    int early = client_head(1);
+    world_deliver_all();
+    cr_assert(world_do(EVENT_ORIGIN, -1, -1)); // the origin has looked
+    world_hold(EVENT_ORIGIN, -1, -1);
+    int same = client_start(&(struct client_ask){.worker = 2, .head = true, .if_match = 1});
+    world_deliver_all();
+    origin_overwrite();
+    int newer = client_start(&(struct client_ask){.worker = 0, .head = true, .if_match = 2});
+    int wrong = client_start(&(struct client_ask){.worker = 0, .head = true, .if_match = 7});
+    world_run();
+    world_release();
+    world_run();
+    expect_reply(early, 200, 0);
+    expect_reply(same, 200, 0);
+    expect_reply(newer, 200, 0);
+    expect_reply(wrong, 412, 0);
+    cr_assert_eq(client_version(newer), 2);
+    cr_assert_eq(origin_requests(), 3, "%u requests", origin_requests());
+    world_end();
+}
+
 // The last bytes of an object of unknown size are a run of the key's home, though its stripe is
 // another worker's. A reader that wants them in the meantime joins it.
 // Rules 2, 16.

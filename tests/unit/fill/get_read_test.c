@@ -297,6 +297,31 @@ Test(get_read, failing_origin_leaves_the_reader_of_late_headers_to_the_disk)
     world_end();
 }
 
+// The headers of both readers come late. The origin has looked at the object for the first reader.
+// Then the object is overwritten, and the second reader names the new version in If-Match. Rule 29.
+Test(get_read, answer_from_before_a_reader_of_late_headers_is_no_412_for_it)
+{
+    begin(100);
+    world_hold(EVENT_ORIGIN, -1, -1);
+    int early = get_late(0);
+    world_deliver_all();
+    cr_assert(world_do(EVENT_ORIGIN, -1, -1)); // the origin has looked
+    origin_overwrite();
+    int late = client_start(&(struct client_ask){.worker = 1, .last = UINT64_MAX, .if_match = 2});
+    cr_assert(world_do(EVENT_TIMER, -1, -1));
+    world_deliver_all();
+    while (client_status(late) == 0 &&
+           (world_do(EVENT_ORIGIN, -1, -1) || world_do(EVENT_COMMIT, -1, -1))) {
+        world_deliver_all();
+    }
+    cr_assert_eq(client_version(late), 2, "status %u", client_status(late));
+    world_release();
+    world_run();
+    expect_complete(late);
+    expect_complete(early);
+    world_end();
+}
+
 // Two principals wait for one request. The origin denies the one that sent it.
 static void deny_first(unsigned cold_percent, int ret_clients[2])
 {
