@@ -421,8 +421,10 @@ enum store_read_source { STORE_READ_MEMORY, STORE_READ_DEVICE, STORE_READ_DIRECT
 struct store_read {
     struct store *store;
     struct store_place place; // borrowed: the caller keeps it pinned until done()
-    uint64_t first_byte, len; // object bytes inside the place; len <= STORE_READ_MAX
-    bool header;              // read and verify the run's header instead: sets `object`
+    // Object bytes inside the place; len <= STORE_READ_MAX. While the memory budget is used up, the
+    // read may be shortened: done() finds the new length in `len`.
+    uint64_t first_byte, len;
+    bool header; // read and verify the run's header instead: sets `object`
     // If `header` is set, the read compares the run's header with `hash`, `realm`, `bucket` and
     // `key`.
     struct hash128 hash;

@@ -411,30 +411,45 @@ static bool place_is_marked(const struct store_place *place)
     return place->payload_len >= RUN_PACKED_MAX;
 }
 
+// Allocates a chunk for each unit. If the memory budget is used up, shortens the read to the units
+// that have one, but at least to the first one.
+static void read_take_chunks(struct store_read *read)
+{
+    struct read_units units = read_units_of(read);
+    for (uint32_t i = 0; i < units.count && read->chunks[i] == NULL; i++) {
+        read->chunks[i] = i == 0 ? chunk_for_read() : chunk_new();
+        if (read->chunks[i] == NULL) {
+            uint64_t run_begin = read->place.first_block * read->place.block_size_bytes;
+            uint64_t end_byte = run_begin + units.begin + (uint64_t)i * STORE_CHECKSUM_UNIT;
+            check(end_byte > read->first_byte && end_byte < read->first_byte + read->len);
+            read->len = end_byte - read->first_byte;
+            return;
+        }
+    }
+}
+
 // Reads the units into chunks. A direct read takes whole pages: the last of a run's payload goes on
 // after its end.
-static void read_units_start(struct store_read *read, const struct read_units *units)
+static void read_units_start(struct store_read *read)
 {
-    for (uint32_t i = 0; i < units->count; i++) {
-        if (read->chunks[i] == NULL) {
-            read->chunks[i] = chunk_for_read();
-        }
-        uint64_t len = unit_len(&read->place, units->first + i);
+    read_take_chunks(read);
+    struct read_units units = read_units_of(read);
+    for (uint32_t i = 0; i < units.count; i++) {
+        uint64_t len = unit_len(&read->place, units.first + i);
         read->iov[i] =
             (struct iovec){read->chunks[i]->data,
                            read_is_direct(read) ? align_up_u64(len, RUN_PAYLOAD_ALIGN) : len};
     }
-    read_op_start(read, read_fd(read), units->count, read->place.payload_offset + units->begin,
+    read_op_start(read, read_fd(read), units.count, read->place.payload_offset + units.begin,
                   on_payload_read);
 }
 
 static void read_through_page_cache(struct store_read *read, bool is_resident)
 {
-    struct read_units units = read_units_of(read);
     check(!read_is_direct(read));
     read->source = is_resident ? STORE_READ_MEMORY : STORE_READ_DEVICE;
     unmark_neighbour(&read->place, read_fd(read));
-    read_units_start(read, &units);
+    read_units_start(read);
 }
 
 // Continues when a read past the page cache has failed or cannot begin.
@@ -457,9 +472,8 @@ static void on_direct_opened(void *ctx, enum err err, int fd)
     if (read->cancelled) {
         read_finish(read, ERR_CANCELLED);
     } else if (err == ERR_OK) {
-        struct read_units units = read_units_of(read);
         read->source = STORE_READ_DIRECT;
-        read_units_start(read, &units);
+        read_units_start(read);
     } else {
         read_after_direct(read);
     }

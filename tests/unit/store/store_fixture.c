@@ -508,6 +508,7 @@ static void on_read(struct store_read *read)
     struct read_call *call = container_of(read, struct read_call, read);
     if (read->err == ERR_OK) {
         call->box->reads[read->source]++;
+        call->box->most_spans = max_u64(call->box->most_spans, read->span_count);
         for (unsigned i = 0; i < read->span_count; i++) {
             judge(call->object, call->at, read->spans[i]);
             call->at += read->spans[i].len;

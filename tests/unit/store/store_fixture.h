@@ -18,6 +18,7 @@ struct box {
     struct store *store;
     bool has_long_runs;                    // objects are put as runs that want a promise
     unsigned reads[STORE_READ_DIRECT + 1]; // general reads that succeeded, by their source
+    uint64_t most_spans;                   // of one such read: a chunk each
 };
 
 // Fills in defaults and makes the directory; box_open() comes next. Returns false, with a message,

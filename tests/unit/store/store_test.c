@@ -390,6 +390,24 @@ Test(store, written_bytes_take_the_fast_path_while_they_are_resident)
 
 // The header of a run may be in the last page of the previous run. A reader that brings this page
 // from the device for one of them has not verified the other.
+// A reply that begins to read while there is memory may get it when there is none any more.
+Test(store, a_read_without_memory_is_shortened_to_one_chunk)
+{
+    struct box box;
+    box_init(&box, DISK_ENGINE_AUTO, 64 * MIB);
+    cr_assert(box_open(&box));
+    struct object object = {"large", "\"e\"", 5 * BLOCK - 1, BLOCK, 1};
+    cr_assert(box_put(&box, &object) == ERR_OK);
+    cr_assert(box_read(&box, 0, &object) == object.size);
+    cr_assert(box.most_spans > 1);
+    chunk_budget_init(0);
+    box.most_spans = 0;
+    cr_assert(box_read(&box, 0, &object) == object.size);
+    cr_assert_eq(box.most_spans, 1);
+    box_close(&box);
+    box_remove(&box);
+}
+
 Test(store, reading_a_run_takes_the_mark_from_a_neighbour_in_the_same_page)
 {
     struct box box;
