@@ -289,6 +289,11 @@ bool chunk_budget_is_full(void)
     return max > 0 && held_bytes() >= max - max / 8;
 }
 
+bool chunk_budget_is_used_up(void)
+{
+    return payload_used() + CHUNK_SIZE > payload_max();
+}
+
 bool chunk_budget_is_short(void)
 {
     return payload_used() > payload_max() / 2;
@@ -306,10 +311,7 @@ uint64_t chunk_budget_lean(uint64_t plenty)
 
 uint64_t chunk_budget_share(uint64_t plenty)
 {
-    if (payload_used() + CHUNK_SIZE > payload_max()) {
-        return 1;
-    }
-    return max_u64(chunk_budget_lean(plenty), 1);
+    return chunk_budget_is_used_up() ? 1 : max_u64(chunk_budget_lean(plenty), 1);
 }
 
 static void note_peak(void)

@@ -12,7 +12,8 @@
 //
 // Every buffer between a source and its sink takes its limit from chunk_budget_share(), so the
 // budget is exceeded only by bytes in transit. Above the budget, a reply holds one chunk that is
-// being filled and one that is being sent.
+// being sent. Of each of the two runs that it may read, it holds one chunk that is being filled and
+// two that wait.
 #ifndef FOREBAY_BASE_CHUNK_H
 #define FOREBAY_BASE_CHUNK_H
 
@@ -71,10 +72,11 @@ bool chunk_budget_try_charge(enum chunk_budget_kind kind, uint64_t held, uint64_
 void buf_init_counted(struct buf *b, size_t max, enum chunk_budget_kind kind);
 
 bool chunk_budget_kind_is_short(
-    enum chunk_budget_kind kind); // the kind has more than half of its quarter of the budget
-bool chunk_budget_is_full(void);  // all kinds except payload have used up their seven eighths
-bool chunk_budget_is_short(void); // more than half of the memory for chunks is in use
-bool chunk_budget_is_ample(void); // less than an eighth of the memory for chunks is in use
+    enum chunk_budget_kind kind);   // the kind has more than half of its quarter of the budget
+bool chunk_budget_is_full(void);    // all kinds except payload have used up their seven eighths
+bool chunk_budget_is_used_up(void); // there is no room for one more chunk
+bool chunk_budget_is_short(void);   // more than half of the memory for chunks is in use
+bool chunk_budget_is_ample(void);   // less than an eighth of the memory for chunks is in use
 uint64_t chunk_budget_lean(uint64_t plenty); // `plenty`, or an eighth of it while memory is short
 // Returns how many bytes a buffer of full size `plenty` may hold now: the result of
 // chunk_budget_lean(), but 1 if the budget is used up. With 1, only an empty buffer accepts bytes.

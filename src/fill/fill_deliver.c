@@ -50,7 +50,8 @@ void fill_on_run_progress(void *ctx, const struct store_place *pages)
         }
     }
     worker_defer(fill->fw->worker, &fill->deliver_task);
-    if (fill->pause == FILL_PAUSE_DISK && store_run_unwritten_bytes(fill->run) < FILL_LEAD_AHEAD) {
+    if (fill->pause == FILL_PAUSE_DISK &&
+        store_run_unwritten_bytes(fill->run) < FILL_LEAD_UNWRITTEN) {
         fill_pause_end(fill, FILL_PAUSE_DISK);
         fill_pause_update(fill);
     }
@@ -60,7 +61,7 @@ void fill_on_run_progress(void *ctx, const struct store_place *pages)
 static void fill_wait_for_disk(struct fill *fill)
 {
     check(fill->fw->memory_lead == fill);
-    if (fill->run != NULL && store_run_unwritten_bytes(fill->run) >= FILL_LEAD_AHEAD) {
+    if (fill->run != NULL && store_run_unwritten_bytes(fill->run) >= FILL_LEAD_UNWRITTEN) {
         fill->pause = FILL_PAUSE_DISK;
     }
 }

@@ -33,7 +33,9 @@
 #define FILL_QUEUE_MAX STORE_RUN_MAX
 // Bytes that a reader may always queue, even while memory is short. One turn of the loop receives
 // about this much.
-#define FILL_QUEUE_LEAST (2u * CHUNK_SIZE)
+#define FILL_QUEUE_LEAST (3u * CHUNK_SIZE)
+// The same while memory is used up, when runs progress chunk by chunk.
+#define FILL_QUEUE_USED_UP (2u * CHUNK_SIZE)
 // A reader's queue may hold at most this fraction (1/n) of limits.max_buffer.
 #define FILL_QUEUES_MIN 64u
 
@@ -169,8 +171,10 @@ static inline struct fill_worker *object_key_home(const struct fill_worker *fw,
 #define FILL_RESUMES_MAX 3u
 #define FILL_RESUME_DELAY_MS 50u
 #define FILL_UNSTORED_WINDOW (1u << 20)
-// Maximum unwritten bytes that the leading run may hold while memory is used up.
+// Maximum bytes that the leading run may hold while memory is used up. They are the unwritten
+// bytes, the chunk that is being filled, and the chunk into which a `dir:` origin reads.
 #define FILL_LEAD_AHEAD (512u << 10)
+#define FILL_LEAD_UNWRITTEN (FILL_LEAD_AHEAD - 2u * CHUNK_SIZE)
 // Maximum time that a paused transfer occupies its connection to the origin.
 #define FILL_PAUSE_MAX_MS 500u
 // While a run is being written, it checks every FILL_PAUSE_MAX_MS whether its readers wait for a

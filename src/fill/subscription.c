@@ -59,7 +59,8 @@ static void subscription_lag(struct subscription *sub)
 static void subscription_yield_pieces(struct subscription *sub)
 {
     uint64_t most = min_u64(FILL_QUEUE_MAX, chunk_budget_max_bytes() / FILL_QUEUES_MIN);
-    uint64_t share = max_u64(chunk_budget_lean(most), FILL_QUEUE_LEAST);
+    uint64_t share = chunk_budget_is_used_up() ? FILL_QUEUE_USED_UP
+                                               : max_u64(chunk_budget_lean(most), FILL_QUEUE_LEAST);
     if (sub->stored && sub->queued_bytes > share) {
         stats_add(COUNTER_readers_detached, sub->flow == FLOW_FOLLOWS ? 1 : 0);
         subscription_lag(sub);
@@ -349,7 +350,6 @@ void subscription_on_body(struct fill_worker *fw, struct body_message *m)
     (void)fw;
     struct subscription *sub = as_subscription(m->subscription);
     check(is_attached(sub) && sub->answer != NULL);
-    subscription_yield_pieces(sub);
     if (!subscription_takes(sub, m->first_byte)) {
         return;
     }
@@ -358,6 +358,7 @@ void subscription_on_body(struct fill_worker *fw, struct body_message *m)
     m->chunk = NULL;
     piece->offset = m->offset;
     sub->queued_bytes += piece->len;
+    subscription_yield_pieces(sub);
     subscription_changed(sub);
 }
 

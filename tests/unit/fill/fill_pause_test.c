@@ -250,6 +250,52 @@ Test(pause, a_share_at_a_time_of_a_run_that_is_being_written)
     world_end();
 }
 
+// Memory is used up and the disk stands still: the run that leads holds no more than its share.
+Test(pause, the_leading_run_holds_no_more_than_its_share)
+{
+    struct world_options options = {.seed = 2,
+                                    .piece_bytes = PIECE,
+                                    .size_bytes = 4 * MIB,
+                                    .block_size_bytes = 4 * MIB,
+                                    .buffer_bytes = CHUNK_SIZE};
+    world_begin(&options);
+    world_hold(EVENT_WRITTEN, -1, -1);
+    world_hold(EVENT_TIMER, -1, -1);
+    int client = client_get(0, 0, UINT64_MAX);
+    world_run();
+    expect(client, CLIENT_OPEN, 1);
+    // The other chunk would be the one into which a `dir:` origin reads.
+    cr_assert_eq(chunk_budget_used_bytes(), FILL_LEAD_AHEAD - CHUNK_SIZE);
+    world_end();
+}
+
+// Memory is used up: a reader that takes nothing keeps two chunks of a run that goes on, in queues
+// of any size.
+Test(pause, a_slow_reader_queues_two_chunks_while_memory_is_used_up)
+{
+    struct world_options options = {.seed = 2,
+                                    .piece_bytes = PIECE,
+                                    .size_bytes = 4 * MIB,
+                                    .block_size_bytes = 4 * MIB,
+                                    .buffer_bytes = 256 * MIB};
+    world_begin(&options);
+    struct chunk *others[256 * MIB / CHUNK_SIZE];
+    for (unsigned i = 0; i < ARRAY_LEN(others); i++) {
+        others[i] = chunk_new();
+        cr_assert_not_null(others[i]);
+    }
+    world_hold(EVENT_PULL, -1, -1);
+    int slow = client_get(0, 0, UINT64_MAX);
+    world_run();
+    expect(slow, CLIENT_OPEN, 1);
+    cr_assert(store_visible(0));
+    cr_assert_leq(chunk_budget_used_bytes(), (ARRAY_LEN(others) + 2) * CHUNK_SIZE);
+    for (unsigned i = 0; i < ARRAY_LEN(others); i++) {
+        chunk_unref(others[i]);
+    }
+    world_end();
+}
+
 // The run that leads while memory is used up waits for the disk. If the disk is stalled, the run
 // stops being stored, and its reader gets the rest. Rule 23.
 Test(pause, the_leading_run_does_not_wait_for_a_stalled_disk)
