@@ -64,6 +64,7 @@ void fill_send_first_end(struct fill *fill)
         m->condition = fill->condition;
         m->version = judged_version(fill);
     }
+    m->asked_us = fill->asked_us;
     m->document = message_document(fill->failed_document);
     fill->token = 0;
     message_send(object_key_home(fill->fw, fill->key), &m->base);

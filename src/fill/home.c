@@ -428,7 +428,7 @@ static bool home_is_in_doubt(struct home_key *h, const struct home_visible *v,
     return home_note_contradicts(&h->found, object) || (v->found && !home_visible_is(v, object));
 }
 
-bool home_find_out(struct home_key *h, struct store_object *object)
+bool home_find_out(struct home_key *h, struct store_object *object, bool may_be_older)
 {
     struct home_visible v = home_look_up(h);
     bool other_visible = v.found && (object == NULL || !home_visible_is(&v, object));
@@ -439,6 +439,9 @@ bool home_find_out(struct home_key *h, struct store_object *object)
         other_known = true;
     }
     home_give(h, object);
+    if (may_be_older) {
+        home_give_named(h, 0); // no run in flight counts, neither of this version nor of another
+    }
     if (v.unknown && !v.found) {
         home_delete_unseen(h);
     }
@@ -461,7 +464,8 @@ void home_on_version(struct fill_worker *fw, struct version_message *m)
     if (h->token != m->token) {
         // The token is old, so this version decides nothing. But readers of the run get the
         // version, so the home treats it like one that a check has found.
-        (void)home_find_out(h, m->object);
+        bool may_be_older = home_given_since(h, version_hash(m->object), m->asked_us);
+        (void)home_find_out(h, m->object, may_be_older);
         home_maybe_free(h);
         return;
     }
@@ -506,11 +510,12 @@ static bool first_end_is_in_doubt(const struct home_key *h, const struct first_e
 }
 
 // Compares the answer with the visible and the known version. Returns true if it contradicts one of
-// them, which the home has then invalidated.
-static bool home_find_out_by_end(struct home_key *h, const struct first_end_message *m)
+// them, which the home has then invalidated. `may_be_older` as in home_find_out().
+static bool home_find_out_by_end(struct home_key *h, const struct first_end_message *m,
+                                 bool may_be_older)
 {
     if (m->version == 0) {
-        return home_find_out(h, NULL);
+        return home_find_out(h, NULL, may_be_older);
     }
     bool is_denied = first_end_denies(m) != 0;
     struct home_visible v = home_look_up(h);
@@ -519,7 +524,7 @@ static bool home_find_out_by_end(struct home_key *h, const struct first_end_mess
     if (is_denied) {
         home_deny(h, m->version);
     } else {
-        home_give_named(h, m->version);
+        home_give_named(h, may_be_older ? 0 : m->version);
     }
     if ((v.found && is_visible == is_denied) || (h->state == HOME_KNOWN && is_known == is_denied)) {
         home_invalidate(h);
@@ -540,7 +545,7 @@ static bool home_doubts_end(struct home_key *h, const struct first_end_message *
         return false;
     }
     bool in_doubt = first_end_is_in_doubt(h, m);
-    if (home_find_out_by_end(h, m)) {
+    if (home_find_out_by_end(h, m, in_doubt)) {
         return true;
     }
     if (in_doubt) {
@@ -558,7 +563,8 @@ void home_on_first_end(struct fill_worker *fw, struct first_end_message *m)
     if (h == NULL || h->token != m->token) {
         if (first_end_tells(m)) {
             h = home_get(fw, m->base.key);
-            (void)home_find_out_by_end(h, m);
+            bool may_be_older = home_given_since(h, m->version, m->asked_us);
+            (void)home_find_out_by_end(h, m, may_be_older);
             home_maybe_free(h);
         }
         return;

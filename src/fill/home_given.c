@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Remembers which version a key's home gave last: the one that a first request or a check found. A
 // run of another version that was requested earlier may be older, so no reader may get it any more
-// (rules 14 and 16 of README.md).
+// (rules 14 and 16 of README.md). An answer that may be older than the one given before it names no
+// version here (rule 31).
 //
 // A home's entry is freed when nothing about its key is undecided, but a run in flight may live
 // longer. So these versions are in a table of the home's worker. Keys may share a slot. When
@@ -24,6 +25,12 @@ struct home_given home_given(struct home_key *h)
     return hash128_equal(slot->hash, h->key->hash)
                ? slot->given
                : (struct home_given){.any_until_us = slot->given.any_until_us};
+}
+
+bool home_given_since(struct home_key *h, uint64_t version, uint64_t asked_us)
+{
+    struct home_given given = home_given(h);
+    return home_given_precedes(&given, version, asked_us);
 }
 
 // Gives the slot to this key. If another key had it, only that key's time is kept, and then also

@@ -166,8 +166,9 @@ const struct store_object *home_visible_object(const struct home_key *h,
 bool home_is_current(struct home_key *h, const struct store_object *object);
 // Rule 31. Call it when a client is about to be given the version that an origin's answer names
 // (NULL: no such object). Invalidates the visible or known version if it is another, or if the
-// known version has other headers. Returns true if it invalidated.
-bool home_find_out(struct home_key *h, struct store_object *object);
+// known version has other headers. Returns true if it invalidated. `may_be_older`: the answer may
+// be older than one that was given while its request was in flight.
+bool home_find_out(struct home_key *h, struct store_object *object, bool may_be_older);
 // Rule 32. Answers the reader with `version`, which counts as confirmed at `asked_us`.
 void home_answer_version(struct home_key *h, struct subscription *sub, struct store_object *version,
                          uint64_t asked_us);
@@ -183,6 +184,9 @@ void home_drop_refused(struct home_key *h, struct subscription *sub);
 // --- home_given.c --------------------------------------------------------------------------------
 
 struct home_given home_given(struct home_key *h);
+// Returns true if an answer that names this version may be older than the version given last,
+// because its request was sent at `asked_us`. 0: the answer says that there is no object.
+bool home_given_since(struct home_key *h, uint64_t version, uint64_t asked_us);
 // Adds the version that one more answer names. NULL: the answer says that there is no object, or it
 // has no headers that can be compared.
 void home_note(struct home_noted *noted, struct store_object *object);

@@ -102,10 +102,12 @@ static void revalidation_conclude(struct revalidation *c)
     check(c->err != ERR_OK || c->found != NULL);
     struct store_object *found = c->err == ERR_OK ? c->found : NULL;
     bool is_newest = found != NULL && !home_note_contradicts(&c->given, found);
+    bool may_be_older =
+        found != NULL && !is_newest && home_given_since(h, version_hash(found), c->began_us);
     struct home_visible v = home_look_up(h);
     const struct store_object *visible = v.found ? revalidation_visible(c, &v) : NULL;
     const struct store_object *compared = visible != NULL ? visible : c->asked;
-    if (home_find_out(h, found)) {
+    if (home_find_out(h, found, may_be_older)) {
         revalidation_keep(c, is_newest);
         return;
     }
@@ -417,13 +419,8 @@ void home_on_told(struct fill_worker *fw, struct ask_message *m)
     struct subscription *sub = m->subscription;
     check(sub->ask.kind == FILL_ASK_TELL);
     struct store_object *object = sub->ask.object;
-    struct home_given given = home_given(h);
     uint64_t version = object != NULL ? version_hash(object) : 0;
-    bool may_be_older = home_given_precedes(&given, version, sub->ask.asked_us);
-    (void)home_find_out(h, object);
-    if (may_be_older) {
-        home_give(h, NULL);
-    }
+    (void)home_find_out(h, object, home_given_since(h, version, sub->ask.asked_us));
     struct revalidation *c = revalidation_new(h, sub->ask.key, NULL);
     c->found = object != NULL ? store_object_ref(object) : NULL;
     c->err = object != NULL ? ERR_OK : ERR_NO_SUCH_KEY;

@@ -87,6 +87,7 @@ struct first_end_message {
     struct origin_condition condition; // the reader's condition, if the error is its result
     // The version_hash() of the version that a 304 confirms or a 412 denies. 0: not known.
     uint64_t version;
+    uint64_t asked_us;    // when the run's request was sent; 0: no request was sent
     struct span document; // the origin's error, packed; on the heap; may be empty
 };
 

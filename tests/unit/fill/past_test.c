@@ -19,6 +19,13 @@ static int get_block(unsigned worker, unsigned block)
     return client_get(worker, first, first + WORLD_BLOCK - 1);
 }
 
+static int get_block_now(unsigned worker, unsigned block)
+{
+    int client = get_block(worker, block);
+    world_run();
+    return client;
+}
+
 static int get_newest(unsigned worker, unsigned block)
 {
     uint64_t first = (uint64_t)block * WORLD_BLOCK;
@@ -500,6 +507,115 @@ Test(past, answered_past_the_cache_with_an_older_version)
     world_run();
     expect_everywhere(2);
     world_end();
+}
+
+// --- an older answer that comes late -------------------------------------------------------------
+
+// A run of version 1 is on its way to the disk, and no record is visible. The origin has answered
+// with version 1, and then with version 2. The older answer comes last. From then on the run must
+// count no more than before. Rules 14, 16 and 31.
+
+// Ends the test: the run has been written.
+static void expect_newest_after_the_run(void)
+{
+    world_release();
+    world_run();
+    cr_assert_neq(store_visible_version(), 1);
+    expect_everywhere(2);
+    world_end();
+}
+
+Test(past, late_answer_to_a_check_does_not_bring_its_version_back)
+{
+    begin();
+    expect(get_block_now(0, 0), 1);
+    world_hold(EVENT_WRITTEN, -1, -1);
+    expect(get_block_now(1, 2), 1);
+    store_evict(0);
+    world_run();
+    world_hold(EVENT_ORIGIN, -1, -1);
+    int head = head_newest(1);
+    world_run();
+    cr_assert(world_do(EVENT_ORIGIN, -1, -1)); // the origin has looked
+    origin_overwrite();
+    int teller = teller_start(2, 2);
+    world_run();
+    cr_assert(teller_answered(teller));
+    cr_assert(world_do(EVENT_ORIGIN, -1, -1));
+    world_run();
+    expect(head, 1); // it asked before
+    expect_newest_after_the_run();
+}
+
+// The home forgets which first request decides. No worker but 1 meets the invalidation.
+static void forget_first_request(void)
+{
+    world_hold_message(MESSAGE_invalidate, 0, 1);
+    int doubt = doubt_begin(0);
+    world_run();
+    doubt_end(doubt);
+    world_run();
+}
+
+// A check finds version 2 before the home gets what a first request has found on worker 1.
+static void check_before(void)
+{
+    origin_overwrite();
+    int newest = head_newest(0);
+    world_run();
+    while (world_do(EVENT_ORIGIN, -1, -1)) {
+        world_run();
+    }
+    cr_assert_eq(client_status(newest), 0, "a worker has not met the invalidation");
+    world_release();
+    world_hold(EVENT_WRITTEN, -1, -1);
+    world_run();
+    expect(newest, 2);
+}
+
+Test(past, late_version_of_a_first_request_is_not_brought_back)
+{
+    begin();
+    world_hold(EVENT_ORIGIN, -1, -1);
+    world_hold(EVENT_WRITTEN, -1, -1);
+    world_hold_message(MESSAGE_version, 1, 0);
+    int old = client_get(2, (uint64_t)2 * WORLD_BLOCK, UINT64_MAX);
+    world_run();
+    forget_first_request();
+    while (world_do(EVENT_ORIGIN, -1, -1)) {
+        world_run();
+    }
+    expect(old, 1); // its last block comes from a run that began after the invalidation
+    check_before();
+    expect_newest_after_the_run();
+}
+
+Test(past, late_304_of_a_first_request_brings_no_version_back)
+{
+    begin();
+    int old = client_get(2, (uint64_t)2 * WORLD_BLOCK, UINT64_MAX);
+    world_hold(EVENT_PULL, old, -1);
+    world_run();
+    store_evict(2);
+    world_run();
+    cr_assert_eq(store_visible_version(), 0);
+    world_hold(EVENT_ORIGIN, -1, -1);
+    world_hold(EVENT_WRITTEN, -1, -1);
+    world_hold_message(MESSAGE_first_end, 1, 0);
+    int same = client_start(&(struct client_ask){.worker = 1,
+                                                 .has_range = true,
+                                                 .first = (uint64_t)2 * WORLD_BLOCK,
+                                                 .last = (uint64_t)3 * WORLD_BLOCK,
+                                                 .if_none_match = 1});
+    world_run();
+    forget_first_request();
+    while (world_do(EVENT_ORIGIN, -1, -1) || world_do(EVENT_PULL, old, -1)) {
+        world_run();
+    }
+    cr_assert_eq(client_status(same), 304);
+    expect(old, 1); // its last block comes from a run that began after the invalidation
+    check_before();
+    expect_newest_after_the_run();
 }
 
 // --- what has been delivered is there ------------------------------------------------------------
