@@ -43,8 +43,8 @@ bool host_file_is_regular(const char *path)
 const char *host_secret_file_remedy(uid_t owner)
 {
     return owner == geteuid() ? "chmod 600 it"
-                              : "chmod 640 it and give it a group of this process's user; in a "
-                                "Kubernetes volume set defaultMode: 0440";
+                              : "chmod 640 it and give it a group that only the server's user is "
+                                "in; in a Kubernetes volume set defaultMode: 0440";
 }
 
 // Parses the next number of a list and removes it from *rest. Returns false for "max" and at the

@@ -20,8 +20,8 @@ bool host_read_file(const char *path, char *ret_text, size_t size);
 // Returns true if `path` is a regular file. Call it before a library opens the file, because
 // opening a FIFO would wait for a writer. Any thread.
 bool host_file_is_regular(const char *path);
-// Returns what to do with a file of `owner` that holds secrets, so that this process can read it
-// and others cannot. Any thread.
+// Returns what to do with a file of `owner` that holds secrets, so that the server can read it and
+// other users cannot. Any thread.
 const char *host_secret_file_remedy(uid_t owner);
 // The memory that the page cache can use: the machine's, or the cgroup's if that is less.
 struct host_memory {

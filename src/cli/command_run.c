@@ -91,11 +91,26 @@ static bool is_default(const struct config *config, const char *key)
     return strncmp(config_source_text(config, commands_setting(key)), "default", 7) == 0;
 }
 
+// Returns true if the setting comes from the file of the host's own server, which nobody has named
+// for this run.
+static bool is_of_host(const struct config *config, const char *key)
+{
+    const char *source = config_source_text(config, commands_setting(key));
+    size_t len = config->is_default_file ? strlen(config->file) : 0;
+    return len > 0 && strncmp(source, config->file, len) == 0 && source[len] == ':';
+}
+
+// Returns true if the user has set it for this run: by a flag, a variable, or a file.
+static bool is_given(const struct config *config, const char *key)
+{
+    return !is_default(config, key) && !is_of_host(config, key);
+}
+
 static bool base_directory(const struct config *config, char ret_path[PATH_MAX])
 {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     int len;
-    if (!is_default(config, "cache.dir")) {
+    if (is_given(config, "cache.dir")) {
         len = snprintf(ret_path, PATH_MAX, "%s", config->cache_dir);
     } else if (cache != NULL && cache[0] == '/') {
         len = snprintf(ret_path, PATH_MAX, "%s/forebay", cache);
@@ -168,6 +183,17 @@ static void print_origin(const struct run *run, bool has_failed)
     }
 }
 
+// Names a way out of a fault in the file of the host's own server, which this user cannot correct.
+static void tell_of_own_file(const struct config *config, const char *why)
+{
+    if (config->is_default_file && strstr(why, config->file) != NULL) {
+        command_screen_tell(2,
+                            "forebay run: %s is for this host's own server; name a file of your "
+                            "own, which may be empty: forebay run -c FILE -- CMD\n",
+                            config->file);
+    }
+}
+
 // Warns if the environment already points clients to a Forebay on this host, as inside `forebay
 // env` or another `forebay run`. Returns true if so.
 static bool warn_of_nesting(const struct run *run)
@@ -219,27 +245,63 @@ static bool check_flags(const struct config *config)
     return true;
 }
 
+struct run_flag {
+    const char *key, *flag;
+};
+
+// Passes on the defaults of a private server.
+static void tell_defaults(struct run *run)
+{
+    static const struct run_flag defaults[] = {{"admin.listen", "--admin.listen=off"},
+                                               {"access_log.path", "--access_log.path=off"},
+                                               {"log.level", "--log.level=warn"},
+                                               {"log.format", "--log.format=text"},
+                                               {"shutdown.grace", "--shutdown.grace=5s"}};
+    for (size_t i = 0; i < ARRAY_LEN(defaults); i++) {
+        if (!is_given(run->config, defaults[i].key)) {
+            command_server_word(&run->server, defaults[i].flag);
+        }
+    }
+}
+
+// Leaves out what the file of the host's own server has for that server alone: its clients, its
+// disk and its secrets, which this user may not read.
+static void leave_out_host(struct run *run)
+{
+    static const struct run_flag left[] = {
+        {"listen_tls.cert", "--listen_tls.cert="},
+        {"listen_tls.key", "--listen_tls.key="},
+        {"admin.token_file", "--admin.token_file="},
+        {"auth.mode", "--auth.mode=auto"},
+        {"auth.keys_file", "--auth.keys_file="},
+        {"cache.size", "--cache.size=80%"},
+        {"origin.proxy_auth_file", "--origin.proxy_auth_file="},
+        {"credentials.access_key_file", "--credentials.access_key_file="},
+        {"credentials.secret_key_file", "--credentials.secret_key_file="},
+        {"credentials.session_token_file", "--credentials.session_token_file="}};
+    const struct config *config = run->config;
+    for (size_t i = 0; i < ARRAY_LEN(left); i++) {
+        if (is_of_host(config, left[i].key)) {
+            command_server_word(&run->server, left[i].flag);
+        }
+    }
+    if (is_of_host(config, "credentials.source") &&
+        config->credentials_source == CONFIG_CREDENTIALS_CONFIG) {
+        command_server_word(&run->server, "--credentials.source=auto"); // there are no files
+    }
+}
+
 static void tell_server(struct run *run, int argc, char **argv)
 {
     static const char *const ours[] = {"--cache.dir", NULL};
-    static const struct {
-        const char *key, *flag;
-    } defaults[] = {{"admin.listen", "--admin.listen=off"},
-                    {"access_log.path", "--access_log.path=off"},
-                    {"log.level", "--log.level=warn"},
-                    {"log.format", "--log.format=text"},
-                    {"shutdown.grace", "--shutdown.grace=5s"}};
     const char *endpoint = client_endpoint(run);
     command_server_settings(&run->server, argc, argv, ours);
     (void)snprintf(run->socket_flag, sizeof(run->socket_flag), "--admin.socket=%s",
                    run->server.admin + strlen("unix:"));
     command_server_word(&run->server, run->dir_flag);
     command_server_word(&run->server, run->socket_flag);
-    for (size_t i = 0; i < ARRAY_LEN(defaults); i++) {
-        if (is_default(run->config, defaults[i].key)) {
-            command_server_word(&run->server, defaults[i].flag);
-        }
-    }
+    tell_defaults(run);
+    leave_out_host(run);
     if (endpoint != NULL) {
         (void)snprintf(run->endpoint_flag, sizeof(run->endpoint_flag), "--origin.endpoint=%s",
                        endpoint);
@@ -355,7 +417,7 @@ static const char *shared_keys(const struct run *run)
 {
     const char *id = getenv("AWS_ACCESS_KEY_ID");
     bool is_auto = is_default(run->config, "credentials.source") &&
-                   is_default(run->config, "credentials.access_key_file");
+                   !is_given(run->config, "credentials.access_key_file");
     return !is_auto ? NULL
            : id != NULL && id[0] != '\0'
                ? "AWS_ACCESS_KEY_ID in the environment, which the command uses, too"
@@ -477,6 +539,7 @@ static int run_all(struct run *run, int argc, char **argv, char **words)
     }
     if (why.len > 0) {
         code = not_started(buf_cstr(&why));
+        tell_of_own_file(run->config, buf_cstr(&why));
         print_origin(run, true);
     }
     buf_done(&why);
@@ -497,7 +560,7 @@ int command_run(int argc, char **argv)
     memcpy(words, argv, operand_count * sizeof(*words));
     argc -= (int)operand_count;
     argv += operand_count;
-    run->config = commands_load_config(argc, argv);
+    run->config = commands_load_client(argc, argv); // the server judges its files
     origin_client_read(&run->client);
     int code = EXIT_NOT_STARTED;
     if (run->config != NULL && check_flags(run->config)) { // otherwise the error has been reported

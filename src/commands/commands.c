@@ -105,11 +105,12 @@ void commands_tell_errors(struct span errors)
     }
 }
 
-// Calls config_load(), and prints its errors and warnings. `errors` also gets them.
-static struct config *load(int argc, char **argv, struct buf *errors)
+// Loads by `how`, and prints its errors and warnings. `errors` also gets them.
+static struct config *load(enum err (*how)(int, char **, struct config **, struct buf *), int argc,
+                           char **argv, struct buf *errors)
 {
     struct config *config = NULL;
-    if (config_load(argc, argv, &config, errors) != ERR_OK) {
+    if (how(argc, argv, &config, errors) != ERR_OK) {
         config = NULL; // the errors contain the reason
     } else {
         command_screen_inform_more(2, "forebay: configuration: %s\n",
@@ -125,7 +126,16 @@ struct config *commands_load_config(int argc, char **argv)
 {
     struct buf errors;
     buf_init(&errors, ERRORS_MAX_BYTES);
-    struct config *config = load(argc, argv, &errors);
+    struct config *config = load(config_load, argc, argv, &errors);
+    buf_done(&errors);
+    return config;
+}
+
+struct config *commands_load_client(int argc, char **argv)
+{
+    struct buf errors;
+    buf_init(&errors, ERRORS_MAX_BYTES);
+    struct config *config = load(config_load_client, argc, argv, &errors);
     buf_done(&errors);
     return config;
 }
@@ -144,7 +154,7 @@ struct config *commands_load_admin(int argc, char **argv, bool *ret_is_guess)
 {
     struct buf errors;
     buf_init(&errors, ERRORS_MAX_BYTES);
-    struct config *config = load(argc, argv, &errors);
+    struct config *config = load(config_load_client, argc, argv, &errors);
     *ret_is_guess = false;
     if (config == NULL && !names_flag(buf_span(&errors))) {
         config = config_load_admin(argc, argv, ret_is_guess);

@@ -90,7 +90,9 @@ void commands_usage_error_json(const char *what);
 void commands_tell_errors(struct span errors);
 // Calls config_load() and prints its errors and warnings to stderr. Returns NULL on failure.
 struct config *commands_load_config(int argc, char **argv);
-// As commands_load_config(), for a command that only has to know where a running server answers.
+// As commands_load_config(), but does not judge the files that only a server reads.
+struct config *commands_load_client(int argc, char **argv);
+// As commands_load_client(), for a command that only has to know where a running server answers.
 // Warns of a configuration that is not valid, and returns it with nothing but that. Returns NULL if
 // a flag is wrong. *ret_is_guess: the file cannot be read, so the user may mean another server.
 struct config *commands_load_admin(int argc, char **argv, bool *ret_is_guess);

@@ -197,6 +197,7 @@ static void gather_file(struct loader *l, const char *from_flag)
     }
     if (path == NULL && access(CONFIG_DEFAULT_FILE, F_OK) == 0) {
         path = CONFIG_DEFAULT_FILE;
+        l->config->is_default_file = true;
     }
     if (path != NULL) {
         l->config->file = path;
@@ -461,6 +462,15 @@ static void finish_allowed_origins(struct loader *l)
     }
 }
 
+// Reports a file of the server that cannot be read. NULL: the setting names none.
+static void judge_file(struct loader *l, unsigned id, const char *path)
+{
+    if (path != NULL && !l->is_client && access(path, R_OK) != 0) {
+        config_loader_error(l, l->raws[id].where, "\"%.200s\" cannot be read: %s", path,
+                            strerror(errno));
+    }
+}
+
 static void finish_listeners(struct loader *l)
 {
     const struct config *c = l->config;
@@ -482,10 +492,7 @@ static void finish_listeners(struct loader *l)
                                 listen->text);
         }
     }
-    if (c->listen_tls_cert != NULL && access(c->listen_tls_cert, R_OK) != 0) {
-        config_loader_error(l, l->raws[SETTING_listen_tls_cert].where,
-                            "\"%.200s\" cannot be read: %s", c->listen_tls_cert, strerror(errno));
-    }
+    judge_file(l, SETTING_listen_tls_cert, c->listen_tls_cert);
 }
 
 // Refuses addressing `virtual` for an endpoint with an IP address: "BUCKET.ADDRESS" is no name that
@@ -558,10 +565,7 @@ static void finish_origin(struct loader *l)
         judge_addressing(l, l->raws[SETTING_origin_addressing].where, c->origin_addressing,
                          c->origin_endpoint);
     }
-    if (c->origin_ca_file != NULL && access(c->origin_ca_file, R_OK) != 0) {
-        config_loader_error(l, l->raws[SETTING_origin_ca_file].where,
-                            "\"%.200s\" cannot be read: %s", c->origin_ca_file, strerror(errno));
-    }
+    judge_file(l, SETTING_origin_ca_file, c->origin_ca_file);
     finish_proxy(l);
     bool files = c->credentials_access_key_file != NULL && c->credentials_secret_key_file != NULL;
     if (c->credentials_source == CONFIG_CREDENTIALS_CONFIG && !files) {
@@ -604,9 +608,11 @@ static struct loader loader_new(struct buf *errors)
     return l;
 }
 
-enum err config_load(int argc, char **argv, struct config **ret_config, struct buf *ret_errors)
+static enum err load(bool is_client, int argc, char **argv, struct config **ret_config,
+                     struct buf *ret_errors)
 {
     struct loader l = loader_new(ret_errors);
+    l.is_client = is_client;
     gather(&l, argc, argv);
     for (unsigned id = 0; id < SETTING_COUNT_; id++) {
         parse_setting(&l, id);
@@ -637,9 +643,20 @@ enum err config_load(int argc, char **argv, struct config **ret_config, struct b
     return ERR_OK;
 }
 
+enum err config_load(int argc, char **argv, struct config **ret_config, struct buf *ret_errors)
+{
+    return load(false, argc, argv, ret_config, ret_errors);
+}
+
+enum err config_load_client(int argc, char **argv, struct config **ret_config,
+                            struct buf *ret_errors)
+{
+    return load(true, argc, argv, ret_config, ret_errors);
+}
+
 struct config *config_load_admin(int argc, char **argv, bool *ret_is_file_unread)
 {
-    struct buf ignored; // config_load() has reported these errors
+    struct buf ignored; // config_load_client() has reported these errors
     buf_init(&ignored, WARNINGS_MAX_BYTES);
     struct loader l = loader_new(&ignored);
     gather(&l, argc, argv);

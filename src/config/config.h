@@ -199,6 +199,7 @@ struct config {
     unsigned rule_count;
     struct config_rule default_rule; // for keys that no rule matches
     const char *file;                // the file that was read; NULL: none
+    bool is_default_file;        // nobody named the file: it is CONFIG_DEFAULT_FILE, which exists
     uint64_t memory_limit_bytes; // the cgroup's limit; 0 if it is not below the machine's memory
     // listening socket that was passed in and replaces admin.listen; 0: none
     int admin_inherited_fd;
@@ -215,9 +216,13 @@ struct config {
 // warnings. On ERR_INVALID, `ret_errors` has the errors and *ret_config is unchanged.
 enum err config_load(int argc, char **argv, struct config **ret_config,
                      struct buf *ret_errors) MUST_USE;
-// Loads a configuration that config_load() refuses, as far as it says where the admin port is:
-// admin.listen, admin.socket and cache.dir. A faulty value of these, and every other setting, is
-// the default. *ret_is_file_unread: there is a file, and it cannot be read as YAML. The caller
+// As config_load(), for a process that only has to know where the server is. Does not judge the
+// files that only a server reads, because they may be closed to this process's user.
+enum err config_load_client(int argc, char **argv, struct config **ret_config,
+                            struct buf *ret_errors) MUST_USE;
+// Loads a configuration that config_load_client() refuses, as far as it says where the admin port
+// is: admin.listen, admin.socket and cache.dir. A faulty value of these, and every other setting,
+// is the default. *ret_is_file_unread: there is a file, and it cannot be read as YAML. The caller
 // releases the result with config_free().
 struct config *config_load_admin(int argc, char **argv, bool *ret_is_file_unread);
 void config_free(struct config *config); // accepts NULL

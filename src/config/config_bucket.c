@@ -106,7 +106,7 @@ static void parse_bucket_endpoint(struct entry *e, struct span value, struct con
 static void parse_secret(struct entry *e, const char **ret_path)
 {
     char why[WHY_MAX];
-    if (report(e, config_value_is_secret_file(e->field->value, why), why)) {
+    if (report(e, config_value_is_secret_file(e->l, e->field->value, why), why)) {
         *ret_path = e->field->value;
     }
 }

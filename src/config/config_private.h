@@ -82,6 +82,7 @@ struct loader {
     struct buf *errors;
     struct buf warnings; // appended after the errors
     unsigned error_count;
+    bool is_client;      // config_load_client(): files of the server are not judged
     bool is_file_unread; // there is a file, and config_file_read() has failed
     struct raw raws[SETTING_COUNT_];
     struct config_rule *rules; // config->rules, but writable
@@ -133,7 +134,7 @@ bool config_value_parse(struct loader *l, const struct setting *row, struct span
                         char *why);
 bool config_value_parse_listen(struct loader *l, struct span s, struct config_listen *ret_listen,
                                char *ret_why);
-bool config_value_is_secret_file(const char *path, char *ret_why);
+bool config_value_is_secret_file(const struct loader *l, const char *path, char *ret_why);
 bool config_value_is_endpoint(struct span s, char *ret_why);
 // Appends a valid endpoint in the form that names an origin in the cache, so that another spelling
 // is not another origin: the host in lower case, without the default port, without slashes at the

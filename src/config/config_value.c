@@ -429,15 +429,20 @@ bool config_value_parse_listen(struct loader *l, struct span s, struct config_li
 // A file that we own must be closed to group and others. A file of root or of another owner may be
 // readable for its group: volumes of Kubernetes belong to root, and root checks the configuration
 // of a unit that runs as another user.
-bool config_value_is_secret_file(const char *path, char *ret_why)
+bool config_value_is_secret_file(const struct loader *l, const char *path, char *ret_why)
 {
     struct stat st;
+    if (l->is_client) {
+        return true;
+    }
     if (stat(path, &st) != 0) {
         return refuse(ret_why, "\"%.200s\" cannot be read: %s", path, strerror(errno));
     }
     if (access(path, R_OK) != 0) {
-        return refuse(ret_why, "\"%.200s\" cannot be read: %s; %s", path, strerror(errno),
-                      host_secret_file_remedy(st.st_uid));
+        return refuse(ret_why,
+                      "\"%.200s\" cannot be read: %s; only the server's user has to read it: "
+                      "run this as that user or as root. If this is that user, %s",
+                      path, strerror(errno), host_secret_file_remedy(st.st_uid));
     }
     if (!S_ISREG(st.st_mode)) {
         return refuse(ret_why, "\"%.200s\" is not a file", path);
@@ -704,7 +709,7 @@ bool config_value_parse(struct loader *l, const struct setting *row, struct span
         return true;
     case KIND_SECRET_FILE:
         *(const char **)field = s.len > 0 ? s.ptr : NULL;
-        return s.len == 0 || config_value_is_secret_file(s.ptr, why);
+        return s.len == 0 || config_value_is_secret_file(l, s.ptr, why);
     case KIND_CHOICE:
         return config_value_parse_choice(s, row->public_.accepts, (unsigned *)field, why);
     case KIND_BOOL:

@@ -319,6 +319,83 @@ def test_check_warns_of_keys_that_the_unit_cannot_read(tmp_path, group, mode, sa
     assert warned is says, done.stderr
 
 
+SHARED_HOST = """
+listen: [127.0.0.1:9000, "tls:127.0.0.1:9443"]
+listen_tls: {cert: /etc/forebay/cert.pem, key: /etc/forebay/keys.yaml}
+auth: {mode: verify, keys_file: /etc/forebay/keys.yaml}
+admin: {trust_loopback: false, listen: "127.0.0.1:%d", token_file: /etc/forebay/keys.yaml}
+cache: {dir: /nowhere/forebay, size: 20GiB}
+access_log: {path: /nowhere/access.log}
+"""
+TWO_KEY_FILES = "{access_key_file: /etc/forebay/keys.yaml, secret_key_file: /etc/forebay/keys.yaml}"
+ORDINARY_USER = """
+install -d -o 1234 /etc/home && cd /etc
+run() {
+    setpriv --reuid 1234 --regid 1234 --clear-groups env -i PATH="$PATH" HOME=/etc/home "$@"
+}
+"""
+
+
+@pytest.fixture
+def in_shared_host(tmp_path):
+    """in_shared_host(script, more) runs a script in an /etc whose configuration names files that
+    the server alone may read. `run` in it runs a command as an ordinary user."""
+
+    def make(script, port=1, more=""):
+        folder = tmp_path / "etc"
+        folder.mkdir()
+        (folder / "forebay.yaml").write_text(SHARED_HOST % port + more)
+        (folder / "keys.yaml").write_text(run_forebay("keys", "new", "a").stdout)
+        (folder / "cert.pem").touch()
+        return in_etc_of_its_own(folder, ORDINARY_USER + script, "7", "640")
+
+    return make
+
+
+def test_ordinary_users_commands_do_not_judge_files_of_the_server_alone(
+    start, origin, in_shared_host
+):
+    """They only ask the server, so a secret that they may not read is no error."""
+    server = start(origin)
+    # The server is on loopback, and its network is the script's, too.
+    done = in_shared_host(
+        'for word in env status doctor "top --once"; do run "$1" $word; done',
+        server.admin_port,
+        f"buckets: [{{name: b, credentials: {TWO_KEY_FILES}}}]\n",
+    )
+    assert done.returncode == 0 and f":{server.port}" in done.stdout, done
+    assert "error:" not in done.stderr and "warning: only" not in done.stderr, done.stderr
+
+
+def test_run_leaves_out_what_is_of_the_hosts_server_alone(in_shared_host):
+    """An ordinary user's private cache has its own folder, no clients' keys, and no secrets of the
+    file that nobody has named."""
+    more = f"credentials: {TWO_KEY_FILES[:-1]}, source: config}}\n"
+    script = """
+        run mkdir home/data home/data/bkt
+        run sh -c 'echo hello >home/data/bkt/a'
+        words="run --origin.endpoint dir:/etc/home/data --"
+        run "$1" $words sh -c 'curl -sS "$AWS_ENDPOINT_URL_S3/bkt/a"; ls -d $HOME/.cache/forebay'
+    """
+    done = in_shared_host(script, more=more)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("hello\n") and "/etc/home/.cache/forebay\n" in done.stdout, done
+    assert "keys.yaml" not in done.stderr, done.stderr
+
+
+def test_run_names_the_way_out_of_the_file_of_the_hosts_server(in_shared_host):
+    """A file that the user names is judged like that of a server. No message tells anybody to open
+    a secret to all users."""
+    more = f"buckets: [{{name: b, credentials: {TWO_KEY_FILES}}}]\n"
+    script = 'run "$1" run -- true; code=$?; run "$1" run -c /etc/forebay/forebay.yaml -- true'
+    done = in_shared_host(f"set +e; {script}; echo $code $?", more=more)
+    assert done.stdout == "125 125\n", done
+    assert done.stderr.count("own, which may be empty: forebay run -c FILE -- CMD") == 1, done
+    assert done.stderr.count("auth.keys_file: ") == 1, done.stderr
+    assert "cannot be read: Permission denied; only the server's user has to read it" in done.stderr
+    assert "a group that only the server's user is in" in done.stderr
+
+
 RUN_OF_ITS_OWN = """
 mount --make-rprivate / && mount -t tmpfs none /run && mkdir /run/forebay || exit 77
 RUNTIME_DIRECTORY=/run/forebay exec "$@"

@@ -498,6 +498,32 @@ Test(config, listeners_decide_about_authorisation)
     end();
 }
 
+Test(config, client_does_not_judge_files_of_the_server)
+{
+    begin();
+    char *argv[] = {(char *)(uintptr_t) "-c", file_path, NULL};
+    struct config *c = NULL;
+    write_at(file_path,
+             "listen: tls:127.0.0.1:9000\nlisten_tls: {cert: /none/cert, key: /none/key}\n"
+             "auth: {mode: verify, keys_file: /none/keys}\norigin: {ca_file: /none/ca}\n"
+             "buckets:\n  - {name: b, credentials: {access_key_file: /none/a,"
+             " secret_key_file: /none/s}}\n",
+             0644);
+    cr_assert_eq(config_load(2, argv, &c, &errors), ERR_INVALID);
+    errors.len = 0;
+    cr_assert_eq(config_load_client(2, argv, &c, &errors), ERR_OK, "%s", buf_cstr(&errors));
+    cr_assert_str_eq(buf_cstr(&errors), "");
+    cr_assert_str_eq(c->auth_keys_file, "/none/keys");
+    cr_assert_str_eq(c->buckets[0].access_key_file, "/none/a");
+    cr_assert_not(c->is_default_file);
+    config_free(c);
+    c = NULL;
+    // All else is judged.
+    write_at(file_path, "cache: {sise: 1}\n", 0644);
+    cr_assert_eq(config_load_client(2, argv, &c, &errors), ERR_INVALID);
+    end();
+}
+
 Test(config, secret_files_must_be_private)
 {
     begin();
