@@ -96,6 +96,8 @@ void checksums_learn_end(struct fill_worker *fw, const struct origin *origin, bo
 // --- a run (checksums_verify.c); on its owner's worker -------------------------------------------
 
 void checksums_run_begin(struct fill *fill); // call it when the head is accepted
+// Adds the next bytes of the run to its sum. Call it before these bytes count as received.
+void checksums_run_take(struct fill *fill, struct span data);
 // Call it when the whole run has come, and deliver its last bytes afterwards. Sets the verdict,
 // unless it is already set or the run has no sum.
 void checksums_run_judge(struct fill *fill);

@@ -3,7 +3,8 @@
 //
 // A run. Its checksum (the sum) is computed as the bytes arrive. If the run is the whole object,
 // the sum is compared before any reader gets the last byte. Otherwise the sum serves the other two
-// places, if it is a CRC. No other checksum can be combined from pieces.
+// places, if it is a CRC. No other checksum can be combined from pieces. A streamed run may be as
+// long as many runs. It has one CRC for each part with the length of a run, for replies only.
 //
 // A stored object in several runs. The key's home keeps the sum of each stored run until together
 // they are the whole object. Neighbouring sums become one piece, so that an object read in order is
@@ -188,17 +189,17 @@ void checksums_condemn(struct fill_worker *fw, const struct store_object *object
     atomic_fetch_add(verdicts_on(fw, object->hash), 1);
 }
 
-// Notes the run's sum for replies. Call it when the whole run has come, before any reader gets its
-// last byte.
-static void run_note(const struct fill *fill)
+// Notes the sum of the run, or of the part of it that has just come, for replies. Call it before
+// any reader gets the last of these bytes.
+static void run_note(const struct fill *fill, uint64_t end_byte)
 {
     struct span value;
     enum s3_checksum kind = wanted_of(fill->object, &value);
     if (fill->checksum == NULL || !s3_checksum_combines(kind)) {
         return;
     }
-    struct run_sum sum = {.name = name_of(fill->object, kind, fill->first_byte),
-                          .end_byte = fill->end_byte,
+    struct run_sum sum = {.name = name_of(fill->object, kind, fill->summed_from),
+                          .end_byte = end_byte,
                           .crc = s3_checksum_crc(fill->checksum),
                           .verdicts = atomic_load(verdicts_on(fill->fw, fill->object->hash))};
     struct run_sum former;
@@ -223,14 +224,49 @@ void checksums_run_drop(struct fill *fill)
     fill->checksum = NULL;
 }
 
-void checksums_run_begin(struct fill *fill)
+static void sum_begin(struct fill *fill, uint64_t first_byte)
 {
-    check(fill->phase == FILL_BODY && fill->received == fill->first_byte);
     struct span value;
     enum s3_checksum kind = wanted_of(fill->object, &value);
     bool wanted = is_whole(fill) || s3_checksum_combines(kind);
     checksums_run_drop(fill);
     fill->checksum = wanted && kind != S3_CHECKSUM_NONE ? s3_checksum_new(kind) : NULL;
+    fill->summed_from = first_byte;
+}
+
+void checksums_run_begin(struct fill *fill)
+{
+    check(fill->phase == FILL_BODY && fill->received == fill->first_byte);
+    sum_begin(fill, fill->first_byte);
+}
+
+// Returns the end of the bytes that get one sum. A streamed run is summed in parts with the length
+// of a stored run. So a reply finds the sums whether its bytes come from this run or from another.
+static uint64_t part_end(const struct fill *fill)
+{
+    struct span value;
+    if (!fill_is_streamed(fill) || !s3_checksum_combines(wanted_of(fill->object, &value))) {
+        return fill->end_byte;
+    }
+    uint64_t part = store_run_bytes_long(fill->fw->store);
+    return min_u64((fill->summed_from / part + 1) * part, fill->end_byte);
+}
+
+void checksums_run_take(struct fill *fill, struct span data)
+{
+    uint64_t at = fill->received;
+    while (fill->checksum != NULL && data.len > 0) {
+        uint64_t end = part_end(fill);
+        check(at < end);
+        size_t n = (size_t)min_u64(data.len, end - at);
+        s3_checksum_update(fill->checksum, (struct span){data.ptr, n});
+        at += n;
+        data = (struct span){data.ptr + n, data.len - n};
+        if (at == end && end < fill->end_byte) {
+            run_note(fill, end);
+            sum_begin(fill, end);
+        }
+    }
 }
 
 // Compares the sum once. A reply does not know whether a large object came in one run, so the sum
@@ -242,9 +278,10 @@ void checksums_run_judge(struct fill *fill)
         return;
     }
     fill->verdict = FILL_VERDICT_PASSED;
-    if (!is_whole(fill)) { // the run may have been whole until it was cut at a block's end
+    // The run may have been whole until it was cut at a block's end.
+    if (!is_whole(fill) || fill->summed_from > 0) {
         struct span value;
-        run_note(fill);
+        run_note(fill, fill->end_byte);
         if (!s3_checksum_combines(wanted_of(fill->object, &value))) {
             checksums_run_drop(fill);
         }
@@ -253,7 +290,7 @@ void checksums_run_judge(struct fill *fill)
     if (!object_is_right(fill->object, fill->checksum)) {
         fill->verdict = FILL_VERDICT_WRONG;
     } else if (fill->object->size_bytes > store_run_bytes_max(fill->fw->store)) {
-        run_note(fill);
+        run_note(fill, fill->end_byte);
     }
     checksums_run_drop(fill);
 }

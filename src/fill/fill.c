@@ -136,8 +136,7 @@ static bool fill_takes(const struct fill *fill, const struct subscription *sub,
     // The comparison uses bytes, because another reader's rule may give the object blocks of
     // another size.
     uint64_t wanted = sub->ask.first_byte;
-    uint64_t end = fill->first_byte + fill->block_count * (uint64_t)fill->block_size_bytes;
-    if (fill->doomed || !has_place || wanted < fill->first_byte || wanted >= end ||
+    if (fill->doomed || !has_place || wanted < fill->first_byte || wanted >= fill->limit_byte ||
         fill_has_lost_its_place(fill)) {
         return false;
     }
@@ -196,8 +195,10 @@ static struct fill *fill_find(struct fill_worker *fw, const struct subscription 
 // Rule 16: looks in the index once more. Returns the number of absent blocks, at most `count`, from
 // the reader's block to the first cached one. 0: the reader's block is cached. Only a record that
 // the reader can use counts: of any version if the reader names none, otherwise of its own.
-static uint64_t fill_absent(struct fill_worker *fw, const struct subscription *sub, uint64_t count)
+static uint64_t fill_absent(struct fill_worker *fw, const struct subscription *sub, uint64_t count,
+                            bool *ret_has_record)
 {
+    *ret_has_record = false;
     static _Thread_local struct store_view view;
     uint64_t size = sub->ask.block_size_bytes;
     check(count > 0 && size > 0);
@@ -218,6 +219,7 @@ static uint64_t fill_absent(struct fill_worker *fw, const struct subscription *s
         }
     }
     store_view_done(&view);
+    *ret_has_record = counts;
     return count;
 }
 
@@ -272,6 +274,7 @@ static struct fill *fill_new(struct fill_worker *fw, struct subscription *sub, u
     fill->block_count = block_count;
     fill->first_byte = fill->first_block * fill->block_size_bytes;
     fill->end_byte = fill->first_byte;
+    fill->limit_byte = fill->first_byte + block_count * (uint64_t)fill->block_size_bytes;
     fill->received = fill->retained_from = fill->first_byte;
     list_init(&fill->readers);
     list_node_init(&fill->map_node);
@@ -298,6 +301,46 @@ static void fill_decline_first(struct fill_worker *fw, struct subscription *sub,
 bool fill_has_run(struct fill_worker *fw, const struct subscription *sub)
 {
     return fill_find(fw, sub, NULL) != NULL;
+}
+
+// Begins a run of `count` blocks at most.
+static struct fill *fill_new_run(struct fill_worker *fw, struct subscription *sub, uint64_t token,
+                                 uint64_t count, bool has_record)
+{
+    enum refusal refused = fill_stream_reason(fw, &sub->ask);
+    uint64_t short_count = max_u64(store_run_bytes_max(fw->store) / sub->ask.block_size_bytes, 1);
+    bool is_stored = refused == REFUSAL_none;
+    bool is_long = is_stored && count > short_count && store_long_promise(fw->store);
+    bool is_cut = is_stored && count > short_count && !is_long;
+    struct fill *fill = fill_new(fw, sub, token, (uint32_t)(is_cut ? short_count : count));
+    fill->is_promised = is_long;
+    if (!is_stored) {
+        fill_stream_begin(fill, &sub->ask, refused, has_record);
+    }
+    return fill;
+}
+
+// Asks the origin for a new run.
+static void fill_begin(struct fill_worker *fw, struct subscription *sub, uint64_t token,
+                       uint64_t count, bool has_record)
+{
+    struct fill *fill = fill_new_run(fw, sub, token, count, has_record);
+    bool is_from_start = token != 0 && fill->suffix_bytes == 0 && fill->first_byte == 0 &&
+                         origin_capabilities(fill->key->origin)->has_checksums;
+    bool describes = is_from_start && sub->ask.with_checksums && fill->described == NULL;
+    if (is_from_start && fill_describe_asks_whole(fill, &sub->ask, describes)) {
+        fill->range = FILL_RANGE_NONE;
+    }
+    check(fill->object == NULL ||
+          (fill->suffix_bytes == 0 && fill->condition.kind == ORIGIN_CONDITION_NONE));
+    fill_attach(fill, sub, false);
+    if (describes && fill->range == FILL_RANGE_OF_RUN) {
+        // The HEAD is sent first, so that no run holds a slot at the origin while its HEAD waits
+        // for one.
+        fill_describe_start(fill);
+    }
+    fill_fetch(fill);
+    fill_assert_run(fill);
 }
 
 // Rule 16: looks for a run in flight, then in the index, then asks the origin.
@@ -336,7 +379,8 @@ static void fill_ask(struct fill_worker *fw, struct subscription *sub,
         fill_assert_run(fill);
         return;
     }
-    uint64_t count = fill_absent(fw, sub, fill_extent(fw, sub));
+    bool has_record;
+    uint64_t count = fill_absent(fw, sub, fill_extent(fw, sub), &has_record);
     if (count == 0 && token != 0) {
         fill_decline_first(fw, sub, token);
         return;
@@ -345,27 +389,7 @@ static void fill_ask(struct fill_worker *fw, struct subscription *sub,
         message_send_again(fw, sub);
         return;
     }
-    uint64_t short_count = max_u64(store_run_bytes_max(fw->store) / sub->ask.block_size_bytes, 1);
-    bool is_long = count > short_count && store_long_promise(fw->store);
-    bool is_cut = count > short_count && !is_long;
-    fill = fill_new(fw, sub, token, (uint32_t)(is_cut ? short_count : count));
-    fill->is_promised = is_long;
-    bool is_from_start = first != NULL && fill->suffix_bytes == 0 && fill->first_byte == 0 &&
-                         origin_capabilities(fill->key->origin)->has_checksums;
-    bool describes = is_from_start && sub->ask.with_checksums && fill->described == NULL;
-    if (is_from_start && fill_describe_asks_whole(fill, &sub->ask, describes)) {
-        fill->range = FILL_RANGE_FOR_SUMS;
-    }
-    check(fill->object == NULL ||
-          (fill->suffix_bytes == 0 && fill->condition.kind == ORIGIN_CONDITION_NONE));
-    fill_attach(fill, sub, false);
-    if (describes && fill->range == FILL_RANGE_OF_RUN) {
-        // The HEAD is sent first, so that no run holds a slot at the origin while its HEAD waits
-        // for one.
-        fill_describe_start(fill);
-    }
-    fill_fetch(fill);
-    fill_assert_run(fill);
+    fill_begin(fw, sub, token, count, has_record);
 }
 
 void fill_on_join(struct fill_worker *fw, struct ask_message *m)

@@ -117,10 +117,11 @@ struct fill_ask {
     // wants first_byte to end_byte.
     struct origin_condition condition;
     uint64_t suffix_bytes;
-    uint64_t fresh_ms;    // maximum age of an answer kept at the home that may answer this ask
-    bool with_checksums;  // in an ask for bytes: the reader also wants the object's checksums
-    uint64_t first_byte;  // first byte wanted
-    uint64_t end_byte;    // end of the bytes wanted, exclusive; 0: the end of the run
+    uint64_t fresh_ms;   // maximum age of an answer kept at the home that may answer this ask
+    bool with_checksums; // in an ask for bytes: the reader also wants the object's checksums
+    uint64_t first_byte; // first byte wanted
+    // End of the bytes wanted, exclusive. 0: the end of the run; UINT64_MAX: the object's end.
+    uint64_t end_byte;
     uint64_t block;       // the block that holds first_byte
     uint32_t block_count; // maximum number of blocks wanted
     uint32_t block_size_bytes;
@@ -217,6 +218,7 @@ subscription_ask(struct fill_worker *fw, const struct fill_ask *ask,
                  void (*on_change)(void *ctx, struct subscription *subscription), void *ctx);
 // Returns true if the last `suffix_bytes` of an object of unknown size can be asked for with a
 // suffix range. They must fit in one run, together with the rest of the block that they begin in.
+// A run that is not stored may have any blocks.
 bool subscription_takes_suffix(const struct store *store, uint32_t block_size_bytes,
                                uint64_t suffix_bytes);
 void subscription_pop(struct subscription *subscription); // removes the first piece

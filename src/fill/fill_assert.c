@@ -71,7 +71,10 @@ void fill_assert_run(const struct fill *fill)
     check(fill->phase <= FILL_FREED && fill->transfer <= TRANSFER_CANCELLED);
     check(!fill_has_head(fill) || fill->object != NULL);
     check(fill->block_count > 0);
-    check(fill->first_byte == fill->first_block * fill->block_size_bytes);
+    check(fill->first_byte >= fill->first_block * fill->block_size_bytes);
+    check(fill_is_streamed(fill) || fill->first_byte == fill->first_block * fill->block_size_bytes);
+    check(fill->limit_byte > fill->first_byte && fill->limit_byte >= fill->end_byte);
+    check(!fill_is_streamed(fill) || (fill_is_unstored(fill) && fill->run == NULL));
     check(fill->received >= fill->first_byte);
     check(fill->retained_from >= fill->first_byte);
     check(!fill_has_head(fill) || fill->received <= fill->end_byte);

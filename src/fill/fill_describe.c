@@ -13,28 +13,32 @@
 //                               is sent without checksums, and the home sends a HEAD that nobody
 //                               waits for.
 //
-// If the store has no room for a long run, as in small caches, a run may be shorter than a small
-// object. Such a run is requested by its range, as for a large kind, because cutting the transfer
-// would fetch bytes twice.
+// If the store has no room for a long run, as in small caches, the run is a short one. Then an
+// object counts as small if it fits in a short run.
+//
+// A run that is only streamed (fill_stream.c) is requested without a range if its reader wants the
+// whole object and its checksums, whatever its kind is. For other readers it is requested by its
+// range, because the total in Content-Range shows a wrong length and nothing else would.
 //
 // A run that is fetched ahead of readers (a warm job) is requested without a range only if its kind
 // has proved to be small. The job is not in a hurry, and a HEAD costs less than the bytes lost with
 // a cut.
 //
-// Large kinds are not requested whole each time, because each cut loses a connection and up to some
-// MiB. The run waits for their HEAD, because without the checksums neither the reply nor the stored
-// run could be verified.
+// Other large kinds are not requested whole each time, because each cut loses a connection and up
+// to some MiB. The run waits for their HEAD, because without the checksums neither the reply nor
+// the stored run could be verified.
 //
 // An object has two kinds. The first consists of its bucket, its own folder and its key's ending.
 // The second has the first folder of the key instead of its own. The second decides while the first
 // is unknown, because there are few chunks in a folder (`c/0/3/2`). Each kind has a score between
 // -KIND_SCORE_MAX and KIND_SCORE_MAX. An object that fits in a run adds 1, and a larger one
 // subtracts KIND_SCORE_MAX. A kind is large while its score is negative. So, in the long run, at
-// most one transfer is cut for every KIND_SCORE_MAX small objects.
+// most one transfer is cut for every KIND_SCORE_MAX small objects. A kind has one score for short
+// runs and one for long runs.
 //
 // If two kinds share a slot, the later one starts from 0. All workers share the kinds and the
-// listed objects, as hints. A listed object has a name of 15 bits, and one bit that says whether it
-// fits in a run. Everything else runs on the stripe's owner.
+// listed objects, as hints. A listed object has a name of 14 bits, and two bits that say in which
+// run it fits. Everything else runs on the stripe's owner.
 #include "fill/fill_private.h"
 
 #define ENDING_MAX 16u
@@ -44,26 +48,34 @@
 #define DESCRIBE_WAIT_LEAST_MS 100u
 #define DESCRIBE_WAIT_MAX_MS 1000u
 
-static uint64_t run_bytes(const struct fill_worker *fw)
+// The least run in which an object fits. Everything that fits in a short run fits in a long one.
+enum fit { FIT_UNKNOWN, FIT_SHORT, FIT_LONG, FIT_NONE };
+
+static uint64_t run_bytes(const struct fill_worker *fw, enum fit fit)
 {
-    return min_u64(store_run_bytes_long(fw->store), fw->room->options.stripe_bytes);
+    check(fit == FIT_SHORT || fit == FIT_LONG);
+    uint64_t bytes =
+        fit == FIT_SHORT ? store_run_bytes_max(fw->store) : store_run_bytes_long(fw->store);
+    return min_u64(bytes, fw->room->options.stripe_bytes);
 }
 
-static bool fits_in_run(const struct fill_worker *fw, uint64_t size_bytes)
+static enum fit fit_of(const struct fill_worker *fw, uint64_t size_bytes)
 {
-    return size_bytes <= run_bytes(fw);
+    return size_bytes <= run_bytes(fw, FIT_SHORT)  ? FIT_SHORT
+           : size_bytes <= run_bytes(fw, FIT_LONG) ? FIT_LONG
+                                                   : FIT_NONE;
 }
 
 // --- listed --------------------------------------------------------------------------------------
 
-enum listed { LISTED_NOT, LISTED_SMALL, LISTED_LARGE };
-#define LISTED_NAME_SHIFT 49u // the name is the hash's upper 15 bits, above the bit for small
+#define LISTED_FIT 3u         // the bits that hold an enum fit
+#define LISTED_NAME_SHIFT 50u // the name, above them, is the hash's upper 14 bits
 
 static _Atomic uint16_t *listed_slot(struct fill_room *room, struct span bucket, struct span key,
                                      uint16_t *ret_name)
 {
     uint64_t hash = hash64(key.ptr, key.len, hash64(bucket.ptr, bucket.len, 0));
-    *ret_name = (uint16_t)(max_u64(hash >> LISTED_NAME_SHIFT, 1) << 1); // 0: an unused slot
+    *ret_name = (uint16_t)((hash >> LISTED_NAME_SHIFT) << 2);
     return &room->listed[hash % FILL_LISTED];
 }
 
@@ -72,19 +84,17 @@ void fill_describe_listed(struct fill_worker *fw, struct span bucket, struct spa
 {
     uint16_t name;
     _Atomic uint16_t *slot = listed_slot(fw->room, bucket, key, &name);
-    uint16_t value = (uint16_t)(name | (fits_in_run(fw, size_bytes) ? 1 : 0));
+    uint16_t value = (uint16_t)(name | (uint16_t)fit_of(fw, size_bytes));
     atomic_store_explicit(slot, value, memory_order_relaxed);
 }
 
-static enum listed listed_as(const struct fill *fill)
+// Returns FIT_UNKNOWN if no listing has named the object.
+static enum fit listed_as(const struct fill *fill)
 {
     uint16_t name;
     _Atomic uint16_t *slot = listed_slot(fill->fw->room, fill->key->bucket, fill->key->key, &name);
     uint16_t value = atomic_load_explicit(slot, memory_order_relaxed);
-    if ((value & ~1u) != name) {
-        return LISTED_NOT;
-    }
-    return (value & 1u) != 0 ? LISTED_SMALL : LISTED_LARGE;
+    return (value & ~LISTED_FIT) == name ? (enum fit)(value & LISTED_FIT) : FIT_UNKNOWN;
 }
 
 // --- kinds ---------------------------------------------------------------------------------------
@@ -116,11 +126,14 @@ static struct span ending_of(struct span name)
     return has_ending ? (struct span){name.ptr + dot, name.len - dot} : (struct span){NULL, 0};
 }
 
-// Returns the kind of the run's object. The first `width` bytes of its key are the folder.
-static struct kind kind_in(const struct fill *fill, size_t width, enum kind_reach reach)
+// Returns the kind of the run's object, with its score for runs of that length. The first `width`
+// bytes of the object's key are the folder.
+static struct kind kind_in(const struct fill *fill, size_t width, enum kind_reach reach,
+                           enum fit run)
 {
     struct span name = fill->key->key, bucket = fill->key->bucket, ending = ending_of(name);
-    uint64_t hash = hash64(name.ptr, width, hash64(bucket.ptr, bucket.len, reach));
+    uint64_t seed = reach + (uint64_t)run * KIND_REACHES;
+    uint64_t hash = hash64(name.ptr, width, hash64(bucket.ptr, bucket.len, seed));
     hash = ending.len > 0 ? hash64(ending.ptr, ending.len, hash) : hash;
     struct kind kind = {.slot = &fill->fw->room->kinds[hash % FILL_KINDS],
                         .name = (uint32_t)(hash >> KIND_NAME_SHIFT)};
@@ -131,14 +144,14 @@ static struct kind kind_in(const struct fill *fill, size_t width, enum kind_reac
     return kind;
 }
 
-static struct kind kind_of(const struct fill *fill, enum kind_reach reach)
+static struct kind kind_of(const struct fill *fill, enum kind_reach reach, enum fit run)
 {
     struct span name = fill->key->key;
     size_t width = reach == KIND_OF_FOLDER ? name.len : span_find(name, '/');
     while (reach == KIND_OF_FOLDER && width > 0 && name.ptr[width - 1] != '/') {
         width--;
     }
-    return kind_in(fill, width < name.len ? width : 0, reach);
+    return kind_in(fill, width < name.len ? width : 0, reach, run);
 }
 
 static void kind_add(const struct kind *kind, bool is_small)
@@ -157,45 +170,59 @@ static void kind_add(const struct kind *kind, bool is_small)
 void fill_describe_learn(const struct fill *fill)
 {
     uint64_t size_bytes = fill->object->size_bytes;
-    bool is_small = fits_in_run(fill->fw, size_bytes);
-    for (enum kind_reach reach = 0; reach < KIND_REACHES; reach++) {
-        struct kind kind = kind_of(fill, reach);
-        kind_add(&kind, is_small);
+    enum fit fit = fit_of(fill->fw, size_bytes), listed = listed_as(fill);
+    for (enum fit run = FIT_SHORT; run <= FIT_LONG; run++) {
+        for (enum kind_reach reach = 0; reach < KIND_REACHES; reach++) {
+            struct kind kind = kind_of(fill, reach, run);
+            kind_add(&kind, fit <= run);
+        }
     }
-    if (!is_small && listed_as(fill) == LISTED_SMALL) { // the object has grown since
+    if (listed != FIT_UNKNOWN && fit > listed) { // the object has grown since
         fill_describe_listed(fill->fw, fill->key->bucket, fill->key->key, size_bytes);
     }
 }
 
 // Returns a positive score for a small kind, a negative one for a large kind, 0 if unknown.
-static int kinds_score(const struct fill *fill)
+static int kinds_score(const struct fill *fill, enum fit run)
 {
-    int narrow = kind_of(fill, KIND_OF_FOLDER).score;
-    return narrow != 0 ? narrow : kind_of(fill, KIND_OF_FIRST_FOLDER).score;
+    int narrow = kind_of(fill, KIND_OF_FOLDER, run).score;
+    return narrow != 0 ? narrow : kind_of(fill, KIND_OF_FIRST_FOLDER, run).score;
 }
 
-// Returns true if the run can hold every object that fits in a long run. A reader that wants
+// Returns true if the run can hold every object that fits in such a run. A reader that wants
 // checksums asks up to the object's end if it knows the end. So its run holds the whole object
 // unless the store or another run has shortened it. Other readers may want only a part of the
 // object.
-static bool may_hold_all(const struct fill *fill, const struct fill_ask *ask, bool are_wanted)
+static bool may_hold_all(const struct fill *fill, const struct fill_ask *ask, bool are_wanted,
+                         enum fit run)
 {
-    uint64_t size = fill->block_size_bytes, needed = run_bytes(fill->fw);
+    uint64_t size = fill->block_size_bytes, needed = run_bytes(fill->fw, run);
     if (are_wanted) {
         needed = min_u64(needed, ask->block_count * size);
     }
     return fill->block_count * size >= needed;
 }
 
+// Returns true if the run probably holds the whole object. `run`: the length of the run.
+static bool holds_all(const struct fill *fill, bool are_wanted, enum fit run)
+{
+    enum fit listed = listed_as(fill);
+    if (listed != FIT_UNKNOWN) {
+        return listed <= run;
+    }
+    return are_wanted && kinds_score(fill, run) >= (fill->fetch.ahead ? 1 : 0);
+}
+
 bool fill_describe_asks_whole(const struct fill *fill, const struct fill_ask *ask, bool are_wanted)
 {
-    if (!may_hold_all(fill, ask, are_wanted)) {
-        return false;
-    }
-    enum listed listed = listed_as(fill);
-    bool asks = listed == LISTED_SMALL;
-    if (listed == LISTED_NOT && are_wanted) {
-        asks = kinds_score(fill) >= (fill->fetch.ahead ? 1 : 0);
+    bool asks;
+    if (fill_is_streamed(fill)) {
+        asks = are_wanted && ask->end_byte == UINT64_MAX;
+    } else if (may_hold_all(fill, ask, are_wanted, FIT_LONG)) {
+        asks = holds_all(fill, are_wanted, FIT_LONG);
+    } else {
+        asks = may_hold_all(fill, ask, are_wanted, FIT_SHORT) &&
+               holds_all(fill, are_wanted, FIT_SHORT);
     }
     stats_add(COUNTER_fills_whole, asks ? 1 : 0);
     return asks;

@@ -262,7 +262,7 @@ static const char *fill_forbids_storing(const struct fill *fill, const struct or
                        : f->too_young   ? REFUSAL_too_young
                        : is_overwritten ? REFUSAL_overwritten
                        : is_held        ? REFUSAL_disk_slow
-                                        : REFUSAL_none;
+                                        : fill->refused;
     if (why == REFUSAL_none) {
         return NULL;
     }
@@ -325,6 +325,19 @@ static struct store_object *fill_head_version(struct fill *fill)
     return object;
 }
 
+// Returns ERR_OK unless an earlier answer named another size for this version. Then one of the two
+// is wrong.
+static enum err fill_contradicted(const struct fill *fill, const struct store_object *object)
+{
+    const struct store_object *described = fill->described;
+    if (fill->object != NULL) {
+        return fill->object->size_bytes == object->size_bytes ? ERR_OK : ERR_ORIGIN_CHANGED;
+    }
+    bool is_other = described != NULL && fill_same_version(described, object) &&
+                    described->size_bytes != object->size_bytes;
+    return is_other ? ERR_ORIGIN_PROTOCOL : ERR_OK;
+}
+
 enum err fill_take_head(struct fill *fill)
 {
     check(fill->phase == FILL_ASKED && fill_is_fetching(fill));
@@ -333,20 +346,19 @@ enum err fill_take_head(struct fill *fill)
     if (object == NULL) {
         return ERR_ORIGIN_UNFIT;
     }
-    if (fill->object != NULL && fill->object->size_bytes != object->size_bytes) {
-        // Two answers name one ETag with different sizes, so one of them is wrong.
+    enum err err = fill_contradicted(fill, object);
+    if (err != ERR_OK) {
         store_object_unref(object);
-        return ERR_ORIGIN_CHANGED;
+        return err;
     }
     object->block_size_bytes = fill->block_size_bytes;
     bool is_suffix = fill->suffix_bytes > 0;
     if (is_suffix) {
         fill_unknown_place(fill, object->size_bytes);
     }
-    uint64_t end = min_u64(fill->first_byte + (uint64_t)fill->block_count * fill->block_size_bytes,
-                           object->size_bytes);
+    uint64_t end = min_u64(fill->limit_byte, object->size_bytes);
     bool begins = is_suffix ? f->body_first <= fill->first_byte : f->body_first == fill->first_byte;
-    bool is_cut = fill->range == FILL_RANGE_FOR_SUMS && end < object->size_bytes;
+    bool is_cut = fill->range == FILL_RANGE_NONE && end < object->size_bytes;
     // An object that looked empty may have grown since.
     bool fits =
         f->body_first + f->body_len == end ||
@@ -425,9 +437,7 @@ static enum err on_fetch_body(struct origin_fetch *f, struct span data)
         size_t n = (size_t)min_u64(room, data.len);
         memcpy((*slot)->data + offset, data.ptr, n);
         (*slot)->len = offset + (uint32_t)n;
-        if (fill->checksum != NULL) {
-            s3_checksum_update(fill->checksum, (struct span){data.ptr, n});
-        }
+        checksums_run_take(fill, (struct span){data.ptr, n});
         fill->received += n;
         data.ptr += n;
         data.len -= n;
@@ -438,6 +448,7 @@ static enum err on_fetch_body(struct origin_fetch *f, struct span data)
     if (fill->received == fill->end_byte) {
         checksums_run_judge(fill);
     }
+    fill_stream_note(fill);
     if (are_first) {
         // The first bytes are delivered at once, so that they leave together with the reply's head.
         // HEAD and VERSION were sent before (rule 18), so these bytes arrive after them. If the
@@ -560,7 +571,7 @@ static bool fill_has_sent(const struct fill *fill)
 static uint64_t fill_request_end(const struct fill *fill)
 {
     if (!fill_has_head(fill)) {
-        uint64_t end = fill->first_byte + (uint64_t)fill->block_count * fill->block_size_bytes;
+        uint64_t end = fill->limit_byte;
         return fill->object != NULL ? min_u64(end, fill->object->size_bytes) : end;
     }
     // A transfer may break after its whole piece was received. Then the rest of the run is

@@ -54,7 +54,7 @@ static void set_remove(_Atomic uint64_t *set, uint64_t name)
 
 void fill_here_note(const struct fill *fill, bool is_here)
 {
-    if (fill->object == NULL) {
+    if (fill->object == NULL || fill_is_unstored(fill)) {
         return;
     }
     check(fill->block_count > 0 && fill->block_size_bytes > 0);

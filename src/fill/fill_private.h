@@ -79,7 +79,7 @@ struct fill_room {
     struct fill_worker *workers;
     _Atomic uint64_t *here;        // names of FILL_HERE_SLOTS received blocks; fill_here.c
     _Atomic uint64_t *kinds;       // scores of FILL_KINDS kinds of objects; fill_describe.c
-    _Atomic uint16_t *listed;      // FILL_LISTED objects that a listing named, small or large
+    _Atomic uint16_t *listed;      // FILL_LISTED objects that a listing named, by size
     _Atomic uint64_t *uncacheable; // FILL_UNCACHEABLE keys with reasons; fill_uncacheable.c
     struct {                       // checksums.c
         atomic_uint in_flight;
@@ -209,7 +209,7 @@ enum fill_pause {
 // Says whether the first request of a run names a range.
 enum fill_range {
     FILL_RANGE_OF_RUN,      // the request names the run's range
-    FILL_RANGE_FOR_SUMS,    // no range, because answers to a range have no checksums
+    FILL_RANGE_NONE,        // no range, so that the answer also has the object's checksums
     FILL_RANGE_FOR_NO_BYTES // no range, because the origin answered 416 for the first byte
 };
 
@@ -243,7 +243,10 @@ struct fill {
     enum fill_index index;    // as in the ask that began the run
     uint64_t token;           // the home's token, if this run is a first request; otherwise 0
     const char *unstored_why; // one word: why the run is not stored; NULL: it is or was stored
-    enum err failed;          // why no head was accepted; sent with FIRST_END
+    // Why the store would have refused the run when it was begun (fill_stream.c). REFUSAL_none: the
+    // store decides when the head comes.
+    enum refusal refused;
+    enum err failed; // why no head was accepted; sent with FIRST_END
     // The origin's error document; valid only while the run is being failed.
     struct span failed_document;
     struct store_object *object;    // the version requested with If-Match, or found in the head
@@ -254,6 +257,7 @@ struct fill {
     uint64_t first_block;
     uint32_t block_count, block_size_bytes;
     uint64_t first_byte, end_byte; // end_byte is exact after the head
+    uint64_t limit_byte;           // the run ends here, or before it at the object's end
     uint64_t received;             // offset in the object up to which bytes have been received
     uint64_t retained_from;        // chunks below this offset were released
     struct chunk **chunks;         // chunk_count entries, once the head has come
@@ -263,8 +267,10 @@ struct fill {
     // The part of the run that is already written, pinned. Without a segment: nothing is written
     // yet.
     struct store_place pages;
-    // Checksum of the bytes received. NULL: none is computed, or it is not needed any more.
+    // Checksum of the bytes received from `summed_from` on. NULL: none is computed, or it is not
+    // needed any more.
     struct s3_checksum_state *checksum;
+    uint64_t summed_from;
     enum fill_verdict verdict;
     struct store_place place;
     struct list readers;
@@ -275,6 +281,7 @@ struct fill {
     char origin_id[ORIGIN_ID_SIZE];              // request id of the origin's last answer
     unsigned origin_status;                      // status of the origin's first answer
     uint64_t wanted_first_byte, wanted_end_byte; // wanted by the reader that began the run
+    uint64_t noted_byte; // of a streamed run: the policy knows of the bytes below this one
     enum fill_range range;
     uint64_t asked_end_byte; // end byte of the request in flight, or of the next one
     uint64_t skip_bytes;     // bytes of the body still to skip before the run begins
@@ -340,6 +347,12 @@ static inline bool fill_has_come(const struct fill *fill)
 static inline bool fill_is_unstored(const struct fill *fill)
 {
     return fill->unstored_why != NULL;
+}
+
+// Returns true if it was known that the run is not stored before the origin was asked for it.
+static inline bool fill_is_streamed(const struct fill *fill)
+{
+    return fill->refused != REFUSAL_none;
 }
 
 // Returns true while a request of the run is in flight at the origin.
@@ -489,13 +502,24 @@ void fill_here_note(const struct fill *fill, bool is_here);
 
 // Decides whether the new run, which `ask` begins, is requested without a range, so that the answer
 // has the object's checksums. If `are_wanted` is false, the reader does not want checksums. Then it
-// returns true only if a listing showed that the object is small.
+// returns true only if a listing showed that the object is small and the run may be stored.
 bool fill_describe_asks_whole(const struct fill *fill, const struct fill_ask *ask, bool are_wanted);
 void fill_describe_start(struct fill *fill); // sends a HEAD at the same time as the run's request
 // Returns true if the run's head must wait until the HEAD is answered. Then the transfer is HELD.
 bool fill_describe_holds(struct fill *fill);
 // Records whether the object fits in a run, for later objects of the same kind.
 void fill_describe_learn(const struct fill *fill);
+
+// --- fill_stream.c -------------------------------------------------------------------------------
+
+// Returns why the store will not take the run that the reader asks for. REFUSAL_none: the run may
+// be stored.
+enum refusal fill_stream_reason(struct fill_worker *fw, const struct fill_ask *ask);
+// Makes a new run a streamed one, for that reason. `has_record`: the index has a record of the
+// object that the reader can use.
+void fill_stream_begin(struct fill *fill, const struct fill_ask *ask, enum refusal why,
+                       bool has_record);
+void fill_stream_note(struct fill *fill); // call it when bytes of the run have been received
 
 // --- fill_unknown.c ------------------------------------------------------------------------------
 

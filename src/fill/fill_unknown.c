@@ -9,7 +9,8 @@
 //   suffix     The owner of the last stripe is unknown until the size is known, so the key's home
 //              makes the run (rule 2). It requests the wanted bytes and, before them, one block
 //              less one byte. So the answer holds the whole block in which the wanted bytes begin,
-//              wherever the object ends. Bytes before that block are dropped.
+//              wherever the object ends. Bytes before that block are dropped. A streamed run
+//              requests the wanted bytes only.
 //
 // Runs on the key's home, which owns the stripe that such a run is asked for.
 #include "fill/fill_private.h"
@@ -21,7 +22,7 @@ void fill_unknown_ask(struct fill *fill, struct origin_fetch *f)
     check(fill->object == NULL);
     f->condition = &fill->condition;
     if (f->kind == ORIGIN_GET_RANGE && fill->suffix_bytes > 0) {
-        f->suffix = fill->suffix_bytes + fill->block_size_bytes - 1;
+        f->suffix = fill->suffix_bytes + (fill_is_streamed(fill) ? 0 : fill->block_size_bytes - 1);
     }
 }
 
@@ -70,7 +71,9 @@ void fill_unknown_place(struct fill *fill, uint64_t size_bytes)
     uint64_t block_size = fill->block_size_bytes;
     fill->wanted_first_byte = size_bytes - min_u64(fill->suffix_bytes, size_bytes);
     fill->first_block = fill->wanted_first_byte / block_size;
-    fill->first_byte = fill->first_block * block_size;
+    fill->first_byte =
+        fill_is_streamed(fill) ? fill->wanted_first_byte : fill->first_block * block_size;
+    fill->limit_byte = max_u64(size_bytes, fill->first_byte + 1);
     fill->received = fill->retained_from = fill->first_byte;
     uint64_t blocks = (size_bytes - fill->first_byte + block_size - 1) / block_size;
     fill->block_count = (uint32_t)max_u64(blocks, 1);

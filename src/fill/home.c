@@ -574,6 +574,9 @@ void home_on_first_end(struct fill_worker *fw, struct first_end_message *m)
         return;
     }
     home_forget(h);
+    if (m->err == ERR_ORIGIN_PROTOCOL) {
+        home_unkeep(h); // the answer may contradict the kept one, and either may be wrong
+    }
     if (!decided) {
         home_publish_held(h);
         if (m->err != ERR_OK) {

@@ -154,7 +154,9 @@ subscription_ask(struct fill_worker *fw, const struct fill_ask *ask,
 bool subscription_takes_suffix(const struct store *store, uint32_t block_size_bytes,
                                uint64_t suffix_bytes)
 {
-    uint64_t blocks = store_run_bytes_max(store) / block_size_bytes;
+    bool is_streamed = store_refuses_all(store) != REFUSAL_none;
+    uint64_t most = is_streamed ? STORE_RUN_MAX : store_run_bytes_max(store);
+    uint64_t blocks = most / block_size_bytes;
     return suffix_bytes > 0 && blocks > 0 &&
            suffix_bytes <= blocks * block_size_bytes - (block_size_bytes - 1);
 }

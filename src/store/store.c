@@ -36,6 +36,12 @@ enum refusal store_refuses(const struct store *store)
                : refusal_of_error(write_backlog_error(&store->backlog, clock_monotonic_us()));
 }
 
+enum refusal store_refuses_all(const struct store *store)
+{
+    enum err err = store_shortage(store);
+    return err != ERR_OK && err != ERR_INDEX_BUSY ? refusal_of_error(err) : REFUSAL_none;
+}
+
 void store_drop_run(struct store *store, const struct store_place *place, struct hash128 hash,
                     enum err why)
 {
@@ -173,6 +179,15 @@ bool store_would_take(const struct store *store, struct hash128 hash, uint64_t f
                       unsigned group)
 {
     return store_guess(store, hash, first_block, group) != POLICY_REFUSE;
+}
+
+void store_note_refused(struct worker *w, struct store *store, struct hash128 hash,
+                        uint64_t first_block, uint64_t payload_len, unsigned group)
+{
+    struct retention_answer answer;
+    check(group <= STORE_GROUP_PINS && store->disk.attached);
+    (void)!retention_admit(&store->retention, hash, first_block, group, false, &answer);
+    retention_missed(w, &store->retention, hash, first_block, payload_len, &answer, false);
 }
 
 void store_lookup(struct worker *w, struct store *store, struct hash128 hash, uint64_t first_byte,

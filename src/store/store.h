@@ -547,6 +547,10 @@ bool store_would_keep(const struct store *store, struct hash128 hash, uint64_t f
 // blocks that will be read soon.
 bool store_would_take(const struct store *store, struct hash128 hash, uint64_t first_block,
                       unsigned group);
+// Tells the policy that these bytes of an object were requested and are not stored, so that it
+// knows their value. Call it once for each run that they would have been. Counts no refusal.
+void store_note_refused(struct worker *w, struct store *store, struct hash128 hash,
+                        uint64_t first_block, uint64_t payload_len, unsigned group);
 // Appends the next chunk of the payload, in order. Each chunk has STORE_CHECKSUM_UNIT bytes, except
 // for the last. Takes its own reference until the chunk is written. Never blocks. Errors show at
 // store_run_finish().
@@ -558,6 +562,10 @@ bool store_keeps_up(struct worker *w, const struct store *store);
 // Returns the reason why a run that begins now would not be stored, whatever its value to the
 // policy. REFUSAL_none: there is no known reason. Any thread.
 enum refusal store_refuses(const struct store *store);
+// Returns the reason why the store takes no run at all, and will not when the origin has answered.
+// So a disk or an index that lags behind is none. Nor is a lack of spare segments, because those
+// that are being written may have room.
+enum refusal store_refuses_all(const struct store *store);
 // Like store_refuses(), for callers that can wait. For them, the index's queue counts as full when
 // only a quarter is free, so that the rest is left to callers that cannot wait. `asked`: the number
 // of runs that were requested and are not stored yet; they count as queued.

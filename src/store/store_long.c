@@ -76,8 +76,7 @@ bool store_long_are_used(const struct store *store)
 
 bool store_long_promise(struct store *store)
 {
-    // An unattached store will refuse the run anyway, so its length does not matter.
-    bool is_promised = !store->disk.attached || is_room_for_another(store);
+    bool is_promised = is_room_for_another(store);
     if (is_promised) {
         atomic_fetch_add(&store->longs.promised, 1);
     }

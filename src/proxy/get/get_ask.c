@@ -9,12 +9,11 @@
 void get_ask_wanted(const struct get_state *g, uint64_t *ret_first, uint64_t *ret_end)
 {
     *ret_first = 0;
-    *ret_end = STORE_WINDOW_MAX;
+    *ret_end = UINT64_MAX;
     if (g->range.kind == HTTP_RANGE_FIRST || g->range.kind == HTTP_RANGE_FIRST_LAST) {
         *ret_first = min_u64(g->range.first, UINT64_MAX / 2);
-        *ret_end = *ret_first + STORE_WINDOW_MAX;
         if (g->range.kind == HTTP_RANGE_FIRST_LAST) {
-            *ret_end = min_u64(*ret_end - 1, max_u64(g->range.last, *ret_first)) + 1;
+            *ret_end = min_u64(max_u64(g->range.last, *ret_first), UINT64_MAX / 2) + 1;
         }
     }
 }

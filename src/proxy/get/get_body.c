@@ -241,7 +241,8 @@ static bool pull_piece(struct request *r, struct subscription *sub, struct http_
     return false;
 }
 
-// Asks for the run after the one that is being sent, ahead of time.
+// Asks for the run after the one that is being sent, ahead of time. A streamed run may be long, and
+// the next one would wait for a long time, with its transfer paused.
 static void prefetch(struct request *r)
 {
     struct get_state *g = get_of(r);
@@ -251,7 +252,8 @@ static void prefetch(struct request *r)
         return;
     }
     uint64_t next = current->run_end_byte;
-    if (next >= g->end || next <= g->pos || get_state_place(g, next) != NULL) {
+    if (next >= g->end || next <= g->pos || next - g->pos > STORE_RUN_MAX ||
+        get_state_place(g, next) != NULL) {
         return;
     }
     g->runs[1] = get_ask_run(r, next, g->end);

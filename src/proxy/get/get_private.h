@@ -161,7 +161,8 @@ const struct store_place *get_state_place(struct get_state *g, uint64_t byte);
 // [first_byte, end_byte) that was looked up.
 bool get_state_covers(struct get_state *g, uint64_t first_byte, uint64_t end_byte);
 // Returns true if the subscription covers `byte`. Before the head of the run has come, it covers
-// all blocks that were asked for; afterwards it ends at the run's end.
+// all blocks that were asked for; afterwards it ends at the run's end, or before it with the blocks
+// that were asked for if the run is stored.
 bool get_state_run_covers(const struct subscription *sub, uint64_t byte);
 // Unpins places whose bytes are all before g->pos.
 void get_state_release_passed(struct get_state *g);
@@ -177,7 +178,8 @@ void get_state_check(const struct request *r); // asserts that the fields agree 
 
 // --- get_ask.c -----------------------------------------------------------------------------------
 
-// Returns the window to look up first for the client's Range. The object's size is not known yet.
+// Returns the bytes that the client's Range names. The object's size is not known yet, so the end
+// may be UINT64_MAX.
 void get_ask_wanted(const struct get_state *g, uint64_t *ret_first, uint64_t *ret_end);
 // Asks for the run that begins at `byte`. It ends before `end`, and before the next cached block.
 // If g->index is SLOW, it ends before the next block that is not cached.

@@ -245,9 +245,14 @@ bool get_state_at_hand(struct get_state *g, uint64_t byte)
 
 bool get_state_run_covers(const struct subscription *sub, uint64_t byte)
 {
-    return sub != NULL && byte >= sub->ask.first_byte &&
-           byte < (sub->ask.block + sub->ask.block_count) * (uint64_t)sub->ask.block_size_bytes &&
-           (sub->answer == NULL || byte < sub->run_end_byte);
+    if (sub == NULL || byte < sub->ask.first_byte) {
+        return false;
+    }
+    bool has_head = sub->answer != NULL;
+    // A run that is not stored may be longer than its reader asked for, and ends without a reader.
+    bool is_bounded = !has_head || sub->unstored_why == NULL;
+    uint64_t end = (sub->ask.block + sub->ask.block_count) * (uint64_t)sub->ask.block_size_bytes;
+    return (!is_bounded || byte < end) && (!has_head || byte < sub->run_end_byte);
 }
 
 void get_state_release_passed(struct get_state *g)

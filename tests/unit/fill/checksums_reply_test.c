@@ -160,6 +160,47 @@ Test(checksums_reply, a_run_counts_when_all_of_it_has_come)
     checksums_reply_done(&total);
 }
 
+// A streamed run that brings bytes from `first` to the object's end, PIECE bytes at a time.
+static void stream(uint64_t first, uint64_t piece)
+{
+    struct fill fill = {.fw = &fw,
+                        .phase = FILL_BODY,
+                        .object = &object,
+                        .refused = REFUSAL_disk_full,
+                        .first_byte = first,
+                        .received = first,
+                        .end_byte = SIZE};
+    checksums_run_begin(&fill);
+    while (fill.received < SIZE) {
+        uint64_t n = min_u64(piece, SIZE - fill.received);
+        checksums_run_take(&fill, (struct span){data + fill.received, n});
+        fill.received += n;
+    }
+    checksums_run_judge(&fill);
+    checksums_run_drop(&fill);
+}
+
+// The sums of a streamed run are those of parts, whatever pieces its bytes come in. So a reader
+// that was sent away from one run, and goes on with another, is judged by both.
+Test(checksums_reply, streamed_run_has_a_sum_for_each_part)
+{
+    static const uint64_t PIECES[] = {1, 999, WORLD_BLOCK, SIZE};
+    world.options.readahead = true; // a run has WORLD_BLOCK bytes at most
+    for (unsigned i = 0; i < ARRAY_LEN(PIECES); i++) {
+        forget_other_tests();
+        begin(S3_CHECKSUM_CRC32, "FULL_OBJECT");
+        stream(0, PIECES[i]);
+        cr_assert_not(is_wrong(RUN));
+        cr_assert_eq(unjudged(), 0);
+        struct checksums_reply total = begun();
+        data[WORLD_BLOCK + 10] ^= 1;
+        stream(30000, PIECES[i]); // the rest of a reply that has left the first run
+        cr_assert_not(goes_on(&total, SIZE), "piece %llu", (unsigned long long)PIECES[i]);
+        checksums_reply_done(&total);
+        cr_assert_eq(cut(), 1);
+    }
+}
+
 // The run was fetched again and is right, but the reply may have the earlier bytes.
 Test(checksums_reply, a_reply_begun_before_its_object_was_wrong_is_cut)
 {

@@ -55,6 +55,7 @@ static void make_sound(void)
                           .block_count = 1,
                           .block_size_bytes = CHUNK_SIZE,
                           .end_byte = CHUNK_SIZE,
+                          .limit_byte = CHUNK_SIZE,
                           .received = 10};
     it.chunks[0] = &it.chunk;
     fill->chunks = it.chunks;
@@ -112,6 +113,9 @@ static void look_at_all(void)
 #define INJURIES                                                                                   \
     INJURY(run_with_a_head_and_no_version, it.fill.object = NULL)                                  \
     INJURY(run_with_more_bytes_than_it_has, it.fill.received = it.fill.end_byte + 1)               \
+    INJURY(run_beyond_its_limit, it.fill.limit_byte = it.fill.end_byte - 1)                        \
+    INJURY(streamed_and_stored, it.fill.refused = REFUSAL_disk_full)                               \
+    INJURY(stored_and_not_of_whole_blocks, it.fill.first_byte = 1)                                 \
     INJURY(token_outside_the_table, list_remove(&it.fill.map_node); it.fill.phase = FILL_LEFT;     \
            list_remove(&it.attachment.node); it.fill.chunks[0] = NULL)                             \
     INJURY(in_the_table_and_not, list_remove(&it.fill.map_node); it.fill.token = 0)                \

@@ -265,6 +265,38 @@ Test(fill_describe, reader_who_does_not_ask_sees_no_other_requests)
     world_end();
 }
 
+// Reads an object of that size for the first time, with or without a promise of a long run. Returns
+// how many requests the origin got.
+static unsigned read_promised(bool is_promised, uint64_t size_bytes)
+{
+    origin_resize(size_bytes);
+    write_anew();
+    world.long_asks = is_promised ? 0 : 1;
+    unsigned before = origin_requests();
+    int client = ask(2, false);
+    world_run();
+    cr_assert_eq(client_outcome(client), CLIENT_COMPLETE);
+    cr_assert_eq(client_length(client), size_bytes);
+    return origin_requests() - before;
+}
+
+// Without room for long runs, a kind is small if its objects fit in short runs.
+Test(fill_describe, kind_is_judged_by_the_run_that_the_store_has_room_for)
+{
+    struct world_options options = {.seed = 5, .readahead = true, .long_runs = true};
+    world_begin(&options);
+    world.rule.readahead_bytes = 0;
+    cr_assert_eq(read_promised(false, WORLD_BLOCK), 1);
+    cr_assert_eq(origin_heads(), 0);
+    cr_assert_eq(read_promised(false, SMALL), 2);
+    cr_assert_eq(counter(COUNTER_fills_whole_cut), 1);
+    cr_assert_eq(read_promised(false, SMALL), 3, "two short runs and a HEAD");
+    cr_assert_eq(origin_heads(), 1);
+    cr_assert_eq(read_promised(true, SMALL), 1);
+    cr_assert_eq(counter(COUNTER_fills_whole_cut), 1);
+    world_end();
+}
+
 // --- HEAD beside a run ---------------------------------------------------------------------------
 
 // The kind is large. Returns a reader of key 1 whose run and HEAD are in flight, and the HEAD's

@@ -270,6 +270,8 @@ static void choose_options(struct run *run)
     }
     if (run->kind != CALM) {
         o->refuse_store = pick(8) == 0;
+        o->full_percent = run->seed % 5 == 0 ? run->seed / 5 % 101 : 0;
+        o->unwanted_percent = run->seed % 7 == 0 ? run->seed / 7 % 101 : 0;
         o->bad_percent = pick(3) * 5;
         o->limit_percent = run->seed % 3 * 45;
     }

@@ -48,6 +48,8 @@ struct world_options {
     uint32_t piece_bytes;      // body bytes per event; 0: random
     uint64_t buffer_bytes;     // memory for payload; 0: plenty
     bool refuse_store;         // every run goes unstored
+    unsigned full_percent;     // asks before which the store says that it refuses all runs
+    unsigned unwanted_percent; // asks for which the policy says that it would refuse the run
     bool readahead;            // readers in sequence are run ahead of
     bool long_runs;            // of more than store_run_bytes_max(): with readahead
     bool no_etag;              // the origin sends none
@@ -126,6 +128,7 @@ unsigned origin_ahead(void);                    // requests under way that nobod
 void origin_falls_silent(void);                 // no request gets an answer
 unsigned origin_heads(void);                    // HEADs among them
 void origin_name_wrong_checksums(void);         // that nothing adds up to
+void origin_shorten_next(void);                 // the next answer names a byte less, and has it
 void origin_name_no_checksums(void);            // it has none of any object
 void origin_trouble(bool is_in_trouble);        // reads of the disk have no time limit
 void origin_deny(unsigned principal);           // its requests get 403

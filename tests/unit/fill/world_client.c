@@ -130,8 +130,11 @@ void http_reply_start(struct http_exchange *x, const struct http_reply *reply)
     }
     if (etag.len > 0) {
         client_names_version(c, version_of(etag));
+        // A reply to HEAD has the length that the origin named, which nothing contradicts.
         uint64_t size = c->key->size_bytes[c->version];
-        cr_assert(reply->status != 200 || reply->length == size, "a length of another version");
+        bool may_lack = c->http.is_head && world.has_shortened;
+        cr_assert(reply->status != 200 || may_lack || reply->length == size,
+                  "a length of another version");
     }
     client_names_checksums(c, reply->rendered);
     client_names_edition(c, reply->rendered);

@@ -246,7 +246,9 @@ static void fetch_answer(struct fetch_play *p)
         fetch_end(p, p->refused);
         return;
     }
-    uint64_t size = p->key->size_bytes[p->version];
+    uint64_t size = p->key->size_bytes[p->version] - world.shorten_next;
+    world.has_shortened |= world.shorten_next;
+    world.shorten_next = false;
     p->answered = true;
     p->arena = arena_new(1 << 16);
     p->will_reset = !origin_fetch_is_head(f) &&
@@ -385,6 +387,11 @@ unsigned origin_heads(void)
 void origin_name_wrong_checksums(void)
 {
     world.names_wrong_checksums = true;
+}
+
+void origin_shorten_next(void)
+{
+    world.shorten_next = true;
 }
 
 void origin_name_no_checksums(void)

@@ -190,6 +190,7 @@ struct world {
     struct world_key keys[WORLD_KEYS];
     struct world_key *key;                   // that the script is about
     unsigned epoch_holds;                    // writes not yet over
+    uint64_t noted_bytes;                    // refused bytes that the policy learned of
     unsigned long_asks, longs_promised;      // of room for long runs
     uint64_t epoch;                          // of the one bucket
     struct store_epoch_change *epoch_change; // begun, and answered by the test
@@ -199,6 +200,7 @@ struct world {
     unsigned requests, heads;
     bool is_silent;
     bool names_no_checksums, names_wrong_checksums;
+    bool shorten_next, has_shortened; // an answer's length and total lack a byte
     enum err fail_next;
     unsigned denied; // principal; 0: none
     char principals[WORLD_PRINCIPALS];

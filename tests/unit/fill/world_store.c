@@ -60,6 +60,20 @@ uint64_t store_run_bytes_long(const struct store *store)
     return world.options.long_runs ? STORE_RUN_MAX : store_run_bytes_max(store);
 }
 
+enum refusal store_refuses_all(const struct store *store)
+{
+    (void)store;
+    unsigned percent = world.options.full_percent;
+    return percent > 0 && rnd(100) < percent ? REFUSAL_disk_full : REFUSAL_none;
+}
+
+void store_note_refused(struct worker *w, struct store *store, struct hash128 hash,
+                        uint64_t first_block, uint64_t payload_len, unsigned group)
+{
+    (void)w, (void)store, (void)hash, (void)first_block, (void)group;
+    world.noted_bytes += payload_len;
+}
+
 // Every other time.
 bool store_long_promise(struct store *store)
 {
@@ -577,7 +591,8 @@ bool store_would_take(const struct store *store, struct hash128 hash, uint64_t f
                       unsigned group)
 {
     (void)store, (void)hash, (void)first_block, (void)group;
-    return true;
+    unsigned percent = world.options.unwanted_percent;
+    return percent == 0 || rnd(100) >= percent;
 }
 
 void store_note_read(struct worker *w, struct store *store, const struct store_place *place,

@@ -198,6 +198,34 @@ Test(retention, runs_stored_on_probation_are_not_kept)
     box_remove(&box);
 }
 
+static void do_note_refused(struct worker *w, void *ctx)
+{
+    const struct box *box = ctx;
+    store_note_refused(w, box->store, (struct hash128){1, 2}, 0, MIB, STORE_PRIORITY_NORMAL);
+}
+
+static uint64_t refused_bytes(struct box *box)
+{
+    struct retention *r = &box->store->retention;
+    pthread_mutex_lock(&r->lock);
+    uint64_t bytes = r->policy->stats.refused_bytes;
+    pthread_mutex_unlock(&r->lock);
+    return bytes;
+}
+
+// A run that is only streamed, because the policy would refuse it.
+Test(retention, policy_learns_of_bytes_that_were_not_offered_to_the_store)
+{
+    struct box box;
+    cr_assert(box_begin(&box, DISK_ENGINE_THREADS));
+    cr_assert_eq(store_refuses_all(box.store), REFUSAL_none);
+    uint64_t before = refused_bytes(&box);
+    box_on_worker(&box, 0, do_note_refused, &box);
+    wait_for(refused_bytes(&box) == before + MIB);
+    box_close(&box);
+    box_remove(&box);
+}
+
 // Where no file can be made for it, the policy's table is in memory, and bounded however large the
 // cache is.
 Test(retention, without_a_file_its_memory_is_bounded)
