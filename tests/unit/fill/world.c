@@ -446,8 +446,7 @@ static void begin_workers(void)
         pw->index = i;
         worker_slot_set(pw->worker, WORKER_SLOT_PROXY, pw);
     }
-    struct fill_options options = {.stripe_bytes = 2 * WORLD_BLOCK,
-                                   .on_invalidated = on_invalidated};
+    struct fill_options options = {.stripe_bytes = WORLD_STRIPE, .on_invalidated = on_invalidated};
     world.live.settings.obey_no_cache = true;
     world.room = fill_room_new(&options);
     for (unsigned i = 0; i < WORLD_WORKERS; i++) {

@@ -20,7 +20,8 @@
 #define WORLD_KEYS 2u
 #define WORLD_PRINCIPALS 3u
 #define WORLD_BLOCK 65536u
-#define WORLD_BLOCKS 5u // with a stripe of 2 blocks: 3 stripes
+#define WORLD_BLOCKS 5u // 3 stripes
+#define WORLD_STRIPE (2u * WORLD_BLOCK)
 #define WORLD_SIZE ((uint64_t)WORLD_BLOCKS * WORLD_BLOCK - 100)
 #define WORLD_VERSIONS 64
 
@@ -122,7 +123,7 @@ void origin_resize(uint64_t size_bytes);           // the next overwrite has thi
 void origin_remove(void);                          // a version that is not there
 unsigned origin_sent(int version, unsigned block); // how often its last byte came from the origin
 unsigned origin_sent_by_suffix(int version,
-                               unsigned block); // to requests for the object's last bytes
+                               unsigned block); // to those for the object's last bytes
 unsigned origin_requests(void);                 // since world_begin(), of all keys
 unsigned origin_ahead(void);                    // requests under way that nobody waits for
 void origin_falls_silent(void);                 // no request gets an answer

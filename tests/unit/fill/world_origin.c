@@ -282,6 +282,14 @@ static void fetch_answer(struct fetch_play *p)
     }
 }
 
+// Returns true if the request is for an object's last bytes, or goes on with such a request on the
+// key's home, which does not own the block.
+static bool is_for_last_bytes(const struct fetch_play *p, uint64_t block)
+{
+    uint64_t stripe = block * world.rule.block_size_bytes / WORLD_STRIPE;
+    return p->f->suffix > 0 || p->worker->index != (p->key->index + stripe) % WORLD_WORKERS;
+}
+
 static void fetch_piece(struct fetch_play *p)
 {
     static char bytes[WORLD_BLOCK];
@@ -296,7 +304,7 @@ static void fetch_piece(struct fetch_play *p)
         bool is_sent = block_end > p->next && block_end <= p->next + n &&
                        (p->f->suffix == 0 || b * block_size >= p->f->body_first);
         p->key->sent[p->version][b] += is_sent;
-        p->key->sent_by_suffix[p->version][b] += is_sent && p->f->suffix > 0;
+        p->key->sent_by_suffix[p->version][b] += is_sent && is_for_last_bytes(p, b);
     }
     p->next += n;
     enum err err = p->f->on_body(p->f, (struct span){bytes, n});
