@@ -182,6 +182,7 @@ struct subscription {
     unsigned origin_status;   // HTTP status of that answer
     uint64_t run_end_byte;    // end of the run, exclusive; valid with `answer` while attached
     struct store_place place; // place of the run on disk, pinned
+    uint64_t asked_us;        // when the reader asked
     // When the request that found `answer` was sent. 0: the origin was asked because of this ask.
     uint64_t validated_us;
     // How long the home kept this reader waiting for workers or the disk, not for the origin.

@@ -11,7 +11,8 @@
 //                whose body comes from a run; may use the stale version if the origin is down;
 //                asks again if If-Match names a version newer than the answer may be
 //   FIRST        if the first byte is not cached: asks for a run and waits for its head. Asks the
-//                home if no version is known, else the owner of the stripe
+//                home if no version is known, else the owner of the stripe. Asks the home for the
+//                current version if the run is of a stale one, or of another than If-Match names
 //   REPLY        evaluates conditions and range, writes the reply head (get_reply.c)
 // After that, http pulls slices of the body (get_body.c). They come from pieces of a run, or from a
 // place (sendfile, or a verified read). If neither has the next byte, the request looks up the next
@@ -357,6 +358,17 @@ static void take_found(struct get_state *g, const struct subscription *sub)
     }
 }
 
+// Notes that the version was found `age_ms` ago, for another request, and not in the index.
+static void note_age(struct request *r, uint64_t age_ms)
+{
+    struct get_state *g = get_of(r);
+    g->is_home_known = true;
+    r->known = true;
+    g->view.rebuilt = false;
+    g->view.age_ms = age_ms;
+    get_state_judge_doubt(r, age_ms);
+}
+
 // Rule 32: uses the version that the home knows as if the index had it.
 static enum step_result take_known(struct request *r, const struct subscription *sub)
 {
@@ -365,11 +377,7 @@ static enum step_result take_known(struct request *r, const struct subscription 
     uint64_t validated_us = min_u64(sub->validated_us, now_us);
     check(sub == g->revalidation || sub == g->runs[0]);
     take_found(g, sub);
-    g->is_home_known = true;
-    r->known = true;
-    g->view.rebuilt = false;
-    g->view.age_ms = (now_us - validated_us) / 1000;
-    get_state_judge_doubt(r, g->view.age_ms);
+    note_age(r, (now_us - validated_us) / 1000);
     return go_to(r, REQUEST_GET_FRESHNESS);
 }
 
@@ -443,24 +451,34 @@ enum step_result serve_get_step_revalidated(struct request *r)
 
 // --- FIRST ---------------------------------------------------------------------------------------
 
+// Returns how long the run had been in flight when the reader asked.
+static uint64_t run_age_ms(const struct subscription *sub)
+{
+    return (sub->asked_us - min_u64(sub->asked_us, sub->validated_us)) / 1000;
+}
+
 // Handles the answer that names the version: the run's head, or the place of a run that is stored
 // already.
 static enum step_result first_answered(struct request *r, const struct subscription *sub)
 {
     struct get_state *g = get_of(r);
     check(sub == g->runs[0] && sub->answer != NULL);
+    // A run that began before this request came tells nothing about a version written since.
+    bool may_be_older = (sub->joined || sub->whole) && !g->is_confirmed;
+    bool must_ask = may_be_older && get_state_is_other(g, sub->answer->etag);
     if (g->object == NULL) {
         set_version(g, store_object_ref(sub->answer));
+        if (may_be_older && run_age_ms(sub) > freshness_max_age_ms(r->rule)) {
+            note_age(r, run_age_ms(sub));
+            must_ask = true;
+        }
     } else if (!span_equal(g->object->etag, sub->answer->etag)) {
         return restart(r); // the conditions were evaluated for another version
     }
     memcpy(r->origin_id, sub->origin_id, sizeof(r->origin_id));
     r->attempts += sub->whole ? 0 : 1;
     g->is_home_known |= sub->whole;
-    // A run that began before this request came tells nothing about a version written since.
-    bool may_be_older = (sub->joined || sub->whole) && !g->is_confirmed;
-    return may_be_older && get_state_is_other(g, sub->answer->etag) ? get_ask_home(r)
-                                                                    : go_to(r, REQUEST_GET_REPLY);
+    return must_ask ? get_ask_home(r) : go_to(r, REQUEST_GET_REPLY);
 }
 
 // Replies with the origin's verdict on the condition that it got with the run.

@@ -721,6 +721,80 @@ Test(past, known_for_longer_than_it_is_fresh)
     world_end();
 }
 
+// A run takes longer than its version is fresh. A reader that joins it asks the origin before. A
+// reader that asked while it was fresh does not. Rules 16 and 32.
+static void begin_long_run(void)
+{
+    struct world_options options = {.seed = 5, .ttl = true, .piece_bytes = 1000};
+    world_begin(&options);
+    world_hold(EVENT_ORIGIN, 0, -1);
+    int early = get_block(0, 0);
+    world_run();
+    for (unsigned i = 0; i < 3; i++) {
+        cr_assert(world_do(EVENT_ORIGIN, 0, -1));
+    }
+    world_run();
+    cr_assert_eq(client_status(early), 206);
+}
+
+Test(past, run_that_takes_longer_than_the_ttl_is_joined_after_a_check)
+{
+    begin_long_run();
+    world_advance_ms(61000);
+    int late = get_block(1, 0);
+    world_run();
+    cr_assert_eq(client_status(late), 206, "the run goes on");
+    cr_assert_eq(origin_requests(), 2, "the run, and the check");
+    world_release();
+    world_run();
+    expect(late, 1);
+    cr_assert_eq(origin_requests(), 2);
+    world_end();
+}
+
+Test(past, run_that_takes_longer_than_the_ttl_may_be_of_an_older_version)
+{
+    begin_long_run();
+    origin_overwrite();
+    world_advance_ms(61000);
+    int late = get_block(1, 0);
+    world_run();
+    expect(late, 2);
+    world_release();
+    world_run();
+    expect_everywhere(2);
+    world_end();
+}
+
+Test(past, run_that_takes_longer_than_the_ttl_may_be_stale_while_the_origin_fails)
+{
+    begin_long_run();
+    world_advance_ms(61000);
+    origin_fail_next(ERR_ORIGIN_UNAVAILABLE);
+    int late = get_block(1, 0);
+    world_run();
+    cr_assert_eq(client_status(late), 206);
+    world_release();
+    world_run();
+    expect(late, 1);
+    cr_assert_eq(client_result(late), RESULT_STALE);
+    world_end();
+}
+
+Test(past, reader_that_asked_within_the_ttl_checks_nothing)
+{
+    begin_long_run();
+    world_hold_message(MESSAGE_route, 1, 0);
+    int late = get_block(1, 0);
+    world_run();
+    world_advance_ms(61000);
+    world_release();
+    world_run();
+    expect(late, 1);
+    cr_assert_eq(origin_requests(), 1);
+    world_end();
+}
+
 // --- what a first request ends with is older than what a check has found -------------------------
 
 // The origin has evaluated a first request, whose condition no other reader has. Its answer is in

@@ -7,7 +7,7 @@
 // The oracle: every byte of version v of key k is one letter, unique to them. It checks that:
 // - a reply that looks complete is of the one version that its ETag names
 // - that version is not older than the last write that was answered before the reader began; under
-//   `strict` not older than the origin was then; a hit under `ttl` not older than a ttl before
+//   `strict` not older than the origin was then; under `ttl` not older than a ttl before
 // - the index never goes back behind an answered write, so that a crash brings nothing back
 // - every reader ends, and nothing leaks
 #ifndef FOREBAY_TESTS_PROTOCOL_WORLD_H
