@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hits that are not in memory. Each server has a memory group of its own, and holds more data than
-that, or less: data / memory. Objects or their ranges are read at random."""
+"""Hits that are not in memory, and misses that do not stay there. Each server has a memory group of
+its own, and holds more data than that, or less: data / memory. Objects or their ranges are read at
+random; misses are objects that nobody has read before."""
 
 import contextlib
 import os
@@ -19,6 +20,10 @@ READS = {  # name: (MiB of an object, bytes of a range, connections)
     "256 KiB ranges, 16 connections": (1, MIB // 4, 16),
     "64 MiB objects, 1 connection": (64, None, 1),
 }
+MISSES = {  # name: (MiB of an object, connections)
+    "misses of 1 MiB objects, 16 connections": (1, 16),
+    "misses of 64 MiB objects, 1 connection": (64, 1),
+}
 
 
 def requests(data_mib, object_mib, length):
@@ -33,7 +38,7 @@ def requests(data_mib, object_mib, length):
 
 
 def judge(report, share, name, pairs):
-    if share != SHARES[-2]:
+    if share != SHARES[-2] or name in MISSES:
         return
     cost = pairs.median("forebay", "cpu_per_mib") / 1000
     report.wanted(f"hits not in memory, {name}: CPU ms/MiB", cost, most=0.4)
@@ -82,6 +87,19 @@ def measure_share(rig, report, args, share):
 
                     for side in sides:
                         measure(side, None)  # until memory has what it keeps
+                    show(report, args, share, name, Pairs(args.rounds, sides, measure))
+            for name, (size, connections) in MISSES.items():
+                if size == object_mib:
+
+                    def measure(side, number):
+                        count = memory // 2 // size
+                        paths = [f"/bench/miss{number}/{n}.{size}M" for n in range(count)]
+                        plan = [(path, None, None) for path in paths]
+                        result = rig.load(sides[side], plan, connections)
+                        if side != "nginx":
+                            rig.settle(sides[side])
+                        return result
+
                     show(report, args, share, name, Pairs(args.rounds, sides, measure))
 
 

@@ -281,11 +281,13 @@ static void fill_begin_run(struct fill *fill, const struct origin_fetch *f)
     if (fill->unstored_why != NULL) {
         return;
     }
-    bool is_part = fill->wanted_first_byte > fill->first_byte ||
-                   (fill->wanted_end_byte != 0 && fill->wanted_end_byte < fill->end_byte);
-    enum err err =
-        store_run_begin(fill->fw->worker, fill->fw->store, fill->object, fill->first_block,
-                        fill->block_count, fill->key->limits.group, is_part, &fill->run);
+    struct store_run_use use = {
+        .group = fill->key->limits.group,
+        .is_part = fill->wanted_first_byte > fill->first_byte ||
+                   (fill->wanted_end_byte != 0 && fill->wanted_end_byte < fill->end_byte),
+        .is_ahead = fill->fetch.ahead};
+    enum err err = store_run_begin(fill->fw->worker, fill->fw->store, fill->object,
+                                   fill->first_block, fill->block_count, use, &fill->run);
     if (err == ERR_OK) {
         store_run_watch(fill->run, fill_on_run_progress, fill);
     } else {

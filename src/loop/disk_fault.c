@@ -106,17 +106,19 @@ static bool when_parse(struct span s, struct rule *rule)
 
 static bool what_parse(struct span what, struct span arg, struct disk_fault *ret_fault)
 {
-    if (span_equal_cstr(what, "eio")) {
-        *ret_fault = (struct disk_fault){.what = DISK_FAULT_ERRNO, .errno_value = EIO};
-    } else if (span_equal_cstr(what, "enospc")) {
-        *ret_fault = (struct disk_fault){.what = DISK_FAULT_ERRNO, .errno_value = ENOSPC};
-    } else if (span_equal_cstr(what, "erofs")) {
-        *ret_fault = (struct disk_fault){.what = DISK_FAULT_ERRNO, .errno_value = EROFS};
-    } else if (span_equal_cstr(what, "emfile")) {
-        *ret_fault = (struct disk_fault){.what = DISK_FAULT_ERRNO, .errno_value = EMFILE};
-    } else if (span_equal_cstr(what, "eacces")) {
-        *ret_fault = (struct disk_fault){.what = DISK_FAULT_ERRNO, .errno_value = EACCES};
-    } else if (span_equal_cstr(what, "short")) {
+    static const struct {
+        const char *word;
+        int errno_value;
+    } errors[] = {{"eio", EIO},       {"enospc", ENOSPC}, {"erofs", EROFS},
+                  {"emfile", EMFILE}, {"eacces", EACCES}, {"einval", EINVAL}};
+    for (unsigned i = 0; i < ARRAY_LEN(errors); i++) {
+        if (span_equal_cstr(what, errors[i].word)) {
+            *ret_fault =
+                (struct disk_fault){.what = DISK_FAULT_ERRNO, .errno_value = errors[i].errno_value};
+            return arg.len == 0;
+        }
+    }
+    if (span_equal_cstr(what, "short")) {
         *ret_fault = (struct disk_fault){.what = DISK_FAULT_SHORT};
     } else if (span_equal_cstr(what, "slow")) {
         *ret_fault = (struct disk_fault){.what = DISK_FAULT_SLOW, .delay_ms = 10};

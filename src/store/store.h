@@ -524,6 +524,15 @@ uint64_t store_run_bytes_long(const struct store *store);
 // will not begin. Any thread.
 bool store_long_promise(struct store *store) MUST_USE;
 void store_long_release(struct store *store);
+// What a run is stored for.
+struct store_run_use {
+    unsigned group; // of the object's rule, up to STORE_GROUP_PINS
+    // The reader wants less than the whole object. The policy then admits the run. Otherwise the
+    // reader's next request, for another part, would fetch the whole run from the origin again.
+    bool is_part;
+    // No reader takes the bytes now, but one will want them soon.
+    bool is_ahead;
+};
 // Begins a run of the whole blocks [first_block, first_block + block_count) of `object`. Asks the
 // policy whether to store it, and reserves space for header and payload. The payload is at most
 // max(store_run_bytes_long(), one block).
@@ -531,13 +540,10 @@ void store_long_release(struct store *store);
 // object->generation may still be 0, because the index record names it later. The header then
 // carries a provisional one from store_generation_next().
 //
-// is_part: the reader wants less than the whole object. The policy then admits the run. Otherwise
-// the reader's next request, for another part, would fetch the whole run from the origin again.
-//
 // Errors are those of stats/refusals.def, counted here. On an error the caller continues without
 // storing.
 enum err store_run_begin(struct worker *w, struct store *store, struct store_object *object,
-                         uint64_t first_block, uint32_t block_count, unsigned group, bool is_part,
+                         uint64_t first_block, uint32_t block_count, struct store_run_use use,
                          struct store_run **ret_run) MUST_USE;
 // Returns true if the policy would store a run that begins at `first_block`, and not only on
 // probation. The answer is a guess. The call does not count as an access.

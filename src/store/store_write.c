@@ -14,8 +14,14 @@
 // its reservation when its header is written, because the header says where the run ends.
 //
 // The backlog (write_backlog.c) helps to decide whether a run begins. It counts each byte of the
-// run: promised at begin, queued with its chunk, and then written. After that the pages are pushed
-// to the device (segment_push.c).
+// run: promised at begin, queued with its chunk, and then written.
+//
+// The chunks of a longer run are written past the page cache, unless its bytes will be read soon:
+// because the cache fits into memory (page_admission.c), or because the run is fetched ahead of its
+// reader. A training set is larger than memory, and its pages would be gone before they are read
+// again. Readers that come too late for the chunks then wait for the run's end. All other bytes go
+// into the page cache, and its pages are pushed to the device (segment_push.c). No page has bytes
+// of both ways, because the payload begins and ends with a page of its own.
 #include <errno.h>
 #include <stdlib.h>
 
@@ -30,6 +36,8 @@ static_assert(STORE_RUN_BLOCKS_MAX * STORE_BLOCK_SIZE_MIN == STORE_RUN_MAX,
 static_assert(STORE_RUN_MAX <= STORE_BLOCK_SIZE_MAX, "a block is the longest payload");
 
 enum run_step { RUN_IDLE, RUN_INTENT, RUN_PAYLOAD, RUN_HEADER };
+// The segment's descriptor that the operation in flight uses.
+enum run_file { RUN_FILE_NONE, RUN_FILE_PAGED, RUN_FILE_DIRECT };
 
 struct store_run {
     uint32_t magic;
@@ -45,9 +53,11 @@ struct store_run {
     uint32_t appended_units, written_units;
     uint64_t appended_bytes;
     uint32_t writing_units; // number of units that the operation in flight writes
+    uint32_t paged_units;   // units from the first one on that the page cache has
     enum run_step step;
     uint64_t began_us; // when the operation in flight began
-    bool borrowed;     // the operation in flight uses the segment's descriptor
+    enum run_file file;
+    bool skips_page_cache; // its payload shall be written past the page cache
     enum err err;
     bool touched, finishing, aborted; // touched: something was written to the reservation
     bool is_long;                     // a long run, see store_long.c
@@ -93,7 +103,7 @@ static void run_drop_chunks(struct store_run *run)
 
 static void run_free(struct store_run *run)
 {
-    check(run->step == RUN_IDLE && !run->borrowed && run->writing_units == 0);
+    check(run->step == RUN_IDLE && run->file == RUN_FILE_NONE && run->writing_units == 0);
     check(run->appended_bytes <= run->begun_len);
     worker_task_cancel(&run->task);
     run_drop_chunks(run);
@@ -111,7 +121,8 @@ static uint32_t run_end_offset(const struct store_run *run)
 {
     uint64_t used = max_u64(run->payload_len, (uint64_t)run->written_units * STORE_CHECKSUM_UNIT);
     used = min_u64(used, run->begun_len);
-    return (uint32_t)align_up_u64(run->reservation.layout.payload_offset + used, RUN_ALIGN);
+    const struct run_layout *layout = &run->reservation.layout;
+    return (uint32_t)align_up_u64(layout->payload_offset + used, segment_run_end_align(layout));
 }
 
 // Returns the unused rest of the reservation to the segment. Called when the header, which says
@@ -181,35 +192,88 @@ static void run_end(struct store_run *run)
 static void run_go(struct store_run *run);
 static void on_run_op(struct disk_op *op);
 
-static void run_submit(struct store_run *run, int fd)
+static void run_submit(struct store_run *run, enum run_file file, int fd)
 {
-    check(fd >= 0 && !run->borrowed && run->step != RUN_IDLE);
-    run->borrowed = true;
+    check(fd >= 0 && run->file == RUN_FILE_NONE && run->step != RUN_IDLE);
+    run->file = file;
     run->op.fd = fd;
+    disk_io_start(run->worker, &run->op);
+}
+
+static void run_submit_paged(struct store_run *run, int fd)
+{
     // Writing a part of a page makes the kernel read the rest of it from the device.
     if (run->step != RUN_PAYLOAD) {
         segment_unmark_neighbour(run->reservation.segment, (uint32_t)run->op.offset,
                                  run->reservation.first_unit, fd);
     }
-    disk_io_start(run->worker, &run->op);
+    run_submit(run, RUN_FILE_PAGED, fd);
 }
 
 static void on_run_opened(void *ctx, enum err err, int fd)
 {
     struct store_run *run = as_run(ctx);
-    check(run->step != RUN_IDLE && !run->borrowed);
+    check(run->step != RUN_IDLE && run->file == RUN_FILE_NONE);
     if (err != ERR_OK) {
         run->op.err = err;
         on_run_op(&run->op);
         return;
     }
-    run_submit(run, fd);
+    run_submit_paged(run, fd);
+}
+
+static void run_write_paged(struct store_run *run)
+{
+    struct segment *segment = run->reservation.segment;
+    check(run->step != RUN_IDLE && run->file == RUN_FILE_NONE);
+    int fd = segment_borrow(segment);
+    if (fd >= 0) {
+        run_submit_paged(run, fd);
+    } else {
+        segment_borrow_start(run->worker, segment, on_run_opened, run);
+    }
+}
+
+// Direct I/O writes whole pages, so what follows the payload in its last page is written, too.
+static void run_fill_page(struct store_run *run)
+{
+    struct iovec *last = &run->iov[run->op.iov_count - 1];
+    const struct chunk *chunk = run->chunks[run->written_units + run->writing_units - 1];
+    size_t whole = align_up_u64(last->iov_len, RUN_PAYLOAD_ALIGN);
+    check(last->iov_base == chunk->data && whole <= CHUNK_SIZE);
+    if (chunk->len < whole) { // never bytes of another object
+        memset((char *)last->iov_base + chunk->len, 0, whole - chunk->len);
+    }
+    last->iov_len = whole;
+}
+
+static void on_run_opened_direct(void *ctx, enum err err, int fd)
+{
+    struct store_run *run = as_run(ctx);
+    check(run->step == RUN_PAYLOAD && run->skips_page_cache);
+    if (err != ERR_OK) {
+        run_write_paged(run);
+        return;
+    }
+    run_fill_page(run);
+    run_submit(run, RUN_FILE_DIRECT, fd);
+}
+
+// Returns false if the segment cannot be written like that.
+static bool run_write_direct(struct store_run *run)
+{
+    struct segment *segment = run->reservation.segment;
+    int fd = segment_borrow_direct(segment);
+    if (fd >= 0) {
+        on_run_opened_direct(run, ERR_OK, fd);
+        return true;
+    }
+    return segment_borrow_direct_start(run->worker, segment, on_run_opened_direct, run);
 }
 
 static void run_start_op(struct store_run *run, enum run_step step, unsigned iov_count,
                          uint32_t offset)
 {
-    struct segment *segment = run->reservation.segment;
     check(run->step == RUN_IDLE && step != RUN_IDLE);
     check(iov_count > 0 && iov_count <= ARRAY_LEN(run->iov));
     check(!run->aborted && run->err == ERR_OK);
@@ -222,12 +286,9 @@ static void run_start_op(struct store_run *run, enum run_step step, unsigned iov
     run->op.iov = run->iov;
     run->op.iov_count = iov_count;
     run->op.done = on_run_op;
-    int fd = segment_borrow(segment);
-    if (fd < 0) {
-        segment_borrow_start(run->worker, segment, on_run_opened, run);
-        return;
+    if (step != RUN_PAYLOAD || !run->skips_page_cache || !run_write_direct(run)) {
+        run_write_paged(run);
     }
-    run_submit(run, fd);
 }
 
 static void run_write_intent(struct store_run *run)
@@ -346,13 +407,15 @@ static void run_op_failed(struct store_run *run, const struct disk_op *op)
     disk_filling_off(&run->store->disk, "write", op->errno_value != 0 ? op->errno_value : ENOSPC);
 }
 
-// Releases the chunks of the operation that has ended. If it succeeded, marks their units as
-// verified, because their checksums were computed before they were written.
-static void run_units_written(struct store_run *run, bool well)
+// Releases the chunks of the operation that has ended. If the page cache has them, marks their
+// units as verified, because their checksums were computed before they were written.
+static void run_units_written(struct store_run *run, bool are_paged)
 {
     uint64_t bytes = 0;
     check(run->written_units + run->writing_units <= run->appended_units);
-    if (well && run->payload_len >= RUN_PACKED_MAX) {
+    run->paged_units +=
+        are_paged && run->paged_units == run->written_units ? run->writing_units : 0;
+    if (are_paged && run->payload_len >= RUN_PACKED_MAX) {
         segment_set_verified(run->reservation.segment,
                              run->reservation.first_unit + run->written_units, run->writing_units,
                              true);
@@ -376,8 +439,19 @@ static void run_tell_written(struct store_run *run)
     struct store_place pages = run_place(run);
     pages.header_len = 0;
     pages.payload_len =
-        (uint32_t)min_u64((uint64_t)run->written_units * STORE_CHECKSUM_UNIT, run->payload_len);
+        (uint32_t)min_u64((uint64_t)run->paged_units * STORE_CHECKSUM_UNIT, run->payload_len);
     run->on_written(run->watch_ctx, run->err == ERR_OK && pages.payload_len > 0 ? &pages : NULL);
+}
+
+// Returns the descriptor. A run may wait long for its origin between two writes.
+static void run_return(struct store_run *run)
+{
+    if (run->file == RUN_FILE_DIRECT) {
+        segment_return_direct(run->reservation.segment);
+    } else if (run->file == RUN_FILE_PAGED) {
+        segment_return(run->reservation.segment);
+    }
+    run->file = RUN_FILE_NONE;
 }
 
 static void on_run_op(struct disk_op *op)
@@ -385,16 +459,21 @@ static void on_run_op(struct disk_op *op)
     struct store_run *run = as_run(container_of(op, struct store_run, op));
     enum run_step step = run->step;
     check(step != RUN_IDLE);
-    // A run may wait long for its origin between two writes, so it keeps no descriptor.
-    if (run->borrowed) {
-        segment_return(run->reservation.segment);
-        run->borrowed = false;
-    }
-    run_units_written(run, op->err == ERR_OK);
+    bool was_direct = run->file == RUN_FILE_DIRECT;
+    run_return(run);
     run->step = RUN_IDLE;
     uint64_t now_us = worker_now_us(run->worker);
     write_backlog_ends(&run->store->backlog, now_us, now_us - run->began_us);
-    if (op->err == ERR_OK) {
+    if (was_direct && op->errno_value == EINVAL) { // the device wants another alignment
+        segment_pool_refuse_direct(&run->store->log.pool);
+        run->skips_page_cache = false;
+        run->writing_units = 0;
+        run_go(run); // writes the same units again, or drops them
+        return;
+    }
+    bool are_paged = op->err == ERR_OK && !was_direct;
+    run_units_written(run, are_paged);
+    if (are_paged) {
         segment_push(run->worker, &store_worker_of(run->worker)->pusher, run->reservation.segment,
                      op->offset, op->offset + (uint64_t)op->result);
     }
@@ -428,7 +507,8 @@ static void run_go(struct store_run *run)
     const struct run_layout *layout = &run->reservation.layout;
     bool all_appended = run->appended_bytes >= run->payload_len;
     if (layout->intent && run_fill_iov(run, 0) > 0) {
-        if (run->writing_units < CHUNKS_PER_WRITE / 4 && !run->finishing && !all_appended &&
+        unsigned least = run->skips_page_cache ? CHUNKS_PER_WRITE : CHUNKS_PER_WRITE / 4;
+        if (run->writing_units < least && !run->finishing && !all_appended &&
             !chunk_budget_is_short()) {
             run->writing_units = 0;
             return; // wait for more chunks, so that writes are larger
@@ -468,13 +548,13 @@ enum refusal store_waits_for(struct worker *w, const struct store *store, unsign
 
 // Reserves room for the run if the policy and the backlog accept it.
 static enum err run_reserve(struct worker *w, struct store *store,
-                            const struct store_object *object, uint64_t first_block, unsigned group,
-                            bool is_part, const struct segment_want *want,
+                            const struct store_object *object, uint64_t first_block,
+                            struct store_run_use use, const struct segment_want *want,
                             struct retention_answer *ret_answer,
                             struct segment_reservation *ret_reservation)
 {
-    enum policy_verdict verdict =
-        retention_admit(&store->retention, object->hash, first_block, group, is_part, ret_answer);
+    enum policy_verdict verdict = retention_admit(&store->retention, object->hash, first_block,
+                                                  use.group, use.is_part, ret_answer);
     if (!write_backlog_takes(&store->backlog)) {
         return write_backlog_error(&store->backlog, worker_now_us(w));
     }
@@ -497,8 +577,21 @@ static enum err run_reserve(struct worker *w, struct store *store,
     return err == ERR_NO_SEGMENT && atomic_load(&store->log.no_room) ? ERR_DISK_FULL : err;
 }
 
+// Returns whether the page cache shall have the payload. Notes it for later reads, too.
+static bool is_for_page_cache(struct store *store, const struct segment_reservation *reservation,
+                              uint32_t payload_len, struct store_run_use use)
+{
+    bool is_admitted = true;
+    for (uint32_t at = 0; at < payload_len; at += STORE_READ_MAX) {
+        is_admitted =
+            page_admission_take(&store->page_admission, reservation->number,
+                                reservation->first_unit + at / STORE_CHECKSUM_UNIT, STORE_READ_MAX);
+    }
+    return is_admitted || use.is_ahead;
+}
+
 static enum err run_begin(struct worker *w, struct store *store, struct store_object *object,
-                          uint64_t first_block, uint32_t block_count, unsigned group, bool is_part,
+                          uint64_t first_block, uint32_t block_count, struct store_run_use use,
                           struct store_run **ret_run)
 {
     uint64_t blocks = store_object_block_count(object);
@@ -533,7 +626,7 @@ static enum err run_begin(struct worker *w, struct store *store, struct store_ob
     if (want.is_long && store_long_note(store)) {
         segment_log_want(&store->log, false);
     }
-    err = run_reserve(w, store, object, first_block, group, is_part, &want, &answer, &reservation);
+    err = run_reserve(w, store, object, first_block, use, &want, &answer, &reservation);
     retention_missed(w, &store->retention, object->hash, first_block, payload_len, &answer,
                      err == ERR_OK);
     if (err != ERR_OK) {
@@ -557,6 +650,7 @@ static enum err run_begin(struct worker *w, struct store *store, struct store_ob
     run->header_len = header_len;
     run->unit_count = units;
     run->is_long = want.is_long;
+    run->skips_page_cache = !is_for_page_cache(store, &reservation, (uint32_t)payload_len, use);
     atomic_fetch_add(&store->longs.running, run->is_long);
     worker_task_init(&run->task, on_run_task);
     write_backlog_promise(&store->backlog, payload_len);
@@ -568,11 +662,11 @@ static enum err run_begin(struct worker *w, struct store *store, struct store_ob
 }
 
 enum err store_run_begin(struct worker *w, struct store *store, struct store_object *object,
-                         uint64_t first_block, uint32_t block_count, unsigned group, bool is_part,
+                         uint64_t first_block, uint32_t block_count, struct store_run_use use,
                          struct store_run **ret_run)
 {
-    check(group <= STORE_GROUP_PINS);
-    enum err err = run_begin(w, store, object, first_block, block_count, group, is_part, ret_run);
+    check(use.group <= STORE_GROUP_PINS);
+    enum err err = run_begin(w, store, object, first_block, block_count, use, ret_run);
     if (err != ERR_OK) {
         refusal_count(refusal_of_error(err));
     }

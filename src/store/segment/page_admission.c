@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // A page that is gone from memory before it is read again costs its allocation, a copy and its
 // eviction, and often evicts a page that would have been read. So a hit whose bytes are not in
-// memory reads them past the page cache, unless one of these is true:
+// memory reads them past the page cache, and a miss writes them past it (store_write.c), unless one
+// of these is true:
 //
 // - All bytes of the cache fit into the memory that the page cache can use.
 // - There is free memory. Then nothing is evicted.
-// - The same bytes were read before, and since then reads have brought fewer bytes from the device
-//   than fit into memory. Then the page cache would still have them. The kernel finds its working
-//   set by the same distance.
+// - The same bytes were read or written before, and since then fewer bytes than fit into memory
+//   were brought from the device or the origin. Then the page cache would still have them. The
+//   kernel finds its working set by the same distance.
 //
-// The last reads are in a table of one slot each. A later read may take the slot of another one,
-// whose bytes then need one more read until they are admitted. For machines of much memory the
-// table is limited, and finds only shorter distances. This does no harm while the cache fits.
+// The last reads and writes are in a table of one slot each. A later read may take the slot of
+// another one, whose bytes then need one more read until they are admitted. For machines of much
+// memory the table is limited, and finds only shorter distances. This does no harm while the cache
+// fits.
 #include "store/segment/page_admission.h"
 
 #include <assert.h>
@@ -93,10 +95,9 @@ void page_admission_tick(struct page_admission *admission, uint64_t cached_bytes
 bool page_admission_take(struct page_admission *admission, uint32_t segment_number, uint32_t unit,
                          uint64_t bytes)
 {
-    bool is_ample = atomic_load_explicit(&admission->is_ample, memory_order_relaxed) &&
-                    !store_fault_pages_are_gone();
+    bool is_ample = atomic_load_explicit(&admission->is_ample, memory_order_relaxed);
     if (admission->slots == NULL) {
-        return is_ample;
+        return is_ample && !store_fault_pages_are_gone();
     }
     const uint32_t name[] = {segment_number, unit};
     uint64_t mixed = hash64(name, sizeof(name), 0);
@@ -107,6 +108,6 @@ bool page_admission_take(struct page_admission *admission, uint32_t segment_numb
     unsigned last = atomic_exchange_explicit(slot, (unsigned)tag << 16 | now, memory_order_relaxed);
     bool is_known = last >> 16 == tag;
     uint16_t distance = (uint16_t)(now - (uint16_t)last);
-    return is_ample ||
-           (is_known && distance <= atomic_load_explicit(&admission->reach, memory_order_relaxed));
+    uint64_t reach = atomic_load_explicit(&admission->reach, memory_order_relaxed);
+    return (is_ample || (is_known && distance <= reach)) && !store_fault_pages_are_gone();
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decides which bytes enter the page cache when a hit reads them from the device.
+// Decides which bytes enter the page cache when a hit reads them from the device, or a miss writes
+// them.
 #ifndef FOREBAY_STORE_PAGE_ADMISSION_H
 #define FOREBAY_STORE_PAGE_ADMISSION_H
 
@@ -15,10 +16,10 @@ struct page_admission {
     uint64_t looked_ms;   // when page_admission_tick() looked last; 0: never
     uint64_t unit_bytes;  // unit of the clock
     uint32_t slot_mask;   // number of slots - 1
-    atomic_uint *slots;   // the last reads: 16 bits identify one, and 16 bits are its time
-    atomic_ulong clock;   // bytes that reads have brought from the device
-    atomic_ulong reach;   // distance of two reads up to which the second is admitted, in units
-    atomic_bool is_ample; // all reads are admitted
+    atomic_uint *slots;   // the last accesses: 16 bits identify one, and 16 bits are its time
+    atomic_ulong clock;   // bytes that were brought from the device or the origin
+    atomic_ulong reach;   // distance of two accesses up to which the second is admitted, in units
+    atomic_bool is_ample; // all bytes are admitted
 };
 
 // `memory` may be NULL; then everything is admitted.
@@ -29,8 +30,9 @@ void page_admission_done(struct page_admission *admission);
 void page_admission_look(struct page_admission *admission, uint64_t cached_bytes);
 // Does so once a second at most. Called often, on one thread.
 void page_admission_tick(struct page_admission *admission, uint64_t cached_bytes);
-// Notes a read of bytes that are not in memory. Returns true if the page cache shall keep them.
-// `unit` is the read's first checksum unit in the segment. Any thread, never waits.
+// Notes that bytes which are not in memory are read or written. Returns true if the page cache
+// shall keep them. `unit` is the first of these checksum units in the segment. Any thread, never
+// waits.
 bool page_admission_take(struct page_admission *admission, uint32_t segment_number, uint32_t unit,
                          uint64_t bytes);
 

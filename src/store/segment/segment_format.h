@@ -144,6 +144,12 @@ struct run_layout {
 };
 void segment_run_layout_make(uint32_t start, uint32_t header_len, uint32_t payload_len,
                              struct run_layout *ret_layout);
+// Returns what the end of a run is a multiple of. The payload of a long run takes whole pages, so
+// that it can be written past the page cache.
+static inline uint32_t segment_run_end_align(const struct run_layout *layout)
+{
+    return layout->intent ? RUN_PAYLOAD_ALIGN : RUN_ALIGN;
+}
 
 static inline struct store_place run_header_place(const struct run_header *header)
 {

@@ -81,9 +81,14 @@ int segment_borrow(struct segment *segment)
     return word_borrow(&segment->paged);
 }
 
+static bool refuses_direct(const struct segment *segment)
+{
+    return atomic_load_explicit(&segment->log->pool.refuses_direct, memory_order_relaxed);
+}
+
 int segment_borrow_direct(struct segment *segment)
 {
-    return word_borrow(&segment->direct);
+    return refuses_direct(segment) ? -1 : word_borrow(&segment->direct);
 }
 
 static void word_return(struct segment_pool *pool, struct segment_file_use *use)
@@ -198,7 +203,7 @@ static int file_open(const struct segment_pool *pool, uint32_t number, bool is_d
     if (failed != 0) {
         return -failed;
     }
-    int flags = is_direct ? O_RDONLY | O_DIRECT : O_RDWR;
+    int flags = is_direct ? O_RDWR | O_DIRECT : O_RDWR;
     int fd = openat(pool->folder_fd, name, flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (fd < 0) {
         return -errno;
@@ -325,7 +330,7 @@ static enum err borrow_direct(struct segment *segment, int *ret_fd)
 void segment_pool_refuse_direct(struct segment_pool *pool)
 {
     if (!atomic_exchange(&pool->refuses_direct, true)) {
-        log_info("direct_io_unavailable", "cache_reads=page_cache");
+        log_info("direct_io_unavailable", "cache_io=page_cache");
     }
 }
 
@@ -377,8 +382,7 @@ void segment_borrow_start(struct worker *w, struct segment *segment,
 bool segment_borrow_direct_start(struct worker *w, struct segment *segment,
                                  void (*done)(void *ctx, enum err err, int fd), void *ctx)
 {
-    if (atomic_load_explicit(&segment->log->pool.refuses_direct, memory_order_relaxed) ||
-        (atomic_load(&segment->pins) & SEGMENT_PIN_UNLINKED) != 0) {
+    if (refuses_direct(segment) || (atomic_load(&segment->pins) & SEGMENT_PIN_UNLINKED) != 0) {
         return false;
     }
     borrow_start(w, segment, true, done, ctx);

@@ -20,7 +20,7 @@ struct segment;
 struct segment_opening;
 
 // A descriptor of a segment's file. A segment has two: one that reads and writes through the page
-// cache, and one that reads past it (O_DIRECT).
+// cache, and one that does so past it (O_DIRECT).
 struct segment_file_use {
     _Atomic uint64_t word; // the descriptor and the number of its users: segment_pool.c
     unsigned pool_at;      // index in the pool's array of open files, guarded by the pool's lock
@@ -73,15 +73,15 @@ enum err segment_borrow_wait(struct segment *segment, int *ret_fd) MUST_USE;
 void segment_borrow_start(struct worker *w, struct segment *segment,
                           void (*done)(void *ctx, enum err err, int fd), void *ctx);
 
-// The same three for the descriptor that reads past the page cache. segment_borrow_direct_start()
+// The same three for the descriptor that passes the page cache. segment_borrow_direct_start()
 // returns false if there is no direct I/O or the file is unlinked; done() is then not called.
 // ERR_UNREADABLE: the file cannot be opened like that now, so the caller uses the page cache.
 int segment_borrow_direct(struct segment *segment);
 void segment_return_direct(struct segment *segment);
 bool segment_borrow_direct_start(struct worker *w, struct segment *segment,
                                  void (*done)(void *ctx, enum err err, int fd), void *ctx);
-// Called when the kernel has refused a read past the page cache with EINVAL. From now on all reads
-// use the page cache. Any thread.
+// Called when the kernel has refused I/O past the page cache with EINVAL. From now on all of it goes
+// through the page cache. Any thread.
 void segment_pool_refuse_direct(struct segment_pool *pool);
 
 // Hands the descriptor of a new file to the pool. Called before other threads know the segment.

@@ -522,10 +522,10 @@ void read_complete(unsigned i)
 // --- writing a run -------------------------------------------------------------------------------
 
 enum err store_run_begin(struct worker *w, struct store *store, struct store_object *object,
-                         uint64_t first_block, uint32_t block_count, unsigned group, bool is_part,
+                         uint64_t first_block, uint32_t block_count, struct store_run_use use,
                          struct store_run **ret_run)
 {
-    (void)store, (void)group, (void)is_part;
+    (void)store, (void)use;
     if (world.refuse || world.disk_is_behind) {
         return ERR_DISK_FULL;
     }

@@ -211,8 +211,8 @@ static void do_fetch(struct worker *w, void *ctx)
     life.fetches = f;
     alive.open++;
     struct store_run *run;
-    enum err err =
-        store_run_begin(w, alive.store, object, first, count, STORE_PRIORITY_NORMAL, false, &run);
+    enum err err = store_run_begin(w, alive.store, object, first, count,
+                                   (struct store_run_use){.group = STORE_PRIORITY_NORMAL}, &run);
     if (err != ERR_OK) {
         tell("refused key %u: %s", key, error_row(err)->name);
         past->tally[TALLY_REFUSED]++;

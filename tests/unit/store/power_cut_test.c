@@ -343,13 +343,16 @@ static void write_much(struct box *box)
     cr_assert(index_writer_flush(&box->store->writer) == ERR_OK);
 }
 
-static void whatever_is_found(enum disk_engine engine)
+static void whatever_is_found(enum disk_engine engine, bool is_past_page_cache)
 {
     unsigned lost = 0;
     for (unsigned seed = 0; seed < SEEDS; seed++) {
         struct box box;
         char key[32];
         box_init(&box, engine, 64 * MIB);
+        if (is_past_page_cache) {
+            box_has_little_memory(&box, 0);
+        }
         with_power_cut(&box, write_much, seed);
         reopen(&box);
         for (unsigned round = 0; round < 2; round++) {
@@ -367,9 +370,24 @@ static void whatever_is_found(enum disk_engine engine)
     cr_assert(lost <= 2 * SEEDS, "%u", lost);
 }
 
+static void after_writes_into_the_page_cache(enum disk_engine engine)
+{
+    whatever_is_found(engine, false);
+}
+
+static void after_writes_past_the_page_cache(enum disk_engine engine)
+{
+    whatever_is_found(engine, true);
+}
+
 Test(power_cut, everything_found_afterwards_is_right, .timeout = 1800)
 {
-    with_each_engine(whatever_is_found);
+    with_each_engine(after_writes_into_the_page_cache);
+}
+
+Test(power_cut, everything_found_after_writes_past_the_page_cache_is_right, .timeout = 1800)
+{
+    with_each_engine(after_writes_past_the_page_cache);
 }
 
 static void close_clean(struct box *box)

@@ -85,6 +85,20 @@ void box_init(struct box *box, enum disk_engine engine, uint64_t size_bytes)
     };
 }
 
+static uint64_t memory_room;
+
+static bool look_at_memory(struct host_memory *ret_memory)
+{
+    *ret_memory = (struct host_memory){max_u64(memory_room, MIB), memory_room, 0};
+    return true;
+}
+
+void box_has_little_memory(struct box *box, uint64_t room_bytes)
+{
+    memory_room = room_bytes;
+    box->options.memory = look_at_memory;
+}
+
 static bool box_loop(struct box *box, unsigned workers)
 {
     struct loop_options options = {
@@ -111,6 +125,7 @@ bool box_open_workers(struct box *box, unsigned workers)
     cr_assert(err == ERR_OK, "%s", buf_cstr(&why));
     buf_done(&why);
     (void)disk_io_probe_residency(box->dir);
+    page_admission_look(&box->store->page_admission, box->options.size_bytes);
     cr_assert(loop_start(box->loop) == ERR_OK);
     return true;
 }
@@ -254,8 +269,9 @@ static void do_write(struct worker *w, void *ctx)
 {
     struct write_call *call = ctx;
     struct store_run *run = NULL;
-    call->err = store_run_begin(w, call->box->store, call->made, call->first_block,
-                                call->block_count, STORE_PRIORITY_NORMAL, false, &run);
+    call->err =
+        store_run_begin(w, call->box->store, call->made, call->first_block, call->block_count,
+                        (struct store_run_use){.group = STORE_PRIORITY_NORMAL}, &run);
     if (call->err != ERR_OK) {
         sem_post(&call->wake.sem);
         return;

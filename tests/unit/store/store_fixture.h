@@ -41,6 +41,10 @@ struct hash128 box_hash(const struct box *box, const char *key);
 void object_bytes(const struct object *object, uint64_t offset, char *ret_bytes, size_t len);
 struct store_object *box_object(const struct box *box, const struct object *object);
 
+// The cache does not fit into memory: bytes stay in the page cache if they are read again before
+// `room_bytes` others. Called before box_open().
+void box_has_little_memory(struct box *box, uint64_t room_bytes);
+
 // Runs fn on worker `index` and waits.
 void box_on_worker(struct box *box, unsigned index, void (*fn)(struct worker *w, void *ctx),
                    void *ctx);

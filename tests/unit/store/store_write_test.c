@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves: the written part of a run can be sent while the rest is still to come, on both disk
-// engines.
+// Proves: the written part of a run can be sent while the rest is still to come. Runs that are
+// written past the page cache are right beside others, where direct I/O is refused or fails, and
+// after a power cut (power_cut_test.c). On both disk engines.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include "store/store_fixture.h"
 #include "test.h"
 #include "waiting.h"
@@ -45,7 +49,8 @@ static void do_grow(struct worker *w, void *ctx)
 {
     struct growing *it = ctx;
     struct store_object *object = box_object(it->box, it->object);
-    cr_assert(store_run_begin(w, it->box->store, object, 0, 32, STORE_PRIORITY_NORMAL, false,
+    cr_assert(store_run_begin(w, it->box->store, object, 0, 32,
+                              (struct store_run_use){.group = STORE_PRIORITY_NORMAL},
                               &it->run) == ERR_OK);
     store_object_unref(object);
     store_run_watch(it->run, on_growing, it);
@@ -115,4 +120,116 @@ Test(segment_write, the_written_part_of_a_run_can_be_sent_before_its_end)
         box_close(&box);
         box_remove(&box);
     }
+}
+
+// --- past the page cache -------------------------------------------------------------------------
+
+// Runs of one write and of several, with ends within a sector, within a page, and at its end.
+static const struct object mixed[] = {
+    {"a", "\"e\"", MIB + 45001, BLOCK, 1}, {"b", "\"e\"", 1000, BLOCK, 2},
+    {"c", "\"e\"", 300 * 1024, BLOCK, 3},  {"d", "\"e\"", 40001, BLOCK, 4},
+    {"e", "\"e\"", 262145, BLOCK, 5},      {"f", "\"e\"", 700, BLOCK, 6},
+    {"g", "\"e\"", 3 * MIB - 1, BLOCK, 7},
+};
+
+static bool has_direct_io(const char *folder)
+{
+    int fd = open(folder, O_RDWR | O_TMPFILE | O_DIRECT | O_CLOEXEC, 0600);
+    if (fd >= 0) {
+        (void)close(fd);
+    }
+    return fd >= 0 && disk_io_residency_mode() != DISK_RESIDENCY_NONE;
+}
+
+// Returns the number of objects that were not in memory when they were read first.
+static unsigned read_mixed(struct box *box)
+{
+    unsigned outside = 0;
+    for (unsigned i = 0; i < ARRAY_LEN(mixed); i++) {
+        memset(box->reads, 0, sizeof(box->reads));
+        cr_assert(box_read(box, 0, &mixed[i]) == mixed[i].size);
+        outside += box->reads[STORE_READ_DIRECT] > 0;
+    }
+    return outside;
+}
+
+static void write_mixed(enum disk_engine engine, const char *faults, unsigned outside)
+{
+    struct box box;
+    box_init(&box, engine, 64 * MIB);
+    box_has_little_memory(&box, 0);
+    if (!box_open(&box)) {
+        box_remove(&box);
+        return;
+    }
+    disk_fault_set(faults);
+    for (unsigned i = 0; i < ARRAY_LEN(mixed); i++) {
+        cr_assert(box_put(&box, &mixed[i]) == ERR_OK);
+    }
+    disk_fault_set("");
+    bool is_known = has_direct_io(box.dir);
+    unsigned got = read_mixed(&box);
+    cr_assert(!is_known || got == outside, "%u", got);
+    (void)read_mixed(&box);
+    box_close(&box);
+    cr_assert(box_open(&box)); // recovery finds the same
+    (void)read_mixed(&box);
+    box_close(&box);
+    box_remove(&box);
+}
+
+Test(segment_write, longer_runs_are_written_past_the_page_cache)
+{
+    write_mixed(DISK_ENGINE_THREADS, "", 4);
+    write_mixed(DISK_ENGINE_URING, "", 4);
+}
+
+Test(segment_write, a_short_write_past_the_page_cache_goes_on)
+{
+    write_mixed(DISK_ENGINE_THREADS, "write:1+:short", 4);
+    write_mixed(DISK_ENGINE_URING, "write:1+:short", 4);
+}
+
+// The first write is an intent, the second one would go past the page cache.
+Test(segment_write, a_refused_write_past_the_page_cache_goes_through_it)
+{
+    write_mixed(DISK_ENGINE_THREADS, "write:2:einval", 0);
+    write_mixed(DISK_ENGINE_URING, "write:2:einval", 0);
+}
+
+Test(segment_write, a_write_past_the_page_cache_that_fails_fails_its_run)
+{
+    struct box box;
+    struct store_place place;
+    box_init(&box, DISK_ENGINE_AUTO, 64 * MIB);
+    box_has_little_memory(&box, 0);
+    cr_assert(box_open(&box));
+    disk_fault_set("write:2:eio");
+    cr_assert(box_write(&box, 0, &mixed[0], 0, 17, 17, &place) == ERR_IO);
+    disk_fault_set("");
+    cr_assert(box_read(&box, 0, &mixed[0]) == 0);
+    box_close(&box);
+    box_remove(&box);
+}
+
+// A run that is cut ends with a whole page, after which the next run begins.
+Test(segment_write, a_run_that_is_cut_past_the_page_cache_leaves_its_neighbour_alone)
+{
+    struct box box;
+    struct store_place cut, next;
+    struct object longer = {"longer", "\"e\"", 2 * MIB, BLOCK, 1};
+    box_init(&box, DISK_ENGINE_AUTO, 64 * MIB);
+    box_has_little_memory(&box, 0);
+    cr_assert(box_open(&box));
+    cr_assert(box_write(&box, 0, &longer, 0, 32, 5, &cut) == ERR_OK);
+    cr_assert(box_write(&box, 0, &mixed[2], 0, 5, 5, &next) == ERR_OK);
+    cr_assert(cut.segment == next.segment && next.payload_offset > cut.payload_offset);
+    cr_assert(box_post_put(&box, &longer, &cut) == ERR_OK);
+    cr_assert(box_post_put(&box, &mixed[2], &next) == ERR_OK);
+    cr_assert(box_read(&box, 0, &longer) == 5 * BLOCK);
+    cr_assert(box_read(&box, 0, &mixed[2]) == mixed[2].size);
+    box_let_go(&cut);
+    box_let_go(&next);
+    box_close(&box);
+    box_remove(&box);
 }

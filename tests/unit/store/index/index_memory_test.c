@@ -829,8 +829,8 @@ static void do_flood(struct worker *w, void *ctx)
         struct store_run *run;
         enum err err;
         do { // the next segment may come later than it is asked for
-            err = store_run_begin(w, flood->box->store, made, 0, 1, STORE_PRIORITY_NORMAL, false,
-                                  &run);
+            err = store_run_begin(w, flood->box->store, made, 0, 1,
+                                  (struct store_run_use){.group = STORE_PRIORITY_NORMAL}, &run);
         } while (err != ERR_OK && err != ERR_INDEX_BUSY);
         if (err == ERR_OK) {
             store_run_abort(run);

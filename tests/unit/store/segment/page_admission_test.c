@@ -144,14 +144,11 @@ static void read_all(enum disk_engine engine, const char *faults, enum store_rea
 {
     struct box box;
     box_init(&box, engine, 64 * MIB);
-    is_host_known = true;
-    host = (struct host_memory){MIB, 0, 0};
-    box.options.memory = host_look;
+    box_has_little_memory(&box, 0);
     if (!box_open(&box)) {
         box_remove(&box);
         return;
     }
-    page_admission_look(&box.store->page_admission, 64 * MIB);
     for (unsigned i = 0; i < ARRAY_LEN(objects); i++) {
         cr_assert(box_put(&box, &objects[i]) == ERR_OK);
     }
@@ -194,12 +191,10 @@ Test(page_admission, bytes_stay_on_the_device_until_they_are_read_again_soon)
 {
     struct box box;
     box_init(&box, DISK_ENGINE_AUTO, 64 * MIB);
-    is_host_known = true;
-    host = (struct host_memory){16 * MIB, 16 * MIB, 0};
-    box.options.memory = host_look;
+    box_has_little_memory(&box, 16 * MIB);
     cr_assert(box_open(&box));
-    page_admission_look(&box.store->page_admission, 64 * MIB);
     cr_assert(box_put(&box, &objects[1]) == ERR_OK);
+    read_others(&box.store->page_admission, 64 * MIB);
     if (drop_pages(&box) && has_direct_io(box.dir)) {
         for (unsigned i = 0; i < 3; i++) {
             memset(box.reads, 0, sizeof(box.reads));
@@ -266,16 +261,15 @@ Test(page_admission, pages_that_the_kernel_loads_during_a_direct_read_count_as_u
 {
     struct box box;
     box_init(&box, DISK_ENGINE_AUTO, 64 * MIB);
-    is_host_known = true;
-    host = (struct host_memory){MIB, 0, 0};
-    box.options.memory = host_look;
+    box_has_little_memory(&box, 0);
     cr_assert(box_open(&box));
-    page_admission_look(&box.store->page_admission, 64 * MIB);
+    segment_pool_refuse_direct(&box.store->log.pool); // the write shall fill the page cache
     struct store_place place;
     cr_assert(box_write(&box, 0, &objects[1], 0, 16, 16, &place) == ERR_OK);
     cr_assert(box_post_put(&box, &objects[1], &place) == ERR_OK);
     bool is_known = is_ready(&box, &place); // this machine tells what is in memory
-    disk_fault_set("pages.gone:1+:eio");    // but the pages stay, as if the kernel loaded them
+    atomic_store(&box.store->log.pool.refuses_direct, false);
+    disk_fault_set("pages.gone:1+:eio"); // but the pages stay, as if the kernel loaded them
     static struct one_read one;
     one.read = (struct store_read){
         .store = box.store, .place = place, .len = CHUNK_SIZE, .done = on_one_read};
@@ -286,6 +280,29 @@ Test(page_admission, pages_that_the_kernel_loads_during_a_direct_read_count_as_u
     if (is_known && one.read.source == STORE_READ_DIRECT) {
         cr_assert(!is_ready(&box, &place));
     }
+    box_let_go(&place);
+    box_close(&box);
+    box_remove(&box);
+}
+
+// A miss is the first of two reads.
+Test(page_admission, bytes_that_are_read_soon_after_they_were_written_enter_the_page_cache)
+{
+    struct box box;
+    struct store_place place;
+    box_init(&box, DISK_ENGINE_AUTO, 64 * MIB);
+    box_has_little_memory(&box, 16 * MIB);
+    cr_assert(box_open(&box));
+    cr_assert(box_write(&box, 0, &objects[1], 0, 16, 16, &place) == ERR_OK);
+    bool is_known = has_direct_io(box.dir);
+    is_known &= drop_pages(&box);
+    static struct one_read one;
+    one.read = (struct store_read){
+        .store = box.store, .place = place, .len = STORE_READ_MAX, .done = on_one_read};
+    box_on_worker(&box, 0, start_one_read, &one.read);
+    wait_for(one_read_ended(&one));
+    cr_assert(one.read.err == ERR_OK);
+    cr_assert(!is_known || one.read.source == STORE_READ_DEVICE);
     box_let_go(&place);
     box_close(&box);
     box_remove(&box);

@@ -143,8 +143,8 @@ static bool run_start(struct worker *w, struct still *s, unsigned number)
 {
     struct store_run *run;
     uint32_t blocks = (uint32_t)(RUN / s->object->block_size_bytes);
-    if (store_run_begin(w, s->box.store, s->object, number * blocks, blocks, STORE_PRIORITY_NORMAL,
-                        false, &run) != ERR_OK) {
+    if (store_run_begin(w, s->box.store, s->object, number * blocks, blocks,
+                        (struct store_run_use){.group = STORE_PRIORITY_NORMAL}, &run) != ERR_OK) {
         return false;
     }
     for (uint64_t at = 0; at < RUN; at += CHUNK_SIZE) {
