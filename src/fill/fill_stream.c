@@ -17,6 +17,10 @@
 //   disk-full ...  the store takes no run at all, and not only for a moment
 //   not-admitted   the policy would refuse the run. That is a guess. So the policy learns of the
 //                  bytes that came, as if each part of them had been offered to the store.
+//   disk-slow      the disk has the bytes, and the origin is asked because it is slow. A single
+//   late
+//                  read makes no disk slow. Its run has at most the length of a stored run, because
+//                  the disk may well bring the next bytes in time.
 //
 // If the index has a usable record of the object, other parts of it may be cached. Then the run
 // ends where a stored run would end.
@@ -38,8 +42,11 @@ static bool wants_part(const struct fill_ask *ask)
 enum refusal fill_stream_reason(struct fill_worker *fw, const struct fill_ask *ask)
 {
     const struct object_limits *limits = &ask->key->limits;
-    if (ask->ahead || ask->index == FILL_INDEX_SLOW) {
-        return REFUSAL_none; // a reader ahead wants no bytes; a slow disk has them already
+    if (ask->ahead) {
+        return REFUSAL_none; // it wants no bytes
+    }
+    if (ask->index == FILL_INDEX_SLOW) {
+        return store_is_slow(fw->store) ? REFUSAL_disk_slow : REFUSAL_none;
     }
     if (ask->object != NULL && limits->max_object_size_bytes != 0 &&
         ask->object->size_bytes > limits->max_object_size_bytes) {

@@ -225,6 +225,26 @@ def test_disk_is_slow_until_a_read_comes_in_time(disk, origin):
 
 
 @pytest.mark.both_engines
+@pytest.mark.parametrize("first,size", ((0, 40 * MIB), (3 * MIB + 7, 11 * MIB + 7)))
+def test_slow_disk_costs_the_origin_one_request_as_without_a_cache(disk, origin, first, size):
+    """While the disk is slow, a read of a whole object or of a range is one request, and the origin
+    sends no byte more than the client wants."""
+    keys = [f"k{i}" for i in range(12)]
+    disk.put(keys, 100_000)
+    disk.put(["a"], 40 * MIB)
+    with disk.held():
+        for key in keys:
+            disk.read(key, 100_000)
+        disk.server.wait_condition("disk-slow")
+        mark = origin.mark()
+        with disk.server.client() as client:
+            judge(client.get("a", first, size - 1), origin, "a", first, size - first)
+        (request,) = origin.requests(key="a", since=mark)
+        assert request.header("if-match") == origin.version("a").etag
+        assert origin.bytes_sent("a", since=mark) == size - first
+
+
+@pytest.mark.both_engines
 @pytest.mark.tsan
 def test_reader_that_leaves_a_late_read_leaves_nothing_behind(disk, origin):
     """The client leaves while the disk and the origin hold its bytes. The next hit comes from the

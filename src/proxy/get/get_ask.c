@@ -90,11 +90,15 @@ struct subscription *get_ask_run(struct request *r, uint64_t byte, uint64_t end)
     ask.block = byte / size;
     uint64_t last_block = end > byte ? (end - 1) / size : ask.block;
     uint64_t count = min_u64(last_block - ask.block + 1, STORE_RUN_BLOCKS_MAX);
-    // In place of a slow disk, the origin is asked for cached blocks only. The run is not stored.
+    // In place of a slow disk, the origin is asked for cached blocks only. The run is not stored,
+    // and may be longer than these blocks. It ends before a block that is known as not cached,
+    // because a run of that block may be stored.
     bool wants_cached = g->index == FILL_INDEX_SLOW;
     for (uint64_t i = 1; i < count; i++) {
-        if ((get_state_place(g, (ask.block + i) * size) != NULL) != wants_cached) {
+        uint64_t at = (ask.block + i) * size;
+        if ((get_state_place(g, at) != NULL) != wants_cached) {
             count = i;
+            ask.end_byte = wants_cached && at < g->view_end ? at : end;
         }
     }
     ask.block_count = (uint32_t)count;

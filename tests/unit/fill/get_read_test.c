@@ -2,7 +2,7 @@
 // Proves: if a disk read takes longer than the origin would, the origin is asked for the same
 // bytes, and the first answer wins. Neither a slow disk nor a failing origin costs the client its
 // reply.
-#include "world.h"
+#include "world_private.h"
 
 #include "test.h"
 
@@ -219,6 +219,59 @@ Test(get_read, slow_disk_gets_no_read_while_the_origin_may_answer)
     cr_assert(world_do(EVENT_READ, -1, -1), "the origin has failed");
     end(2);
     expect_complete(client);
+}
+
+// Reads a range that is no whole block from a disk that brings nothing. Returns the origin's
+// answers to it, and the first byte that the last one was asked for.
+static unsigned ask_for_range(bool slow_disk, uint64_t *ret_first)
+{
+    store(0, slow_disk);
+    world_hold(EVENT_READ, -1, -1);
+    world_hold(EVENT_ORIGIN, -1, -1);
+    int client = client_get(0, 100, SIZE - 51);
+    (void)world_do(EVENT_PULL, client, -1);
+    if (!slow_disk) {
+        cr_assert(world_do(EVENT_TIMER, -1, -1), "the disk read has a time limit");
+    }
+    world_deliver_all();
+    for (unsigned i = 0; i < MAX_FETCHES; i++) {
+        *ret_first = world.fetches[i].used ? world.fetches[i].f->first : *ret_first;
+    }
+    world_release();
+    world_run();
+    cr_assert_eq(client_outcome(client), CLIENT_COMPLETE);
+    cr_assert_eq(client_received(client), SIZE - 150);
+    unsigned requests = origin_requests() - 1;
+    world_end();
+    return requests;
+}
+
+// Otherwise it would not be stored as long as the disk is slow.
+Test(get_read, run_in_place_of_a_slow_disk_ends_before_a_block_that_is_not_cached)
+{
+    struct world_options options = {
+        .seed = 2, .size_bytes = SIZE, .limit_percent = 100, .slow_disk = true};
+    world_begin(&options);
+    (void)client_get(0, 0, WORLD_BLOCK - 1);
+    world_run();
+    cr_assert(store_visible(0) && !store_visible(1));
+    world_hold(EVENT_READ, -1, -1);
+    int client = client_get(0, 0, UINT64_MAX);
+    world_run();
+    expect_complete(client);
+    cr_assert(store_visible(1));
+    cr_assert_eq(origin_sent(1, 1), 1);
+    end(3);
+}
+
+// As without a cache. One late read alone may be chance, so it costs no more than one stored run.
+Test(get_read, slow_disk_costs_one_request_of_the_clients_range_and_a_late_read_one_run)
+{
+    uint64_t first = UINT64_MAX;
+    cr_assert_eq(ask_for_range(true, &first), 1);
+    cr_assert_eq(first, 100);
+    cr_assert_eq(ask_for_range(false, &first), 1);
+    cr_assert_eq(first, 0);
 }
 
 Test(get_read, reader_that_leaves_a_late_read_leaves_nothing_behind)

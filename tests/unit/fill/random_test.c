@@ -274,6 +274,7 @@ static void choose_options(struct run *run)
         o->unwanted_percent = run->seed % 7 == 0 ? run->seed / 7 % 101 : 0;
         o->bad_percent = pick(3) * 5;
         o->limit_percent = run->seed % 3 * 45;
+        o->slow_disk = run->seed % 9 == 1;
     }
     run->is_touched = run->kind == PAST && run->seed % 2 == 1;
     if (run->is_touched) {

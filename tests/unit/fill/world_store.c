@@ -472,7 +472,7 @@ void store_read_in_time(const struct store_read *read)
 bool store_is_slow(const struct store *store)
 {
     (void)store;
-    return false;
+    return world.options.slow_disk;
 }
 
 bool store_is_stuck(const struct store *store)
