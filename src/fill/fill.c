@@ -63,7 +63,6 @@ static void fill_answer_place(struct fill *fill, struct subscription *sub)
     struct answer_message *m = message_place_new(fill->fw, NULL);
     m->subscription = sub;
     m->outcome = OUTCOME_DONE;
-    m->validated_us = fill->asked_us;
     m->object = store_object_ref(fill->object);
     m->place = place;
     message_send(sub->at, &m->base);
@@ -107,7 +106,6 @@ static void fill_attach(struct fill *fill, struct subscription *sub, bool joined
     m->subscription = sub;
     m->attachment = a;
     m->joined = joined;
-    m->validated_us = joined ? fill->asked_us : 0;
     m->whole = fill_has_come(fill);
     message_send(a->at, &m->base);
     if (fill_has_head(fill)) {

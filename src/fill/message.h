@@ -139,9 +139,8 @@ struct attached_message {
     struct fill_message base;
     struct subscription *subscription;
     struct attachment *attachment;
-    bool joined;           // the run was already in flight
-    bool whole;            // all bytes of the run had already been received
-    uint64_t validated_us; // when the run's request was sent; 0: because of this ask
+    bool joined; // the run was already in flight
+    bool whole;  // all bytes of the run had already been received
 };
 
 struct head_message {
@@ -180,7 +179,8 @@ struct answer_message {
     struct store_object *object; // reference; `revalidated`: NULL unless another version was found
     struct store_place place;    // pinned for the receiver, which unpins it; or no segment
     struct span document;        // the origin's error, packed; on the heap; may be empty
-    // When the request that found `object` was sent. 0: the origin was asked because of this ask.
+    // When the request that told the home the version was sent. 0: the origin was asked because of
+    // this ask.
     uint64_t validated_us;
 };
 

@@ -275,7 +275,7 @@ static void subscription_end(struct subscription *sub, struct answer_message *m)
     take_place(sub, &m->place);
     sub->error_answer = m->document;
     m->document = (struct span){0};
-    sub->validated_us = max_u64(sub->validated_us, m->validated_us);
+    sub->validated_us = m->validated_us;
     sub->outcome = m->outcome;
     sub->err = m->err;
     fill_subscription_enter(sub, SUBSCRIPTION_ENDED);
@@ -296,7 +296,6 @@ void subscription_on_attached(struct fill_worker *fw, struct attached_message *m
     sub->next_byte = sub->ask.first_byte; // the home may have converted a suffix to a range
     sub->joined = m->joined;
     sub->whole = m->whole;
-    sub->validated_us = m->validated_us;
     if (sub->on_change == NULL) {
         subscription_send_leave(sub);
     }

@@ -451,10 +451,19 @@ enum step_result serve_get_step_revalidated(struct request *r)
 
 // --- FIRST ---------------------------------------------------------------------------------------
 
-// Returns how long the run had been in flight when the reader asked.
-static uint64_t run_age_ms(const struct subscription *sub)
+// Rule 32. Returns true if the run's version was stale when the reader asked. Notes its age then.
+static bool run_is_stale(struct request *r, const struct subscription *sub)
 {
-    return (sub->asked_us - min_u64(sub->asked_us, sub->validated_us)) / 1000;
+    // The clock of the run's worker may be behind, so a run that was asked for because of this
+    // reader is not judged by the times.
+    bool is_own = !sub->joined && !sub->whole && sub->ask.object == NULL;
+    uint64_t learnt_us = min_u64(sub->answer->learnt_us, sub->asked_us);
+    uint64_t age_ms = (sub->asked_us - learnt_us) / 1000;
+    if (is_own || r->rule->freshness != PROXY_FRESHNESS_TTL || age_ms <= r->rule->ttl_ms) {
+        return false; // a strict reader shares no run before the version is confirmed
+    }
+    note_age(r, age_ms);
+    return true;
 }
 
 // Handles the answer that names the version: the run's head, or the place of a run that is stored
@@ -468,10 +477,7 @@ static enum step_result first_answered(struct request *r, const struct subscript
     bool must_ask = may_be_older && get_state_is_other(g, sub->answer->etag);
     if (g->object == NULL) {
         set_version(g, store_object_ref(sub->answer));
-        if (may_be_older && run_age_ms(sub) > freshness_max_age_ms(r->rule)) {
-            note_age(r, run_age_ms(sub));
-            must_ask = true;
-        }
+        must_ask |= run_is_stale(r, sub);
     } else if (!span_equal(g->object->etag, sub->answer->etag)) {
         return restart(r); // the conditions were evaluated for another version
     }

@@ -766,6 +766,21 @@ Test(past, run_that_takes_longer_than_the_ttl_may_be_of_an_older_version)
     world_end();
 }
 
+// The reader's own run carries the headers of the version that is known.
+Test(past, headers_known_for_longer_than_the_ttl_are_checked)
+{
+    begin_long_run();
+    origin_redescribe();
+    world_advance_ms(61000);
+    int late = get_block(1, 2);
+    world_run();
+    expect(late, 1);
+    world_release();
+    world_run();
+    expect_everywhere(1);
+    world_end();
+}
+
 Test(past, run_that_takes_longer_than_the_ttl_may_be_stale_while_the_origin_fails)
 {
     begin_long_run();
