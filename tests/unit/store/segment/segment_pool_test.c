@@ -26,6 +26,18 @@ struct many {
     bool (*memory)(struct host_memory *ret_memory);
 };
 
+static bool has_users(struct segment_pool *pool)
+{
+    uint64_t users = 0;
+    pthread_mutex_lock(&pool->guarded.lock);
+    for (unsigned i = 0; i < pool->guarded.open_count; i++) {
+        users += atomic_load(&pool->guarded.open[i]->word) & INT32_MAX;
+    }
+    pthread_mutex_unlock(&pool->guarded.lock);
+    return users > 0;
+}
+
+// Returns when no thread of the store uses a descriptor any more.
 static bool many_open(struct many *m, enum disk_engine engine)
 {
     cr_assert(setenv("FOREBAY_SEGMENT_SIZE", "131072", 1) == 0);
@@ -47,6 +59,7 @@ static bool many_open(struct many *m, enum disk_engine engine)
         cr_assert(box_post_put(&m->box, &m->objects[i], &m->places[i]) == ERR_OK);
         segment_unhold(m->places[i].segment);
     }
+    wait_for(box_is_sealed(&m->box) && !has_users(&m->box.store->log.pool)); // sealing uses them
     return true;
 }
 
@@ -197,7 +210,6 @@ Test(segment_pool, no_failure_to_open_takes_a_run_out_of_the_index)
     struct many m = {0};
     cr_assert(many_open(&m, DISK_ENGINE_THREADS));
     uint64_t failures = stats_sum(COUNTER_segment_open_failures);
-    wait_for(box_is_sealed(&m.box)); // sealing opens them, too
     for (unsigned i = 0; i < ARRAY_LEN(errors); i++) {
         close_first(&m);
         store_fault_set(STORE_FAULT_OPEN, 1, true, errors[i]);
@@ -280,7 +292,6 @@ Test(segment_pool, no_unlinked_segment_is_closed_for_a_descriptor_past_the_page_
 {
     struct many m = {0};
     cr_assert(many_open(&m, DISK_ENGINE_THREADS));
-    wait_for(box_is_sealed(&m.box)); // sealing borrows descriptors, too
     struct segment *segment = m.places[0].segment;
     close_first(&m);
     segment_log_abandon(&m.box.store->log, segment);
@@ -404,7 +415,6 @@ Test(segment_pool, reads_past_the_page_cache_do_not_wait_for_each_others_descrip
     struct many m = {.memory = look_full};
     cr_assert(many_open(&m, DISK_ENGINE_THREADS));
     page_admission_look(&m.box.store->page_admission, 64 * MIB);
-    wait_for(box_is_sealed(&m.box));
     all_are_read(&m); // stores the headers in the run cache
     close_first(&m);
     uint64_t failures = stats_sum(COUNTER_segment_open_failures);
