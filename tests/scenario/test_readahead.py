@@ -163,6 +163,22 @@ def test_unread_bytes_are_counted(start, origin, engine):
     server.wait_metric("forebay_readahead_unread_bytes_total", lambda v: v == unread)
 
 
+def test_a_slow_reader_is_run_ahead_of(start, origin, engine):
+    """A reader takes much longer for a run than the origin does. Each next run is there before the
+    reader needs it, so no read waits for the origin."""
+    server = start(origin, engine=engine, ahead_s=0, settings={"workers": 1})
+    origin.put("slow", 64 * MIB)
+    with server.client() as client:
+        for first in range(0, 28 * MIB, MIB):
+            if first == 16 * MIB:
+                mark = origin.mark()
+            judge(client.get("slow", first, first + MIB - 1), origin, "slow", first, MIB)
+            server.settle()
+            server.advance(2)
+    ranges = [entry.range for entry in origin.requests(key="slow", since=mark)]
+    assert ranges and all(last + 1 - first == 4 * MIB for first, last in ranges), ranges
+
+
 def test_nothing_is_fetched_ahead_of_random_reads(forebay, origin):
     """For random reads only the requested blocks are fetched, and nothing after the reads end."""
     size = 256 * MIB

@@ -26,10 +26,11 @@
 // whether readers follow the order.
 //
 // The number of runs in flight depends on bandwidth and delay: twice as many as the reader reads in
-// the time that a run takes. Its limits are cache.readahead, a quarter of limits.max_buffer and,
-// for a client that requests range after range, four times what it has read in order. No run is
-// requested ahead while memory is short, the disk lags behind, or nearly all slots at the origin
-// are used, because requests of clients take precedence.
+// the time that a run takes, and the next one also for a slow reader. Its limits are
+// cache.readahead, a quarter of limits.max_buffer and, for a client that requests range after
+// range, four times what it has read in order. No run is requested ahead while memory is short, the
+// disk lags behind, or nearly all slots at the origin are used, because requests of clients take
+// precedence.
 #include "proxy/get/get_private.h"
 
 #include <stdlib.h>
@@ -37,6 +38,7 @@
 #define TRACKS 64u    // number of tracks of each worker
 #define RUNS_MAX 32u  // maximum runs of a track that are requested ahead and not read yet
 #define RUNS_FIRST 4u // runs ahead while the time that a run takes is not known
+#define RUNS_LEAST 2u // runs ahead of a slow reader: only whole ones, so fewer would come too late
 #define STREAK_MIN 2u // ranges that must be read in order before any are fetched ahead
 #define STRIDE_MIN 3u // equal distances that must be seen before parts are fetched ahead
 // A track that a reader used less than this long ago is not reused for another sequence.
@@ -200,10 +202,8 @@ static unsigned runs_on_their_way(const struct readahead_track *t)
 // Returns how many bytes after `edge` should be requested already.
 static uint64_t window(const struct readahead_track *t)
 {
-    uint64_t runs = RUNS_FIRST;
-    if (t->run_us != 0 && t->reader_us != 0) {
-        runs = 2 * t->run_us / t->reader_us + 1;
-    }
+    bool is_known = t->run_us != 0 && t->reader_us != 0;
+    uint64_t runs = is_known ? max_u64(2 * t->run_us / t->reader_us + 1, RUNS_LEAST) : RUNS_FIRST;
     uint64_t most = min_u64(t->most_bytes, chunk_budget_max_bytes() / 4);
     if (t->streak >= STREAK_MIN) {
         const struct sequence *s = sequence_of(t);
