@@ -20,20 +20,21 @@ static void date_render(int64_t time_s, char ret_text[32])
     }
 }
 
-bool command_certificate_is_needed(const struct config *c)
+// Returns true if a tls: listener is configured.
+static bool is_needed(const struct config *c)
 {
-    bool is_needed = false;
+    bool has_tls = false;
     for (unsigned i = 0; i < c->listen.count; i++) {
-        is_needed = is_needed || c->listen.items[i].kind == CONFIG_LISTEN_TLS;
+        has_tls = has_tls || c->listen.items[i].kind == CONFIG_LISTEN_TLS;
     }
-    return is_needed;
+    return has_tls;
 }
 
 enum err command_certificate_load(const struct config *c, struct http_tls **ret_tls,
                                   struct buf *ret_why)
 {
     *ret_tls = NULL;
-    return command_certificate_is_needed(c)
+    return is_needed(c)
                ? http_tls_new(c->listen_tls_cert, c->listen_tls_key, ret_tls, ret_why)
                : ERR_OK;
 }

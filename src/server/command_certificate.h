@@ -9,7 +9,6 @@
 
 struct http_tls;
 
-bool command_certificate_is_needed(const struct config *c); // true if a tls: listener is configured
 // Reads and compares listen_tls.cert and listen_tls.key. *ret_tls is NULL if no listener needs
 // them. On ERR_INVALID ret_why gets one line. May block.
 enum err command_certificate_load(const struct config *c, struct http_tls **ret_tls,

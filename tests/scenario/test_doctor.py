@@ -269,7 +269,11 @@ def test_few_open_files_and_many_workers(tmp_path, origin):
             "export no_proxy=127.0.0.1,$no_proxy",
         ),
         (
-            {"http_proxy": "http://proxy:3128", "no_proxy": "localhost, 127.0.0.1"},
+            {
+                "http_proxy": "http://proxy:3128",
+                "no_proxy": "localhost, 127.0.0.1",
+                "AWS_ENDPOINT_URL_S3": "http://127.0.0.1:9",
+            },
             "green",
             "",
         ),
@@ -281,14 +285,18 @@ def test_few_open_files_and_many_workers(tmp_path, origin):
     ],
 )
 def test_clients_of_this_environment(doctor, env, state, words):
-    found = doctor(env=env).find("clients", state)
+    found = doctor(listen="127.0.0.1:9", env=env).find("clients", state)
     assert found and words in found
 
 
 def test_an_endpoint_of_clients_that_is_not_the_origin(origin, tmp_path):
     """`doctor` says that nothing but `run` takes the origin from the variable of S3 clients, unless
     it leads to the server of these settings, or an origin is set."""
-    flags = [f"--cache.dir={tmp_path}/cache", "--listen=127.0.0.1:9", "--admin.listen=off"]
+    flags = [
+        f"--cache.dir={tmp_path}/cache",
+        "--listen=127.0.0.1:9",
+        "--admin.listen=off",
+    ]
     aws = "--origin.endpoint=https://127.0.0.1:1"
 
     def found(url, *more):
@@ -306,8 +314,45 @@ def test_clients_whose_profile_names_an_endpoint(doctor, tmp_path):
     """The endpoint that the profile gives clients is shown with its source."""
     profiles = tmp_path / "profiles"
     profiles.write_text("[default]\nendpoint_url = http://127.0.0.1:9\n")
-    found = doctor(env={"AWS_CONFIG_FILE": str(profiles)}).find("clients", "green")
-    assert "http://127.0.0.1:9 (profile default)" in found
+    found = doctor(listen="127.0.0.1:9", env={"AWS_CONFIG_FILE": str(profiles)})
+    assert "http://127.0.0.1:9 (profile default)" in found.find("clients", "green")
+
+
+@pytest.mark.parametrize(
+    "listen, url, is_green",
+    [
+        ("127.0.0.1:9", "http://127.0.0.1:9/", True),
+        ("0.0.0.0:9", "http://127.0.0.2:9", True),
+        ("0.0.0.0:9", "http://192.0.2.1:9", False),
+        ("0.0.0.0:9", "http://[::1]:9", False),
+        ("[::]:9", "http://[::ffff:127.0.0.1]:9", True),
+        ("[::]:9", "http://127.0.0.1:9", True),
+        ("[::1]:9", "http://[0:0:0:0:0:0:0:1]:9", True),
+        ("0.0.0.0:9", f"http://{socket.gethostname()}:9", True),
+        ("127.0.0.1:9", "http://127.0.0.1:10", False),
+        ("127.0.0.1:9", "http://127.0.0.1", False),
+        ("127.0.0.1:80", "http://127.0.0.1", True),
+        ("127.0.0.1:9", None, False),
+    ],
+)
+def test_clients_that_go_past_the_server_are_found_without_one(doctor, listen, url, is_green):
+    """The endpoint of clients is compared with the addresses on which a server would listen, by
+    whatever name or address of this host."""
+    if socket.gethostname() in (url or ""):
+        try:
+            socket.getaddrinfo(socket.gethostname(), 9)
+        except OSError:
+            not_run("the name of this host does not resolve")
+    open_network = {
+        "auth__mode": "open",
+        "auth__allow_open_network": "true",
+        "listen_plaintext": "network",
+    }
+    report = doctor(listen=listen, env={"AWS_ENDPOINT_URL_S3": url} if url else {}, **open_network)
+    assert bool(report.find("clients", "green")) == is_green, report.rows
+    if not is_green:
+        own = listen.replace("0.0.0.0", "127.0.0.1")
+        assert f"-> export AWS_ENDPOINT_URL_S3=http://{own}" in report.find("clients", "yellow")
 
 
 # --- a running server -----------------------------------------------------------------------------
@@ -340,10 +385,29 @@ def test_clients_are_checked_in_the_environment_of_the_command(start, origin, tm
     report, _ = asked(env=env)
     assert "https://command.example" in report.find("clients", "red") and report.exit == 1
     assert "https://server.example" not in str(report.rows)
-    report, _ = asked(env=env_of(server, tmp_path))
+    env["AWS_ENDPOINT_URL_S3"] = f"http://127.0.0.1:{server.port}"
+    report, _ = asked(env=env)
     assert report.find("clients", "green") and not report.red and report.exit == 0
     kept = json.loads(server.admin("/api/v1/doctor").body)
     assert kept["exit"] == 0 and "clients" not in {row["check"] for row in kept["findings"]}
+
+
+def test_clients_that_go_past_the_running_server(start, origin, tmp_path):
+    """Clients that ask the store, nobody or AWS get a yellow finding with the address of the server
+    that looks. Another Forebay is none of these."""
+    server, other = start(origin), start(origin)
+    for url in (origin.endpoint, "http://127.0.0.1:1", None):
+        env = {
+            **env_of(server, tmp_path),
+            **({"AWS_ENDPOINT_URL_S3": url} if url else {}),
+        }
+        report, _ = asked(env=env)
+        found = report.find("clients", "yellow")
+        assert f"-> export AWS_ENDPOINT_URL_S3=http://127.0.0.1:{server.port}" in found
+        assert url is None or url in found
+    env["AWS_ENDPOINT_URL_S3"] = f"http://127.0.0.1:{other.port}"
+    report, _ = asked(env=env)
+    assert "a Forebay answers there" in report.find("clients", "green")
 
 
 def test_named_buckets_are_tried_by_the_running_server(start, origin, tmp_path):
@@ -377,7 +441,10 @@ def test_a_server_that_does_not_let_the_command_in(start, origin, tmp_path, has_
     token = tmp_path / "token"
     token.touch(0o600)
     token.write_text("0123456789abcdef")
-    access = {"trust_loopback": "false", **({"token_file": str(token)} if has_token else {})}
+    access = {
+        "trust_loopback": "false",
+        **({"token_file": str(token)} if has_token else {}),
+    }
     server = start(origin, settings={f"admin.{name}": value for name, value in access.items()})
     file = tmp_path / "forebay.yaml"
     address = {"socket": "off", "listen": f"127.0.0.1:{server.admin_port}"}
@@ -483,7 +550,10 @@ def test_a_server_whose_reload_was_refused(start, origin, tmp_path, trusts):
     host, the origin and the buckets of the configuration that the server runs with, although the
     file is not valid."""
     origin.put("a", 100)
-    buckets = [{"name": "data", "origin": "s3://bkt"}, {"name": "gone", "origin": "s3://nowhere"}]
+    buckets = [
+        {"name": "data", "origin": "s3://bkt"},
+        {"name": "gone", "origin": "s3://nowhere"},
+    ]
     settings = {
         "admin.socket": tmp_path / "admin.sock",
         "admin.trust_loopback": str(trusts).lower(),
@@ -501,7 +571,7 @@ def test_a_server_whose_reload_was_refused(start, origin, tmp_path, trusts):
     found = report.find("server", "yellow")
     assert f"former configuration is in force: {file}:2:8: error: " in found, report.rows
     assert f"forebay check -c {file} " in found
-    assert report.find("configuration", "green") and report.find("clients", "green")
+    assert report.find("configuration", "green") and report.find("clients", "yellow")
     assert f"{files} open files" in report.find("limits", "green"), report.rows
     assert f"{server.cache}: in use by a running server" in report.find("directory", "green")
     assert "bkt: LIST, HEAD and ranged GET work" in report.find("rights", "green"), report.rows

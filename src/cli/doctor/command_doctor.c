@@ -164,7 +164,9 @@ static void look_here(struct doctor *doctor, int argc, char **argv, struct buf *
         command_doctor_peer_find(doctor, &peer);
         command_doctor_host(doctor);
         command_doctor_server(doctor);
-        command_doctor_clients(doctor, command_certificate_is_needed(config));
+        command_doctor_clients(
+            doctor, peer.has_cache ? command_doctor_peer_address : commands_listen_address,
+            peer.has_cache ? (const void *)peer.version : config);
         command_doctor_exposure(doctor);
         command_doctor_origin(doctor);
         command_doctor_peer_done(&peer);

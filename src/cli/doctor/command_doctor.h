@@ -98,6 +98,8 @@ void command_doctor_peer_find(struct doctor *doctor, struct doctor_peer *ret_pee
 void command_doctor_peer_done(struct doctor_peer *peer);
 // Returns the row of a condition of the server; NULL if it does not hold.
 const json_t *command_doctor_peer_condition(const struct doctor_peer *peer, const char *name);
+// Returns the i-th address that a server listens on; NULL after the last one. `ctx`: its /version.
+const char *command_doctor_peer_address(const void *ctx, unsigned i);
 // Returns true if the server listens there.
 bool command_doctor_peer_listens(struct doctor *doctor, const struct config_listen *at);
 // Returns the configuration that the server of --admin runs with; NULL if it does not answer. The
@@ -109,8 +111,8 @@ void command_doctor_server(struct doctor *doctor);
 // --- the checks
 
 void command_doctor_host(struct doctor *doctor); // disk, engine, limits, ports
-// Clients that are started from this environment. `has_tls`: the server has a tls: listener.
-void command_doctor_clients(struct doctor *doctor, bool has_tls);
+// Clients that are started from this environment. `address` and `ctx`: where the server listens.
+void command_doctor_clients(struct doctor *doctor, commands_address_fn address, const void *ctx);
 void command_doctor_exposure(struct doctor *doctor);
 void command_doctor_origin(struct doctor *doctor); // network, clock, credentials, rights
 

@@ -10,7 +10,6 @@
 #include "control/control.h"
 
 #define REPORT_MAX_BYTES (1u << 20)
-#define URL_MAX 1024u
 
 struct question {
     const char *method, *path;
@@ -63,21 +62,6 @@ static json_t *report_of(const struct doctor *d, const struct config *config,
     return report;
 }
 
-static bool has_tls(const json_t *version)
-{
-    const json_t *listen = json_object_get(version, "listen"), *item;
-    bool has = false;
-    char url[URL_MAX];
-    size_t i;
-    json_array_foreach(listen, i, item)
-    {
-        const char *text = json_string_value(item);
-        has = has || (text != NULL && commands_advertise(text, url, sizeof(url)) &&
-                      strncmp(url, "https://", 8) == 0);
-    }
-    return has;
-}
-
 // Reports that the server does not look for this command. The settings of the command are no
 // replacement, because the server may run with others.
 static void find_refusal(struct doctor *d, const struct config *config, const char *address,
@@ -127,7 +111,7 @@ static bool ask_server(struct doctor *d, const struct config *config,
         } else {
             find_refusal(d, config, command_client_visible(address), status, &refusal);
         }
-        command_doctor_clients(d, has_tls(version));
+        command_doctor_clients(d, command_doctor_peer_address, version);
     }
     bool is_answered = version != NULL;
     buf_done(&refusal);

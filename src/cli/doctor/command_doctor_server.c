@@ -82,19 +82,22 @@ const json_t *command_doctor_peer_condition(const struct doctor_peer *peer, cons
     return found;
 }
 
+const char *command_doctor_peer_address(const void *ctx, unsigned i)
+{
+    const json_t *version = ctx;
+    return json_string_value(json_array_get(json_object_get(version, "listen"), i));
+}
+
 bool command_doctor_peer_listens(struct doctor *d, const struct config_listen *at)
 {
-    const json_t *item, *listen = json_object_get(d->peer->version, "listen");
+    const char *text;
     char address[COMMANDS_ADDRESS_MAX];
     bool listens = false;
-    size_t i;
     if (!d->peer->has_cache) {
         return false;
     }
-    json_array_foreach(listen, i, item)
-    {
-        const char *text = json_string_value(item);
-        const char *port = text != NULL ? strrchr(text, ':') : NULL;
+    for (unsigned i = 0; (text = command_doctor_peer_address(d->peer->version, i)) != NULL; i++) {
+        const char *port = strrchr(text, ':');
         listens = listens || (port != NULL && strtoul(port + 1, NULL, 10) == at->port);
     }
     if (!listens) { // it may be its admin port

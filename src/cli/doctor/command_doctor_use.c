@@ -6,11 +6,14 @@
 #include <string.h>
 #include <utmpx.h>
 
+#include "cli/client/command_client.h"
+#include "cli/client/command_endpoint.h"
 #include "cli/client/command_old_clients.h"
 #include "cli/doctor/command_doctor.h"
 #include "origin/origin.h"
 
 #define USERS_MAX 16u
+#define URL_MAX 1024u
 
 static const char *variable(const char *name)
 {
@@ -39,7 +42,57 @@ static bool proxy_takes_loopback(void)
     return true;
 }
 
-void command_doctor_clients(struct doctor *d, bool has_tls)
+static bool has_tls(commands_address_fn address, const void *ctx)
+{
+    bool has = false;
+    for (unsigned i = 0; address(ctx, i) != NULL; i++) {
+        has |= strncmp(address(ctx, i), "tls:", 4) == 0;
+    }
+    return has;
+}
+
+// Writes the URL by which clients on this host reach the server; "" if no listener has a port yet.
+static void own_url(commands_address_fn address, const void *ctx, char ret_url[URL_MAX])
+{
+    ret_url[0] = '\0';
+    for (unsigned i = 0; address(ctx, i) != NULL && ret_url[0] == '\0'; i++) {
+        if (!commands_advertise(address(ctx, i), ret_url, URL_MAX) ||
+            span_ends_with(span_from_cstr(ret_url), SPAN(":0"))) {
+            ret_url[0] = '\0';
+        }
+    }
+}
+
+// Reports whether the endpoint of clients leads to a Forebay.
+static void find_way(struct doctor *d, const struct origin_client_value *endpoint,
+                     commands_address_fn address, const void *ctx)
+{
+    const char *shown = command_client_visible(endpoint->text);
+    char url[URL_MAX], remedy[URL_MAX + 64];
+    own_url(address, ctx, url);
+    (void)snprintf(remedy, sizeof(remedy),
+                   url[0] != '\0' ? "export AWS_ENDPOINT_URL_S3=%s"
+                                  : "start the server, then: eval \"$(forebay env)\"",
+                   url);
+    if (endpoint->text[0] == '\0') {
+        command_doctor_find(d, DOCTOR_YELLOW, "clients", remedy,
+                            "clients here ask AWS, because nothing in this environment leads them "
+                            "to Forebay; those of `forebay run` are led there");
+    } else if (command_endpoint_leads_to(endpoint->text, address, ctx)) {
+        command_doctor_find(d, DOCTOR_GREEN, "clients", NULL, "%s (%s)", shown, endpoint->source);
+    } else if (command_endpoint_answers(endpoint->text)) {
+        command_doctor_find(d, DOCTOR_GREEN, "clients", NULL,
+                            "%s (%s): a Forebay answers there, but at no address of `listen`",
+                            shown, endpoint->source);
+    } else {
+        command_doctor_find(d, DOCTOR_YELLOW, "clients", remedy,
+                            "clients here ask %s (%s), and no Forebay: the server does not listen "
+                            "there",
+                            shown, endpoint->source);
+    }
+}
+
+void command_doctor_clients(struct doctor *d, commands_address_fn address, const void *ctx)
 {
     struct origin_client client;
     origin_client_read(&client);
@@ -57,7 +110,7 @@ void command_doctor_clients(struct doctor *d, bool has_tls)
                             "AWS_ENDPOINT_URL moves STS as well, and a web identity "
                             "(AWS_WEB_IDENTITY_TOKEN_FILE) needs that");
     }
-    if (endpoint != NULL && strncmp(endpoint, "https://", 8) == 0 && !has_tls) {
+    if (endpoint != NULL && strncmp(endpoint, "https://", 8) == 0 && !has_tls(address, ctx)) {
         command_doctor_find(d, DOCTOR_RED, "clients", "say http:// there, or add a tls: listener",
                             "clients here speak https (%s), and no listener does", endpoint);
     }
@@ -80,15 +133,8 @@ void command_doctor_clients(struct doctor *d, bool has_tls)
             command_doctor_find(d, DOCTOR_YELLOW, "clients", old.remedy, "%s", old.what);
         }
     }
-    if (before != d->count[DOCTOR_YELLOW] + d->count[DOCTOR_RED]) {
-        return;
-    }
-    if (endpoint != NULL) {
-        command_doctor_find(d, DOCTOR_GREEN, "clients", NULL, "%s (%s)", endpoint,
-                            client.endpoint.source);
-    } else {
-        command_doctor_find(d, DOCTOR_GREEN, "clients", NULL,
-                            "nothing in this environment leads them elsewhere");
+    if (before == d->count[DOCTOR_YELLOW] + d->count[DOCTOR_RED]) {
+        find_way(d, &client.endpoint, address, ctx);
     }
 }
 
