@@ -153,7 +153,10 @@ Forebay serves $data on http://127.0.0.1:$port (stop with Ctrl-C). In another te
 
 The page, in a browser: $admin/
 
-To keep it: ln -s $root/release/forebay ~/.local/bin/   (or into another folder on your PATH)
+To keep it, in ~/.local/bin or another folder that is on your PATH:
+
+    mkdir -p ~/.local/bin && ln -s $root/release/forebay ~/.local/bin/
+
 To put it before a real store:
 
     AWS_ACCESS_KEY_ID=... AWS_SECRET_ACCESS_KEY=... \\
