@@ -213,7 +213,8 @@ static void look_at_pace(const struct command_origins *origins, struct condition
             slowest = pace;
         }
     }
-    (void)snprintf(text, sizeof(text), "its answers begin after %s%s%s: misses wait, hits do not",
+    (void)snprintf(text, sizeof(text),
+                   "its answers begin after %s%s%s: misses and cached objects past their ttl wait",
                    human_wait(slowest.median_us, now), slowest.usual_us > 0 ? ", usually " : "",
                    slowest.usual_us > 0 ? human_wait(slowest.usual_us, usual) : "");
     tell_origin(conditions, CONDITION_origin_slow, origin, count, text,

@@ -341,7 +341,8 @@ def test_an_origin_that_becomes_slow_is_named_everywhere(start, origin):
     assert pace["name"] == origin.endpoint and pace["answers"] == 12, pace
     assert pace["first_byte_p99_s"] >= pace["first_byte_p50_s"] > 4 * pace["first_byte_usual_s"]
     said = rf"origin {origin.endpoint}: its answers begin after [\d.]+ s, usually [\d.]+ m?s: "
-    assert re.match(said, row["text"]), row
+    assert re.match(said + "misses and cached objects past their ttl wait$", row["text"]), row
+    assert "freshness: immutable" in row["remedy"], row
     admin = {"FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"}
     shown = run_forebay("status", env=admin)
     assert shown.returncode == 0 and "warning  origin-slow for" in shown.stdout, shown

@@ -174,7 +174,7 @@ static void find_reached(struct doctor *d, const char *shown, const struct reach
     if (answer_s >= LATE_S) {
         command_doctor_find(d, DOCTOR_YELLOW, "origin",
                             "look at the load of the store, and at the way to it: each read that "
-                            "misses waits as long",
+                            "misses, or is past its ttl, waits as long",
                             "%s: answers after %.1f s", shown, answer_s);
         return;
     }
