@@ -7,10 +7,10 @@
 //   less         until every reader was sent the chunk and pages can serve late readers
 //   short        until every reader was sent the chunk; a run that is not stored always does this
 //
-// The written part of a stored run can be sent from its pages, because its checksums were computed
-// before it was written. A reader that has fallen behind continues from the pages (rule 34), and so
-// does one whose bytes are not in memory any more. Other bytes come from memory or, at the run's
-// end, from its place.
+// What was written into the page cache can be sent from its pages, because its checksums were
+// computed before. A reader that has fallen behind continues from the pages (rule 34), and so does
+// one whose bytes are not in memory any more. Other bytes come from memory or, at the run's end,
+// from its place.
 //
 // Three things pause a transfer (fill_pause.c). An unstored run waits for its fastest reader (its
 // window). A stored run waits for memory, except the leading run of each worker. The leading run

@@ -580,8 +580,9 @@ enum refusal store_waits_for(struct worker *w, const struct store *store, unsign
 // now, except those that are being written.
 void store_run_give_up(struct store_run *run);
 // Sets on_written(), which runs on the worker each time a write of the run has ended, until done()
-// or abort. `pages`: the place of the payload written so far; NULL: nothing is written. The place
-// is borrowed, and is for store_range_ready() only, because there is no header yet (header_len 0).
+// or abort. `pages`: the place of the payload that was written into the page cache so far; NULL:
+// there is none, and later readers wait for the run's end. The place is borrowed, and is for
+// store_range_ready() only, because there is no header yet (header_len 0).
 // A caller that keeps the place must pin it. It may then use the bytes for as long as it likes,
 // whatever happens to the run.
 void store_run_watch(struct store_run *run,
