@@ -42,7 +42,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "scenario"))
-from dataset import Minio, SeaweedFS, free_ports  # noqa: E402
+from dataset import Minio, SeaweedFS  # noqa: E402
+from ports import free_ports  # noqa: E402
 from signer import UNSIGNED, Signer  # noqa: E402
 
 MIB = 1 << 20

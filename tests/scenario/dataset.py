@@ -16,7 +16,6 @@ import hashlib
 import json
 import os
 import queue
-import random
 import shutil
 import signal
 import socket
@@ -27,6 +26,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from ports import free_ports
 from waiting import NeverCame, wait_for
 
 SEED = 20240229
@@ -142,32 +142,6 @@ def upload(endpoint, folder, keys, bucket=BUCKET, access=("origin-key", None)):
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(one, keys))
-
-
-def free_ports(count):
-    socks = [socket.socket() for _ in range(count)]
-    try:
-        for sock in socks:
-            sock.bind(("127.0.0.1", 0))
-        return [sock.getsockname()[1] for sock in socks]
-    finally:
-        for sock in socks:
-            sock.close()
-
-
-def free_pair():
-    """Returns a free port whose next one is free, too. Both lie below the ports that the kernel
-    gives to others, and so stay free until they are used."""
-    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    while True:
-        port = random.randrange(lowest // 2, lowest - 1)
-        with socket.socket() as first, socket.socket() as second:
-            try:
-                first.bind(("127.0.0.1", port))
-                second.bind(("127.0.0.1", port + 1))
-                return port
-            except OSError:
-                continue
 
 
 class RealServer:

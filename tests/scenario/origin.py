@@ -39,6 +39,7 @@ from dataclasses import dataclass, field
 from xml.sax.saxutils import escape
 
 from oracle import oracle_bytes, oracle_judge, oracle_pieces, name_hash  # noqa: F401 (re-exported)
+from ports import free_ports
 from waiting import WAIT_S
 
 WAITING = {"delay", "hold", "overwrite", "delete"}  # faults before an object is looked up
@@ -237,9 +238,9 @@ class Origin:
     def start(self):
         self.listener = socket.socket()
         self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.listener.bind((self.host, self.port or 0))
+        self.port = self.port or free_ports(1)[0]  # down() closes it, until start()
+        self.listener.bind((self.host, self.port))
         self.listener.listen(1024)
-        self.port = self.listener.getsockname()[1]
         context = None
         if self.tls:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -20,6 +20,7 @@ import pytest
 from conftest import not_run
 from forebay import KEYS, PATIENT, binary, build_kind, run_forebay
 from origin import Origin
+from ports import free_ports
 
 ACCESS, SECRET = next(iter(KEYS.items()))
 ENV = {
@@ -359,9 +360,7 @@ def test_clients_that_go_past_the_server_are_found_without_one(doctor, listen, u
 
 
 def free_address():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return "127.0.0.1:%d" % free.getsockname()[1]
+    return "127.0.0.1:%d" % free_ports(1)[0]
 
 
 def env_of(server, tmp_path):

@@ -10,6 +10,7 @@ import pytest
 import test_sts
 from client import judge
 from forebay import parallel
+from ports import free_ports
 
 READERS = 16
 
@@ -165,17 +166,12 @@ def test_too_long_a_via_is_a_loop(start, origin):
         )
 
 
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return probe.getsockname()[1]
-
-
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0"])
 @pytest.mark.parametrize("setting", ["listen", "admin.listen"])
 def test_the_start_reports_an_endpoint_that_leads_back(start, setting, host):
     """If the start-up probe comes back to its own process, log, /readyz and conditions name the
     loop and the remedy."""
-    port = free_port()
+    (port,) = free_ports(1)
     server = start(
         f"http://{host}:{port}",
         settings={
@@ -197,7 +193,7 @@ def test_the_start_reports_an_endpoint_that_leads_back(start, setting, host):
 
 def test_the_endpoint_of_a_bucket_that_leads_back(start, origin):
     """If one bucket's endpoint leads back, reads of this bucket get 508. Other buckets work."""
-    port = free_port()
+    (port,) = free_ports(1)
     origin.put("a", 1000)
     server = start(
         origin,
@@ -213,7 +209,7 @@ def test_the_endpoint_of_a_bucket_that_leads_back(start, origin):
 
 def test_an_sts_endpoint_that_leads_back(start, origin):
     """The relayed STS call comes back and meets its own Via."""
-    port = free_port()
+    (port,) = free_ports(1)
     server = start(
         origin,
         settings={"listen": f"127.0.0.1:{port}"},

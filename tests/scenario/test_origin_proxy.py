@@ -12,6 +12,7 @@ import pytest
 from client import judge
 from forebay import KEYS, run_forebay
 from origin import Origin
+from ports import free_ports
 from test_origin_trouble import certificate, events  # noqa: F401 (a fixture)
 
 USER = "us er:pass@word-canary-5c1"
@@ -25,8 +26,9 @@ class Proxy:
         self.target, self.user, self.refusal = port, user, refusal
         self.asked = []  # the request lines
         self.sockets = []
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
+        (own_port,) = free_ports(1)  # which stays closed after close()
+        self.listener = socket.create_server(("127.0.0.1", own_port))
+        self.url = f"http://127.0.0.1:{own_port}"
         threading.Thread(target=self.accept, daemon=True).start()
 
     def __enter__(self):

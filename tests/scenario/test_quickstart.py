@@ -12,7 +12,7 @@ import time
 import pytest
 
 from forebay import ROOT, binary
-from dataset import free_pair
+from ports import free_ports
 from waiting import WAIT_S
 
 CMAKE = """#!/bin/sh
@@ -79,7 +79,7 @@ def read_until(main, seen, pattern):
 def test_quickstart_on_a_terminal_shows_a_bar_and_how_to_go_on(quickstart, tmp_path):
     """On a terminal the build has a bar. The text at the end names the page and `forebay status`,
     and its PATH makes that work."""
-    port = free_pair()
+    port, _ = free_ports(2)
     go = tmp_path / "go"
     os.mkfifo(go)
     command, env = quickstart("--port", str(port), more=f"read -r line <{go}")

@@ -12,9 +12,9 @@ import pytest
 import upgrading
 from client import Client, Connection, judge, request_bytes
 from conftest import not_run
-from dataset import free_ports
 from disks import LoopDisk
 from forebay import Failed, binary, run_forebay
+from ports import free_ports
 from test_origin_trouble import certificate  # noqa: F401 (a fixture)
 
 
