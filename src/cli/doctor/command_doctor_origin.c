@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // `forebay doctor`: checks each origin's network, its clock, its credentials, and their rights in
-// each bucket. Each check takes a limited time.
+// each bucket. Each check takes a limited time. Runs on the main thread of the command, which owns
+// the findings in struct doctor. Requests to origins run on the worker of command_probe.c, and the
+// main thread waits for them.
 #include <curl/curl.h>
 #include <stdio.h>
 #include <stdlib.h>
