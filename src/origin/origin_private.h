@@ -145,6 +145,7 @@ struct origin_worker {
     unsigned waiting_count, running_count, relay_count;
     unsigned slots_max, slots_first, limit, successes, refusals;
     bool is_settled; // After the first SlowDown or timeout. From then on `limit` grows slowly.
+    uint64_t refused_at_us; // The time of the last SlowDown or timeout.
     // Times from a request to the first byte of its answer. `recent_us` is an average of the last
     // few answers.
     uint64_t recent_us, best_us, former_best_us, best_since_us;

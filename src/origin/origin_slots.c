@@ -17,7 +17,9 @@
 // The first SlowDown or timeout halves the number and ends this phase. From then on, a slot is
 // added only after as many answers as there are slots, and each refusal takes half a slot. So the
 // number is halved again if all calls of a round trip are refused. If the origin refuses only one
-// hot key, other keys lose little.
+// hot key, other keys lose little. When the origin has refused nothing for ten seconds, each answer
+// adds a slot again, up to the first number, however late first bytes come: so few calls do not
+// make an origin late, and a slow origin needs more slots for the same rate.
 //
 // With origin.max_rate, each received byte takes time. All workers share two clocks, which tell
 // when bytes are paid for. One counts the bytes for clients, the other counts all bytes. A call for
@@ -46,6 +48,8 @@
 // First bytes count as late if they take on average more than twice the best time, plus this time.
 #define LATE_SLACK_US 20000u
 #define BEST_KEPT_US 10000000u
+// After this time without a refusal or timeout, slots return quickly to their first number.
+#define CALM_US 10000000u
 
 // --- Lines of waiting calls ----------------------------------------------------------------------
 // A line is the queue of one client's waiting calls. The lines take turns, so that a client with
@@ -424,6 +428,7 @@ void origin_slots_init(struct origin_worker *ow, unsigned most, unsigned first)
 
 void origin_slot_slow_down(struct origin_worker *ow)
 {
+    ow->refused_at_us = clock_monotonic_us();
     if (!ow->is_settled) {
         ow->is_settled = true;
         ow->successes = 0;
@@ -464,12 +469,13 @@ void origin_slot_success(struct origin_worker *ow, uint64_t first_byte_us)
     if (first_byte_us > 0) {
         learn_first_byte(ow, first_byte_us);
     }
-    bool may_grow = is_wanted(ow) || ow->limit < ow->slots_first;
-    if (ow->limit >= ow->slots_max || !may_grow || is_late(ow)) {
+    bool is_low = ow->limit < ow->slots_first;
+    bool recovers = is_low && clock_monotonic_us() - ow->refused_at_us >= CALM_US;
+    if (ow->limit >= ow->slots_max || !(is_wanted(ow) || is_low) || (is_late(ow) && !recovers)) {
         return;
     }
     ow->successes++;
-    if (!ow->is_settled || ow->successes >= ow->limit) {
+    if (!ow->is_settled || recovers || ow->successes >= ow->limit) {
         ow->successes = 0;
         ow->limit++;
         slots_wake(ow);

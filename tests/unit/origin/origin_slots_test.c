@@ -2,6 +2,7 @@
 // Proves: slots follow demand. They double while first bytes come as early as before. They are
 // halved, and grow slowly, once the origin has refused a request for its limit. The refused call is
 // the next to get a slot.
+#include "base/clock.h"
 #include "harness.h"
 #include "stats/stats.h"
 #include "test.h"
@@ -132,6 +133,31 @@ Test(origin_slots, after_slowdown_one_more_for_as_many_answers_as_there_are)
     cr_assert_eq(rig.ow.limit, 2 * FIRST + 1);
     end(&rig);
 }
+
+#ifdef FOREBAY_FAULTS
+Test(origin_slots, they_double_up_to_the_first_number_once_the_origin_has_refused_nothing_for_10_s)
+{
+    struct slots_rig rig;
+    begin(&rig);
+    demand(&rig, CALLS);
+    answers(&rig, 1, 30000);
+    for (unsigned i = 0; i < 1000; i++) {
+        origin_slot_slow_down(&rig.ow);
+    }
+    cr_assert_eq(rig.ow.limit, 1);
+    answers(&rig, 1, 5000000);
+    cr_assert_eq(rig.ow.limit, 1, "the origin may still refuse");
+    clock_test_advance_us(10000000);
+    for (unsigned limit = 1; limit < FIRST; limit *= 2) {
+        cr_assert_eq(rig.ow.limit, limit);
+        answers(&rig, limit, 5000000); // late, which so few requests do not cause
+    }
+    cr_assert_eq(rig.ow.limit, FIRST);
+    answers(&rig, FIRST - 1, 5000000);
+    cr_assert_eq(rig.ow.limit, FIRST, "above the first number it grows slowly, as before");
+    end(&rig);
+}
+#endif
 
 Test(origin_slots, a_round_trip_of_refusals_halves_them_and_one_refusal_among_many_answers_does_not)
 {
