@@ -7,7 +7,7 @@
 //   less         until every reader was sent the chunk and pages can serve late readers
 //   short        until every reader was sent the chunk; a run that is not stored always does this
 //
-// What was written into the page cache can be sent from its pages, because its checksums were
+// Bytes that were written into the page cache can be sent from there, because their checksums were
 // computed before. A reader that has fallen behind continues from the pages (rule 34), and so does
 // one whose bytes are not in memory any more. Other bytes come from memory or, at the run's end,
 // from its place.

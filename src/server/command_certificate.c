@@ -34,9 +34,8 @@ enum err command_certificate_load(const struct config *c, struct http_tls **ret_
                                   struct buf *ret_why)
 {
     *ret_tls = NULL;
-    return is_needed(c)
-               ? http_tls_new(c->listen_tls_cert, c->listen_tls_key, ret_tls, ret_why)
-               : ERR_OK;
+    return is_needed(c) ? http_tls_new(c->listen_tls_cert, c->listen_tls_key, ret_tls, ret_why)
+                        : ERR_OK;
 }
 
 enum err command_certificate_check(const struct config *c, struct buf *ret_why)

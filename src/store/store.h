@@ -524,7 +524,7 @@ uint64_t store_run_bytes_long(const struct store *store);
 // will not begin. Any thread.
 bool store_long_promise(struct store *store) MUST_USE;
 void store_long_release(struct store *store);
-// What a run is stored for.
+// The purpose of a stored run.
 struct store_run_use {
     unsigned group; // of the object's rule, up to STORE_GROUP_PINS
     // The reader wants less than the whole object. The policy then admits the run. Otherwise the

@@ -234,9 +234,9 @@ def test_a_pod_of_128_mib(group, start, origin, engine, kind, workers, tmp_path,
             f"{peak / MIB:.1f} MiB, {dropped / MIB:.0f} MiB of pages dropped, sockets up to "
             f"{sockets.highest / MIB:.1f} MiB"
         )
-        # Each reply and each worker may use this much more when all of the memory is in use. A reply
-        # holds a chunk that is being sent. Of each of the two runs that it may read, it holds one
-        # that is being filled and two that wait.
+        # Each reply and each worker may use this much more when all of the memory is in use. A
+        # reply holds a chunk that is being sent. Of each of the two runs that it may read, it holds
+        # one that is being filled and two that wait.
         over = (SLOW + FAST) * (1 + 2 * 3) * CHUNK + workers * LEAD
         assert peak <= POD // 4 + over, f"buffers up to {peak / MIB:.1f} MiB"
         assert sockets.highest <= POD // 8 * 3, f"{sockets.highest / MIB:.0f} MiB in sockets"

@@ -26,7 +26,7 @@ class Proxy:
         self.target, self.user, self.refusal = port, user, refusal
         self.asked = []  # the request lines
         self.sockets = []
-        (own_port,) = free_ports(1)  # which stays closed after close()
+        (own_port,) = free_ports(1)  # it stays closed after close()
         self.listener = socket.create_server(("127.0.0.1", own_port))
         self.url = f"http://127.0.0.1:{own_port}"
         threading.Thread(target=self.accept, daemon=True).start()

@@ -42,8 +42,8 @@
 // The intent has its own sector and is never rewritten. The run's header may be missing, because of
 // a crash or because the writer cancelled the run. The intent then says which bytes must not be
 // written again. After such an incomplete run, a scan continues sector by sector. A run with an
-// intent ends at a multiple of 4,096, so that direct I/O can write its payload. Older programs ended
-// it at a multiple of 512.
+// intent ends at a multiple of 4,096, so that direct I/O can write its payload. Older programs
+// ended it at a multiple of 512.
 //
 // Run header
 //   0   8  magic "FBRUNHD1"                64  4  block size
@@ -281,8 +281,8 @@ void segment_run_layout_make(uint32_t start, uint32_t header_len, uint32_t paylo
     uint32_t behind = layout.header_offset + header_len;
     layout.payload_offset =
         payload_len < RUN_PACKED_MAX ? behind : (uint32_t)align_up_u64(behind, RUN_PAYLOAD_ALIGN);
-    layout.end_offset = align_up_u64((uint64_t)layout.payload_offset + payload_len,
-                                     segment_run_end_align(&layout));
+    layout.end_offset =
+        align_up_u64((uint64_t)layout.payload_offset + payload_len, segment_run_end_align(&layout));
     *ret_layout = layout;
 }
 

@@ -80,8 +80,8 @@ int segment_borrow_direct(struct segment *segment);
 void segment_return_direct(struct segment *segment);
 bool segment_borrow_direct_start(struct worker *w, struct segment *segment,
                                  void (*done)(void *ctx, enum err err, int fd), void *ctx);
-// Called when the kernel has refused I/O past the page cache with EINVAL. From now on all of it goes
-// through the page cache. Any thread.
+// Called when the kernel has refused I/O past the page cache with EINVAL. From now on all of it
+// goes through the page cache. Any thread.
 void segment_pool_refuse_direct(struct segment_pool *pool);
 
 // Hands the descriptor of a new file to the pool. Called before other threads know the segment.

@@ -191,7 +191,7 @@ Test(fill_stream, wrong_object_is_not_completed)
     }
 }
 
-// Whichever of the two answers is wrong, it is not believed a second time. Rule 22.
+// A wrong answer, either of the two, is not believed a second time. Rule 22.
 Test(fill_stream, length_that_contradicts_a_head_is_an_error_and_then_forgotten)
 {
     for (unsigned variant = 0; variant < 8; variant++) {
