@@ -53,9 +53,12 @@ enum refusal fill_stream_reason(struct fill_worker *fw, const struct fill_ask *a
         return REFUSAL_too_large;
     }
     enum refusal why = store_refuses_all(fw->store);
-    bool is_wanted = why != REFUSAL_none || wants_part(ask) ||
-                     store_would_take(fw->store, ask->key->hash, ask->block, limits->group);
-    return is_wanted ? why : REFUSAL_not_admitted;
+    if (why != REFUSAL_none || wants_part(ask) ||
+        store_would_take(fw->store, ask->key->hash, ask->block, limits->group)) {
+        return why;
+    }
+    // On a full disk a run of any worth would be refused.
+    return store_refuses(fw->store) == REFUSAL_disk_full ? REFUSAL_disk_full : REFUSAL_not_admitted;
 }
 
 // Returns the end of the bytes that the run may bring: the end of what the reader wants, of the

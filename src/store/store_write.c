@@ -558,8 +558,8 @@ static enum err run_reserve(struct worker *w, struct store *store,
     if (!write_backlog_takes(&store->backlog)) {
         return write_backlog_error(&store->backlog, worker_now_us(w));
     }
-    if (verdict == POLICY_REFUSE) {
-        return ERR_NOT_ADMITTED;
+    if (verdict == POLICY_REFUSE) { // without room, a run of any worth would be refused
+        return atomic_load(&store->log.no_room) ? ERR_DISK_FULL : ERR_NOT_ADMITTED;
     }
     enum err err;
     unsigned tries = 0;

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from client import Closed, Truncated
 from disks import SmallMemory
+from forebay import run_forebay
 from signer import crc32_of
 from test_checksums import MODE, describe, ranged, sums
 from test_store import fill_up
@@ -182,3 +183,33 @@ def test_miss_that_a_small_cache_does_not_store_is_one_request(start, origin, en
             assert stored > 0 or size > MIB
             unstored += count - stored
     assert unstored > 0 or cache_size == "128MiB"
+
+
+@pytest.mark.both_engines
+def test_miss_is_counted_as_disk_full_where_another_file_leaves_no_room(
+    start, origin, engine, tmp_path
+):
+    """A cache that holds nothing, because other files fill its disk, does not blame the policy."""
+    body = put(origin, "a.bin", 100_000)
+    with SmallMemory(tmp_path / "memory", 8 * MIB, 4000) as disk:
+        (disk.mount / "other").write_bytes(bytes(7 * MIB))
+        server = start(
+            origin,
+            engine=engine,
+            cache=disk.mount / "cache",
+            settings={"cache.size": "2GiB"},
+        )
+        server.wait_condition("disk-full")
+        with server.client() as client:
+            for i in range(20):
+                origin.put(f"b/{i}.bin", 100_000, body=body)
+                for _ in range(2):
+                    reply = client.get(f"b/{i}.bin")
+                    assert reply.header("cache-status").endswith("detail=disk-full"), i
+        refused = "forebay_cache_admission_rejected_total"
+        assert server.metric(refused, reason="not-admitted") == 0
+        assert server.metric(refused, reason="disk-full") > 0
+        admin = f"http://127.0.0.1:{server.admin_port}"
+        told = run_forebay("explain", "s3://bkt/b/0.bin", env={"FOREBAY_ADMIN": admin}).stdout
+        assert "disk-full" in told and "not-admitted" not in told, told
+        server.stop()

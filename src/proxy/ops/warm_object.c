@@ -490,12 +490,12 @@ static enum warm_step look(struct warm_object *o, struct store_view *view)
     if (o->rule->max_object_size_bytes > 0 && size > o->rule->max_object_size_bytes) {
         return refuse(o, refusal_text(REFUSAL_too_large)->text);
     }
+    if (o->job->pace.refuses != REFUSAL_none) {
+        return refuse(o, refusal_text(o->job->pace.refuses)->text);
+    }
     if (!store_would_keep(o->job->pw->store, o->key->hash, o->at / o->rule->block_size_bytes,
                           o->key->limits.group)) {
         return refuse(o, refusal_text(REFUSAL_not_admitted)->text);
-    }
-    if (o->job->pace.refuses != REFUSAL_none) {
-        return refuse(o, refusal_text(o->job->pace.refuses)->text);
     }
     return ask_run(o, next);
 }
