@@ -14,9 +14,18 @@
 
 #include "base/bytes.h"
 
-#define CGROUP_ROOT "/sys/fs/cgroup"
 #define STAT_BYTES 8192 // enough for /proc/meminfo and memory.stat
 #define PATH_BYTES 1024
+
+static const char *cgroup_root = "/sys/fs/cgroup", *cgroup_own = "/proc/self/cgroup";
+
+#ifdef FOREBAY_FAULTS
+void host_test_cgroups(const char *root, const char *own)
+{
+    cgroup_root = root;
+    cgroup_own = own;
+}
+#endif
 
 bool host_read_file(const char *path, char *ret_text, size_t size)
 {
@@ -107,7 +116,7 @@ static void own_cgroup(const char *root, struct span controller, char *ret_folde
     char text[PATH_BYTES] = "";
     struct span rest, line, path;
     (void)snprintf(ret_folder, PATH_BYTES, "%s", root);
-    if (!host_read_file("/proc/self/cgroup", text, sizeof(text))) {
+    if (!host_read_file(cgroup_own, text, sizeof(text))) {
         return;
     }
     rest = span_from_cstr(text);
@@ -143,28 +152,33 @@ static void apply_folder(struct limits *limits, const char *folder)
         read_numbers(folder, "cpu.cfs_period_us", &pair[1], 1)) {
         apply_cpu_quota(limits, pair[0], pair[1]);
     }
-    bool two = read_numbers(folder, "memory.max", &value, 1);
-    if ((two || read_numbers(folder, "memory.limit_in_bytes", &value, 1)) &&
-        value < limits->memory_bytes) {
-        limits->memory_bytes = value;
-        (void)snprintf(limits->memory_folder, PATH_BYTES, "%s", folder);
-        limits->memory_file = two ? "memory.current" : "memory.usage_in_bytes";
+    // Above memory.high the kernel reclaims the cgroup's memory and slows its processes down.
+    static const struct {
+        const char *limit, *used;
+    } files[] = {{"memory.max", "memory.current"},
+                 {"memory.high", "memory.current"},
+                 {"memory.limit_in_bytes", "memory.usage_in_bytes"}};
+    for (unsigned i = 0; i < ARRAY_LEN(files); i++) {
+        if (read_numbers(folder, files[i].limit, &value, 1) && value < limits->memory_bytes) {
+            limits->memory_bytes = value;
+            (void)snprintf(limits->memory_folder, PATH_BYTES, "%s", folder);
+            limits->memory_file = files[i].used;
+        }
     }
 }
 
 static struct limits cgroup_limits(void)
 {
     static const struct {
-        const char *root;
+        const char *folder;
         struct span controller;
-    } trees[] = {{CGROUP_ROOT, SPAN("")},
-                 {CGROUP_ROOT "/cpu", SPAN("cpu")},
-                 {CGROUP_ROOT "/memory", SPAN("memory")}};
+    } trees[] = {{"", SPAN("")}, {"/cpu", SPAN("cpu")}, {"/memory", SPAN("memory")}};
     struct limits limits = {.cpu_count = UINT64_MAX, .memory_bytes = UINT64_MAX};
     for (unsigned i = 0; i < ARRAY_LEN(trees); i++) {
-        char folder[PATH_BYTES];
-        own_cgroup(trees[i].root, trees[i].controller, folder);
-        while (strlen(folder) >= strlen(trees[i].root)) {
+        char root[PATH_BYTES / 4], folder[PATH_BYTES];
+        (void)snprintf(root, sizeof(root), "%s%s", cgroup_root, trees[i].folder);
+        own_cgroup(root, trees[i].controller, folder);
+        while (strlen(folder) >= strlen(root)) {
             apply_folder(&limits, folder);
             *strrchr(folder, '/') = '\0'; // finds a slash, because the name begins with the root
         }

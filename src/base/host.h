@@ -11,7 +11,8 @@
 // returns the number of workers that suits the CPUs: 1 to `most`
 unsigned host_workers(unsigned most);
 uint64_t host_memory_bytes(void);
-// Returns the lowest memory limit of a cgroup; 0 if none is below the machine's memory.
+// Returns the lowest memory limit of a cgroup, memory.max or memory.high; 0 if none is below the
+// machine's memory.
 // host_memory_is_short() uses the limit that this function found last. Any thread.
 uint64_t host_memory_limit_bytes(void);
 // Reads a small file of the kernel, at most size - 1 bytes, and ends the text with '\0'. If the
@@ -36,5 +37,7 @@ bool host_memory_look(struct host_memory *ret_memory);
 // Returns true if at least 7/8 of the cgroup's memory is in use, page cache included. Reads a small
 // file. Any thread.
 bool host_memory_is_short(void);
+// For tests: replaces /sys/fs/cgroup and /proc/self/cgroup. Both must outlive all later calls.
+void host_test_cgroups(const char *root, const char *own);
 
 #endif
