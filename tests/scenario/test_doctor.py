@@ -688,15 +688,16 @@ def test_an_untrusted_certificate(doctor, tmp_path):
         assert report.exit == 4 and "https://" in report.find("origin", "red")
 
 
-@pytest.mark.parametrize("ahead_s, state, code", [(400, "yellow", 0), (1200, "red", 4)])
-def test_a_clock_that_is_off(doctor, tmp_path, ahead_s, state, code):
+@pytest.mark.parametrize("ahead_s", [400, 1200])
+def test_a_clock_that_is_off_is_a_warning_as_in_status(doctor, tmp_path, ahead_s):
     if build_kind() == "release":
         not_run("a release has no movable clock")
     clock = tmp_path / "clock"
     clock.write_text(str(1000 * ahead_s))
     report = doctor(env={"FOREBAY_CLOCK_FILE": str(clock)})
-    assert "ahead of" in report.find("clock", state)
-    assert report.exit == code or "rights" in report.red
+    assert "ahead of" in report.find("clock", "yellow")
+    assert ("signs by the origin's" in report.find("clock", "yellow")) == (ahead_s > 900)
+    assert report.exit == 0
 
 
 def test_credentials(doctor, origin):

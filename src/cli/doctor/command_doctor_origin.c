@@ -24,7 +24,7 @@
 #define THROTTLED_S 60u
 #define LATE_S 1.0 // An answer that takes longer is yellow.
 #define SKEW_YELLOW_S 300
-#define SKEW_RED_S 900 // from this difference on S3 refuses signatures
+#define SKEW_REFUSED_S 900 // from this difference on S3 refuses signatures
 
 // --- Network -------------------------------------------------------------------------------------
 
@@ -160,14 +160,13 @@ static void check_clock(struct doctor *d, const char *shown, const struct reach 
                             (long long)size_s + 1, shown);
         return;
     }
-    bool is_red = size_s >= SKEW_RED_S;
-    if (is_red && d->exit_code == EXIT_CODE_OK) {
-        d->exit_code = EXIT_CODE_ORIGIN;
-    }
-    command_doctor_find(d, is_red ? DOCTOR_RED : DOCTOR_YELLOW, "clock",
-                        "set this host's clock (chrony, NTP); a pod has its node's",
-                        "%lld s %s %s%s", (long long)size_s, skew_s > 0 ? "behind" : "ahead of",
-                        shown, is_red ? ", which refuses signatures from 15 min on" : "");
+    // No more than a warning, as the condition clock-skew: Forebay signs by the origin's clock.
+    command_doctor_find(
+        d, DOCTOR_YELLOW, "clock", "set this host's clock (chrony, NTP); a pod has its node's",
+        "%lld s %s %s%s", (long long)size_s, skew_s > 0 ? "behind" : "ahead of", shown,
+        size_s >= SKEW_REFUSED_S ? ": S3 refuses signatures of such clocks, so "
+                                   "Forebay signs by the origin's"
+                                 : "");
 }
 
 static void find_reached(struct doctor *d, const char *shown, const struct reach *r)
