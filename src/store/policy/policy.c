@@ -133,7 +133,7 @@ static void stamps_sweep(struct policy *policy, uint32_t ticks)
     }
 }
 
-static void period_end(struct policy *policy)
+void policy_period_end(struct policy *policy)
 {
     struct policy_clock *clock = &policy->clock;
     check(clock->asked_bytes >= policy->period_began);
@@ -161,7 +161,7 @@ static void take_request(struct policy *policy, uint32_t bytes)
                                         period_bytes >= clock->capacity_bytes / PERIOD_MAX_PART);
     if ((is_long && period_bytes >= clock->capacity_bytes / PERIODS_PER_CAPACITY) ||
         clock->tick - policy->period_tick >= STAMP_SWEEP_TICKS) {
-        period_end(policy);
+        policy_period_end(policy);
     }
 }
 

@@ -232,7 +232,8 @@ struct policy_cursor {
 // Saves the policy's knowledge in pieces of at most POLICY_PIECE_MAX bytes, so that no step takes
 // long. Each piece can be loaded without the others. Returns the length of the next piece; 0 after
 // the last one. A value that changes between two pieces is saved as before or as after the change.
-size_t policy_save(const struct policy *policy, struct policy_cursor *cursor, void *ret_piece);
+// The first call also makes the policy learn from the latest requests, however few they are.
+size_t policy_save(struct policy *policy, struct policy_cursor *cursor, void *ret_piece);
 // Loads a piece into a new policy, before its first event. The caller must have set the groups.
 // Pieces may be loaded in any order. But the first saved piece maps the saved groups to the present
 // ones, so it should be loaded first. Returns ERR_FORMAT if the piece is from another version or

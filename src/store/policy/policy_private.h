@@ -439,6 +439,8 @@ struct policy {
     struct policy_monitor monitor;
 };
 
+// Ends the present period: learns from its requests what runs are worth.
+void policy_period_end(struct policy *policy);
 void policy_publish(struct policy *policy);
 // Returns the worth that a run would have if it were stored now. Any thread.
 float policy_worth(const struct policy *policy, unsigned reuse_class, unsigned group);

@@ -211,13 +211,16 @@ static size_t save_groups(const struct policy *policy, struct policy_cursor *cur
     return piece_seal(policy, PIECE_GROUPS, 0, sizeof(saved), piece);
 }
 
-size_t policy_save(const struct policy *policy, struct policy_cursor *cursor, void *ret_piece)
+size_t policy_save(struct policy *policy, struct policy_cursor *cursor, void *ret_piece)
 {
     static size_t (*const savers[PIECE_KINDS])(const struct policy *policy,
                                                struct policy_cursor *cursor, char *piece) = {
         save_groups, save_clock, save_hazard, save_followed, save_segment, save_ghost};
     check(policy->magic == POLICY_MAGIC);
     check(cursor->step <= PIECE_KINDS);
+    if (cursor->step == 0 && cursor->at == 0) {
+        policy_period_end(policy); // the loaded policy cannot continue this period
+    }
     for (; cursor->step < PIECE_KINDS; cursor->step++, cursor->at = cursor->run = 0) {
         size_t len = savers[cursor->step](policy, cursor, ret_piece);
         if (len > 0) {

@@ -16,7 +16,7 @@ struct pieces {
     char (*bytes)[POLICY_PIECE_MAX];
 };
 
-static void pieces_save(struct pieces *pieces, const struct policy *policy)
+static void pieces_save(struct pieces *pieces, struct policy *policy)
 {
     struct policy_cursor cursor = {0};
     pieces->bytes = malloc((size_t)PIECES_MAX * POLICY_PIECE_MAX);
@@ -101,6 +101,30 @@ Test(policy_save, a_saved_policy_is_loaded_unchanged)
             cr_assert(right >= left * 0.99f && right <= left * 1.01f, "class %u bucket %u", c, b);
         }
     }
+    free(pieces.bytes);
+    shelf_done(&before);
+    shelf_done(&after);
+}
+
+// Reads of a process that ends before its first period has ended.
+Test(policy_save, few_requests_are_learnt_before_they_are_saved)
+{
+    struct shelf before, after;
+    struct pieces pieces;
+    shelf_init(&before, POLICY_EPOCH, SEGMENTS);
+    (void)shelf_fill(&before, 0, 0);
+    shelf_pass(&before, 500);
+    for (uint64_t block = 0; block < SEGMENT_RUNS; block++) {
+        shelf_read(&before, block, 1, (uint32_t)block);
+    }
+    cr_assert_eq(before.policy->ranks.round, 0u); // no period has ended
+    pieces_save(&pieces, before.policy);
+    shelf_init(&after, POLICY_EPOCH, SEGMENTS);
+    for (unsigned i = 0; i < pieces.count; i++) {
+        cr_assert_eq(policy_load(after.policy, pieces.bytes[i], pieces.lens[i]), ERR_OK);
+    }
+    policy_load_done(after.policy);
+    cr_assert_gt(after.policy->ranks.rank[POLICY_CLASS_NEW][0], 0.0f);
     free(pieces.bytes);
     shelf_done(&before);
     shelf_done(&after);
