@@ -524,3 +524,36 @@ def test_a_much_larger_cache_learns_again_without_a_warning(start, origin):
     server.wait_stderr("policy_state_refused")
     (line,) = [line for line in server.stderr if "policy_state_refused" in line]
     assert '"level":"info"' in line, line
+
+
+def shares_hit(client, origin, keys, passes=1):
+    """Reads all keys in order, PASSES times. Returns the share that was hit in each pass."""
+    return [read(client, origin, keys) / len(keys) for _ in range(passes)]
+
+
+def test_a_set_read_in_order_is_hit_from_the_second_pass_on(start, origin, figure):
+    """The first pass over a set larger than the cache does not evict what it has stored, although
+    it is long enough to look like a new data set."""
+    keys = objects(origin, "in-order", 1500)
+    server = small(start, origin, IMMUTABLE, size="48MiB")
+    with server.client() as client:
+        shares = shares_hit(client, origin, keys, passes=4)
+    held = server.metric("forebay_cache_bytes") / (len(keys) * BLOCK)
+    figure(f"hits of a set read in order: {shares}; {held:.3f} of it fits")
+    assert shares[0] == 0
+    assert min(shares[1:]) > 0.5 * held
+
+
+def test_restarts_of_few_requests_do_not_lose_what_was_learnt(start, origin, figure):
+    """Each process reads the set once, in order. That is too few requests for the policy to judge
+    them before the process ends."""
+    keys = objects(origin, "in-order", 300)
+    server = small(start, origin, IMMUTABLE)
+    shares = []
+    for _ in range(6):
+        with server.client() as client:
+            shares += shares_hit(client, origin, keys)
+        held = server.metric("forebay_cache_bytes") / (len(keys) * BLOCK)
+        server.restart()
+    figure(f"hits of a set read in order, with a restart after each pass: {shares}; {held:.3f} fit")
+    assert min(shares[2:]) > 0.6 * held

@@ -11,10 +11,11 @@
 #define PERIODS_PER_CAPACITY 16u
 // A period has at least PERIOD_REQUESTS requests, because computing ranks would otherwise be most
 // of the cost of each request. In a small cache, PERIOD_REQUESTS_MIN are enough if clients have
-// requested 1/PERIOD_MAX_PART of the capacity.
+// requested 1/PERIOD_MAX_PART of the capacity. There, a pass over the data has few requests, and
+// without ranks the runs to be read next are evicted.
 #define PERIOD_REQUESTS 2048u
-#define PERIOD_REQUESTS_MIN 512u
-#define PERIOD_MAX_PART 2u
+#define PERIOD_REQUESTS_MIN 64u
+#define PERIOD_MAX_PART 5u
 #define PERIOD_SWEEPS 3u // the monitor sweeps this many keys for each request of a period
 #define HALF_LIFE_CAPACITIES 2.0
 // Part of the unused rewrite credit that is left after a period.

@@ -6,6 +6,9 @@
 // Silence lets a new data set replace an old one. It begins when clients request hardly any known
 // run. All runs that were last read before the silence are then suspect: they are worth nothing
 // until one of them is read.
+//
+// A new cache begins in a silence without suspects, because nothing has been read again yet. So
+// the first pass over a data set larger than the cache does not evict what it has stored.
 #include "store/policy/policy_private.h"
 
 #include <math.h>
@@ -39,7 +42,7 @@ static void clock_settle(struct policy_clock *clock)
 
 void policy_clock_init(struct policy_clock *clock, uint64_t capacity_bytes)
 {
-    *clock = (struct policy_clock){.known_share = 1};
+    *clock = (struct policy_clock){.is_silent = true};
     policy_clock_resize(clock, capacity_bytes);
 }
 

@@ -84,9 +84,9 @@ struct policy_clock {
     // is_silent: hardly any request is for a stored or ghost run at present. has_suspects: no run
     // from before the latest silence has been read since, so all of them are worth nothing.
     bool is_silent, has_suspects;
-    uint32_t onset_tick; // tick at which the latest silence began
-    uint64_t silence_count;
-    double newcomer_share; // share of the latest reuses that were of runs first seen in silence
+    uint32_t onset_tick;    // tick at which the latest silence began
+    uint64_t silence_count; // without the silence in which the clock begins
+    double newcomer_share;  // share of the latest reuses that were of runs first seen in silence
 };
 
 void policy_clock_init(struct policy_clock *clock, uint64_t capacity_bytes);
@@ -110,6 +110,13 @@ static inline bool policy_clock_is_suspect(const struct policy_clock *clock, uin
 static inline bool policy_clock_newcomers_suspect(const struct policy_clock *clock)
 {
     return clock->newcomer_share < 0.1 && !clock->is_silent;
+}
+
+// Returns the class of a run that is requested for the first time now. Runs of the silence in which
+// the clock begins are no newcomers, because nothing is older.
+static inline unsigned policy_clock_first_class(const struct policy_clock *clock)
+{
+    return clock->is_silent && clock->silence_count > 0 ? POLICY_CLASS_SILENT : POLICY_CLASS_NEW;
 }
 
 // Returns the bucket of an age. Bucket 0 is age 0; then each octave of ticks has four equal

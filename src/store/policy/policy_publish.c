@@ -29,8 +29,7 @@ void policy_publish(struct policy *policy)
     atomic_store_explicit(&published->bar, everything ? -1 : reclaim->bar, memory_order_relaxed);
     atomic_store_explicit(&published->tick, clock->tick, memory_order_relaxed);
     atomic_store_explicit(&published->same_use, clock->same_use, memory_order_relaxed);
-    atomic_store_explicit(&published->first_class,
-                          clock->is_silent ? POLICY_CLASS_SILENT : POLICY_CLASS_NEW,
+    atomic_store_explicit(&published->first_class, policy_clock_first_class(clock),
                           memory_order_relaxed);
     atomic_store_explicit(&published->again_soon, policy->monitor.again_share > AGAIN_SHARE,
                           memory_order_relaxed);

@@ -81,8 +81,11 @@ Test(policy_clock, stamps_of_workers_may_be_ahead_and_wrap)
     cr_assert_eq(policy_stamp_group(policy_stamp(12345, 73, 31)), 31u);
 }
 
+// Lets nearly all requests be for known runs, and then none.
 static void fall_silent(struct policy_clock *clock)
 {
+    clock->known_share = 1;
+    policy_clock_advance(clock, 1);
     for (unsigned i = 0; i < 2000; i++) {
         policy_clock_learn(clock, false);
         policy_clock_advance(clock, 1000);
@@ -102,6 +105,21 @@ Test(policy_clock, silence_makes_suspects_until_one_is_read)
     cr_assert(clock.has_suspects);
     policy_clock_hit(&clock, clock.tick - clock.onset_tick + 1);
     cr_assert_not(clock.has_suspects);
+}
+
+Test(policy_clock, a_first_pass_makes_no_suspects)
+{
+    struct policy_clock clock;
+    policy_clock_init(&clock, CAPACITY);
+    for (unsigned i = 0; i < 5000; i++) {
+        policy_clock_learn(&clock, false);
+        policy_clock_advance(&clock, 1000);
+    }
+    cr_assert(clock.is_silent);
+    cr_assert_not(clock.has_suspects);
+    cr_assert_eq(clock.silence_count, 0u);
+    cr_assert_eq(policy_clock_first_class(&clock), POLICY_CLASS_NEW);
+    cr_assert_eq(clock.tick, 5000u); // runs at full speed, so that the runs age
 }
 
 Test(policy_clock, each_silence_has_its_own_suspects)
