@@ -43,7 +43,7 @@ static void compare(struct page_admission *admission, const struct host_memory *
     uint64_t reach = min_u64(now->room_bytes / admission->unit_bytes, UNITS);
     atomic_store(&admission->reach, reach);
     atomic_store(&admission->is_ample,
-                 cached_bytes <= now->room_bytes - now->room_bytes / FREE_PART ||
+                 cached_bytes < now->room_bytes - now->room_bytes / FREE_PART ||
                      now->free_bytes >= now->most_bytes / FREE_PART);
 }
 
