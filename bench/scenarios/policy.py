@@ -58,7 +58,7 @@ parts of new objects * | 0 | 0; others -1.2; in a server -26 | stays | | probati
 +0.02 | k +0.6; others -50, mean -3.4 | stays | | storing what is read twice where nothing held was
 * | +0.04 / +0.03 / +0.03 | others -16 | stays | | least worth; past of late reads * | 0 | 0 | stay:
 unit tests, found in a server | | priorities, shares, pins | not in the traces | | stay: settings |
-| a new cache begins in a silence, no suspects | -0.01 / 0 / 0 | a +0.5, f2 -0.7; others -54 | stays |
+| new cache begins silent, no suspects | -0.01 / 0 / 0 | a +0.5, f2 -0.7; others -54 | stays |
 | shorter periods in small caches | -0.02 / -0.02 / 0 | b1 -0.4; others -63 | stays |
 | counting refusals, learning how many do | +0.01 / 0 / -0.01 | -0.1; others +4.8 | removed: a
 second request stores | | learnt size of the probation corner, with the next two | 0 | 0.0 |
