@@ -132,6 +132,12 @@ def test_a_write_in_flight_under_another_spelling_is_seen_after_a_reload(start, 
             assert client.get("k").body == b"new bytes"
 
 
+def wait_for_hit(server, origin):
+    """Waits until a read asks nothing. What is confirmed in the last millisecond of a doubt is
+    confirmed once more."""
+    wait_for(lambda: asked(server, origin, "k") == 0, "a hit that asks the origin nothing")
+
+
 def test_the_origin_of_a_bucket_comes_back_by_a_reload(start, origin, other):
     """A start that no longer names the origin of a bucket keeps its objects for a later reload."""
     origin.put("k", SIZE)
@@ -142,10 +148,12 @@ def test_the_origin_of_a_bucket_comes_back_by_a_reload(start, origin, other):
     assert asked(server, origin, "k") > 0
     change(server, {**RULES, "buckets": [bucket("bkt", other)]})
     mark = other.mark()
-    assert asked(server, other, "k") == 1 and asked(server, other, "k") == 0
+    assert asked(server, other, "k") == 1
+    wait_for_hit(server, other)
     assert other.bytes_sent(since=mark) == 0
     change(server, RULES)
-    assert asked(server, origin, "k") == 1 and asked(server, origin, "k") == 0
+    assert asked(server, origin, "k") == 1
+    wait_for_hit(server, origin)
 
 
 def test_other_spellings_of_an_endpoint_keep_the_cache(start, origin):
@@ -339,7 +347,8 @@ def test_each_region_of_an_endpoint_is_an_origin_of_its_own(start, origin, there
     assert asked(server, there, "k") == 0
     server.restart(**{"origin.region": "1"})
     mark = origin.mark()
-    assert asked(server, origin, "k") == 1 and asked(server, origin, "k") == 0
+    assert asked(server, origin, "k") == 1
+    wait_for_hit(server, origin)
     assert origin.bytes_sent(since=mark) == 0
     server.restart(**{ENDPOINT: origin.endpoint, "origin.region": "2"})
     assert asked(server, origin, "k") == 0, "the same store, by its address without {region}"
