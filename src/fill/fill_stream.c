@@ -17,8 +17,7 @@
 //   disk-full ...  the store takes no run at all, and not only for a moment
 //   not-admitted   the policy would refuse the run. That is a guess. So the policy learns of the
 //                  bytes that came, as if each part of them had been offered to the store.
-//   disk-slow      the disk has the bytes, and the origin is asked because it is slow. A single
-//   late
+//   disk-slow      the disk has the bytes, and the origin is asked because it is slow. One late
 //                  read makes no disk slow. Its run has at most the length of a stored run, because
 //                  the disk may well bring the next bytes in time.
 //

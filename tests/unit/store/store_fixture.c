@@ -2,6 +2,7 @@
 #include "store/store_fixture.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <ftw.h>
 #include <semaphore.h>
 #include <stdio.h>
@@ -97,6 +98,18 @@ void box_has_little_memory(struct box *box, uint64_t room_bytes)
 {
     memory_room = room_bytes;
     box->options.memory = look_at_memory;
+}
+
+bool box_has_direct_io(const struct box *box)
+{
+    char path[600];
+    (void)snprintf(path, sizeof(path), "%s/direct", box->dir);
+    int fd = open(path, O_RDWR | O_CREAT | O_DIRECT | O_CLOEXEC, 0600);
+    if (fd >= 0) {
+        (void)close(fd);
+        (void)unlink(path);
+    }
+    return fd >= 0;
 }
 
 static bool box_loop(struct box *box, unsigned workers)

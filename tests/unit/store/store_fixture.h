@@ -45,6 +45,8 @@ struct store_object *box_object(const struct box *box, const struct object *obje
 // `room_bytes` others. Called before box_open().
 void box_has_little_memory(struct box *box, uint64_t room_bytes);
 
+bool box_has_direct_io(const struct box *box); // its file system opens files with O_DIRECT
+
 // Runs fn on worker `index` and waits.
 void box_on_worker(struct box *box, unsigned index, void (*fn)(struct worker *w, void *ctx),
                    void *ctx);

@@ -2,9 +2,6 @@
 // Proves: the written part of a run can be sent while the rest is still to come. Runs that are
 // written past the page cache are right beside others, where direct I/O is refused or fails, and
 // after a power cut (power_cut_test.c). On both disk engines.
-#include <fcntl.h>
-#include <unistd.h>
-
 #include "store/store_fixture.h"
 #include "test.h"
 #include "waiting.h"
@@ -132,15 +129,6 @@ static const struct object mixed[] = {
     {"g", "\"e\"", 3 * MIB - 1, BLOCK, 7},
 };
 
-static bool has_direct_io(const char *folder)
-{
-    int fd = open(folder, O_RDWR | O_TMPFILE | O_DIRECT | O_CLOEXEC, 0600);
-    if (fd >= 0) {
-        (void)close(fd);
-    }
-    return fd >= 0 && disk_io_residency_mode() != DISK_RESIDENCY_NONE;
-}
-
 // Returns the number of objects that were not in memory when they were read first.
 static unsigned read_mixed(struct box *box)
 {
@@ -167,7 +155,7 @@ static void write_mixed(enum disk_engine engine, const char *faults, unsigned ou
         cr_assert(box_put(&box, &mixed[i]) == ERR_OK);
     }
     disk_fault_set("");
-    bool is_known = has_direct_io(box.dir);
+    bool is_known = box_has_direct_io(&box) && disk_io_residency_mode() != DISK_RESIDENCY_NONE;
     unsigned got = read_mixed(&box);
     cr_assert(!is_known || got == outside, "%u", got);
     (void)read_mixed(&box);

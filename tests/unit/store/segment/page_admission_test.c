@@ -121,18 +121,6 @@ static bool drop_pages(const struct box *box)
     return are_gone;
 }
 
-static bool has_direct_io(const char *folder)
-{
-    char path[600];
-    (void)snprintf(path, sizeof(path), "%s/direct", folder);
-    int fd = open(path, O_RDWR | O_CREAT | O_DIRECT | O_CLOEXEC, 0600);
-    if (fd >= 0) {
-        (void)close(fd);
-        (void)unlink(path);
-    }
-    return fd >= 0;
-}
-
 // Lengths that end within a page, at its end, and within a sector.
 static const struct object objects[] = {
     {"tail", "\"e\"", 3 * MIB + 45001, BLOCK, 1},
@@ -152,7 +140,7 @@ static void read_all(enum disk_engine engine, const char *faults, enum store_rea
     for (unsigned i = 0; i < ARRAY_LEN(objects); i++) {
         cr_assert(box_put(&box, &objects[i]) == ERR_OK);
     }
-    bool is_known = has_direct_io(box.dir);
+    bool is_known = box_has_direct_io(&box);
     for (unsigned i = 0; i < ARRAY_LEN(objects); i++) {
         cr_assert(box_read(&box, 0, &objects[i]) == objects[i].size); // has the headers read
     }
@@ -210,7 +198,7 @@ Test(page_admission, bytes_stay_on_the_device_until_they_are_read_again_soon)
     store_others(&box);
     cr_assert(box_put(&box, &objects[1]) == ERR_OK);
     read_others(&box.store->page_admission, 64 * MIB);
-    if (drop_pages(&box) && has_direct_io(box.dir)) {
+    if (drop_pages(&box) && box_has_direct_io(&box)) {
         for (unsigned i = 0; i < 3; i++) {
             memset(box.reads, 0, sizeof(box.reads));
             cr_assert(box_read(&box, 0, &objects[1]) == objects[1].size);
@@ -310,7 +298,7 @@ Test(page_admission, bytes_that_are_read_soon_after_they_were_written_enter_the_
     cr_assert(box_open(&box));
     store_others(&box);
     cr_assert(box_write(&box, 0, &objects[1], 0, 16, 16, &place) == ERR_OK);
-    bool is_known = has_direct_io(box.dir);
+    bool is_known = box_has_direct_io(&box);
     is_known &= drop_pages(&box);
     static struct one_read one;
     one.read = (struct store_read){
