@@ -133,8 +133,8 @@ def test_a_write_in_flight_under_another_spelling_is_seen_after_a_reload(start, 
 
 
 def wait_for_hit(server, origin):
-    """Waits until a read asks nothing. What is confirmed in the last millisecond of a doubt is
-    confirmed once more."""
+    """Waits until a read asks nothing. A record that is confirmed in the last millisecond of a
+    doubt is confirmed once more."""
     wait_for(lambda: asked(server, origin, "k") == 0, "a hit that asks the origin nothing")
 
 
