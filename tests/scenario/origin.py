@@ -46,6 +46,7 @@ WAITING = {"delay", "hold", "overwrite", "delete"}  # faults before an object is
 QUIET_S = 3  # how long a count waits for replies in flight
 MAX_HEAD = 256 << 10
 BODY_KEPT = 64 << 10
+BODY_PIECE = 1 << 20  # bytes of an object that are sent by one call
 TOKEN = re.compile(rb"^[!#$%&'*+\-.^_`|~0-9A-Za-z]+$")
 REASONS = {
     100: "Continue",
@@ -167,6 +168,23 @@ class Fault:
     def hits(self):
         self.seen += 1
         return self.seen >= self.at and (self.times is None or self.seen < self.at + self.times)
+
+
+@dataclass
+class WrongByte:
+    """The argument of "wrong_byte": the byte of the object at OFFSET is wrong in one answer, the
+    first that sends it."""
+
+    offset: int
+    is_sent: bool = False
+
+    def take(self, first, length):
+        """Returns where in a part of LENGTH bytes of the object from FIRST on the wrong byte is, or
+        None. The part is sent with it."""
+        if self.is_sent or not first <= self.offset < first + length:
+            return None
+        self.is_sent = True
+        return self.offset - first
 
 
 class Cut(Exception):
@@ -615,6 +633,7 @@ _FAULTS_BODY = {
     "reset_at",
     "stall",
     "flip",
+    "wrong_byte",
     "hold_at",
     "overwrite_at",
     "extra",
@@ -1011,7 +1030,8 @@ class _Connection:
         entry.status = status
         name = self.origin.name(entry.key, entry.bucket)
         if version.body is not None:
-            pieces = iter([memoryview(version.body)[first : last + 1]])
+            body = memoryview(version.body)[first : last + 1]
+            pieces = (body[at : at + BODY_PIECE] for at in range(0, length, BODY_PIECE))
         else:
             pieces = oracle_pieces(name, version.number, first, length)
         head, framing = _reply_head(self, entry, status, reply, length, faults)
@@ -1034,6 +1054,7 @@ class _Connection:
                     stops.append((at, word, argument))
         stops.sort(key=lambda s: s[0])
         flip = faults.get("flip")
+        wrong = faults.get("wrong_byte")
         at = 0
         pending = head
         for piece in pieces:
@@ -1045,6 +1066,10 @@ class _Connection:
                 if flip is not None and at <= flip < at + take:
                     part = bytearray(part)
                     part[flip - at] ^= 0x10
+                wrong_at = wrong and wrong.take(entry.range[0] + at, take)
+                if wrong_at is not None:
+                    part = bytearray(part)
+                    part[wrong_at] ^= 0x10
                 if framing == "chunked" and take:
                     self.sock.sendall(pending + b"%x\r\n" % take + bytes(part) + b"\r\n")
                     pending = b""
