@@ -33,6 +33,7 @@
 #define CASES 3u
 #define MONEY_MAX 32
 #define PRICE_MAX 1e6
+#define SIZE_MAX_BYTES (1ull << 60)
 #define REQUEST_BYTES_MAX (4u << 20) // maximum bytes that a fill requests at once
 
 struct outcome {
@@ -275,12 +276,21 @@ static json_t *result_of(const struct plan *p)
                      cost_of(p, (double)p->nodes * dataset));
 }
 
-static bool bytes_of(const char *text, uint64_t least, uint64_t *ret_bytes, bool *ret_is_binary)
+// Parses the size of an option. If it returns false, `why` has the reason.
+static bool bytes_of(const char *option, const char *text, uint64_t least, uint64_t *ret_bytes,
+                     struct buf *why)
 {
-    char why[CONFIG_WHY_MAX];
-    *ret_is_binary = text != NULL && strchr(text, 'i') != NULL;
-    return text != NULL && config_value_parse_bytes(span_from_cstr(text), ret_bytes, why) &&
-           *ret_bytes >= least && *ret_bytes <= 1ull << 60;
+    char reason[CONFIG_WHY_MAX];
+    if (!config_value_parse_bytes(span_from_cstr(text), ret_bytes, reason)) {
+        buf_printf(why, "%s: %s", option, reason);
+        return false;
+    }
+    if (*ret_bytes < least || *ret_bytes > SIZE_MAX_BYTES) {
+        buf_printf(why, "%s: \"%.80s\" is not between %lu bytes and 1EiB", option, text,
+                   (unsigned long)least);
+        return false;
+    }
+    return true;
 }
 
 // Parses a plain number. Refuses the other forms that strtod() accepts.
@@ -312,23 +322,27 @@ int command_plan(int argc, char **argv)
     const char *price_requests = commands_argument_take_value(&argc, argv, "--price-requests");
     int code = EXIT_CODE_USAGE;
     buf_init(&p->out, OUTPUT_MAX_BYTES);
-    bool is_binary;
-    if (!bytes_of(dataset, BLOCK_BYTES, &p->dataset_bytes, &p->has_binary_dataset) ||
-        !bytes_of(cache, BLOCK_BYTES, &p->cache_bytes, &p->has_binary_cache)) {
+    struct buf why;
+    buf_init(&why, CONFIG_WHY_MAX + 64);
+    if (dataset == NULL || cache == NULL) {
         (void)commands_usage_error(
-            "plan", "--dataset and --cache are sizes such as 2TB and 500GiB, at least 64KiB");
+            "plan", "--dataset and --cache are sizes such as 2TB and 1.5TiB, at least 64KiB");
+    } else if (!bytes_of("--dataset", dataset, BLOCK_BYTES, &p->dataset_bytes, &why) ||
+               !bytes_of("--cache", cache, BLOCK_BYTES, &p->cache_bytes, &why) ||
+               (object != NULL && !bytes_of("--object", object, 1, &p->object_bytes, &why))) {
+        (void)commands_usage_error("plan", buf_cstr(&why));
     } else if (!commands_argument_take_number(&argc, argv, "--nodes", 1, NODES_MAX, &p->nodes) ||
                !commands_argument_take_number(&argc, argv, "--epochs", 2, EPOCHS_MAX, &p->epochs)) {
         (void)commands_usage_error("plan", "--nodes is 1 to 100000, --epochs 2 to 1000");
     } else if (!commands_argument_take_number(&argc, argv, "--node-workers", 1, WORKERS_MAX,
                                               &p->workers)) {
         (void)commands_usage_error("plan", "--node-workers is 1 to 64");
-    } else if (object != NULL && !bytes_of(object, 1, &p->object_bytes, &is_binary)) {
-        (void)commands_usage_error("plan", "--object is a size such as 100KiB");
     } else if (!price_of(p, price_gb, &p->price_gb) ||
                !price_of(p, price_requests, &p->price_requests)) {
         (void)commands_usage_error("plan", "a price is a number such as 0.09, up to a million");
     } else {
+        p->has_binary_dataset = strchr(dataset, 'i') != NULL;
+        p->has_binary_cache = strchr(cache, 'i') != NULL;
         p->request_bytes = min_u64(p->object_bytes, REQUEST_BYTES_MAX);
         for (uint32_t i = 0; i < BLOCKS; i++) {
             p->lens[i] = BLOCK_BYTES;
@@ -336,6 +350,7 @@ int command_plan(int argc, char **argv)
         show(p);
         code = commands_result(EXIT_CODE_OK, result_of(p));
     }
+    buf_done(&why);
     buf_done(&p->out);
     free(p);
     return code;

@@ -101,8 +101,10 @@ void config_render_sample(struct buf *out)
 
 // --- JSON Schema ---------------------------------------------------------------------------------
 
-#define PATTERN_TIME "^[0-9]+(ms|s|m|h|d)$"
-#define PATTERN_SIZE "^[0-9]+(B|[KMGTPE]iB|[KMGTP]B)?$"
+#define PATTERN_NUMBER "[0-9]+([.][0-9]+)?"
+#define PATTERN_TIME "^" PATTERN_NUMBER "(ms|s|m|h|d)$"
+#define PATTERN_UNIT "(B|[KMGTPE]iB|[KMGTP]B)"
+#define PATTERN_SIZE "^([0-9]+|" PATTERN_NUMBER PATTERN_UNIT ")$"
 #define PATTERN_WEB "^[^:]+://[^/?#@* ]+$"
 // An address in brackets, or printable ASCII without ", #, /, :, ?, @ and brackets
 #define PATTERN_HOST "(\\\\[[0-9A-Fa-f:.]+\\\\]|[!$-.0-9;->A-Z^-~]+)"
@@ -156,7 +158,8 @@ static const char *const types[] = {
     [KIND_BLOCK_SIZE] = TYPE_PATTERN(TYPE_TEXT_OR_NUMBER, PATTERN_SIZE),
     [KIND_BYTES_AUTO] = TYPE_PATTERN(TYPE_TEXT_OR_NUMBER, "^auto$|" PATTERN_SIZE),
     [KIND_SIZE] = TYPE_PATTERN(TYPE_TEXT_OR_NUMBER, "^[0-9]+%$|" PATTERN_SIZE),
-    [KIND_RATE] = TYPE_PATTERN(TYPE_TEXT_OR_NUMBER, "^0$|^[0-9]+(B|[KMGTPE]iB|[KMGTP]B)?/s$"),
+    [KIND_RATE] =
+        TYPE_PATTERN(TYPE_TEXT_OR_NUMBER, "^0$|^([0-9]+|" PATTERN_NUMBER PATTERN_UNIT ")/s$"),
     [KIND_PERCENT] = TYPE_PATTERN("\"string\"", "^[0-9]+%$"),
     [KIND_RATIO] = "\"type\": \"number\", \"minimum\": 0, \"maximum\": 1"};
 

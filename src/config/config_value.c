@@ -47,16 +47,62 @@ static bool refuse(char *ret_why, const char *format, ...)
     return false;
 }
 
-// Splits "64MiB" into its number and the rest. Returns false if there is no number or it is too
-// large.
-static bool split_number(struct span s, uint64_t *ret_number, struct span *ret_unit)
+// A number without sign or exponent, such as the 1.5 of "1.5GiB". `fraction` has the digits after
+// the point, `text` the whole number as it is written.
+struct number {
+    uint64_t whole;
+    struct span fraction;
+    struct span text;
+};
+
+static size_t count_digits(struct span s)
 {
     size_t digits = 0;
     while (digits < s.len && s.ptr[digits] >= '0' && s.ptr[digits] <= '9') {
         digits++;
     }
-    *ret_unit = (struct span){s.ptr + digits, s.len - digits};
-    return span_to_u64((struct span){s.ptr, digits}, ret_number);
+    return digits;
+}
+
+// Splits "1.5MiB" into its number and the rest. Returns false if there is no number, if digits are
+// missing before or after a point, if there are two points, or if the number is too large.
+static bool split_number(struct span s, struct number *ret_number, struct span *ret_unit)
+{
+    size_t digits = count_digits(s), end = digits;
+    *ret_number = (struct number){0};
+    if (end < s.len && s.ptr[end] == '.') {
+        struct span *fraction = &ret_number->fraction;
+        *fraction = (struct span){s.ptr + end + 1, s.len - end - 1};
+        fraction->len = count_digits(*fraction);
+        end += 1 + fraction->len;
+        if (fraction->len == 0 || (end < s.len && s.ptr[end] == '.')) {
+            return false;
+        }
+    }
+    ret_number->text = (struct span){s.ptr, end};
+    *ret_unit = (struct span){s.ptr + end, s.len - end};
+    return span_to_u64((struct span){s.ptr, digits}, &ret_number->whole);
+}
+
+// Returns the part of `factor` that a fraction is, rounded down. It is exact however many digits
+// there are: each step divides by 10, and a remainder cannot change the digits above it. The sum
+// stays below 10 times the largest factor, 2^60.
+static uint64_t fraction_of(uint64_t factor, struct span fraction)
+{
+    uint64_t part = 0;
+    for (size_t i = fraction.len; i > 0; i--) {
+        part = ((uint64_t)(fraction.ptr[i - 1] - '0') * factor + part) / 10;
+    }
+    return part;
+}
+
+static bool is_zero(const struct number *number)
+{
+    size_t zeros = 0;
+    while (zeros < number->fraction.len && number->fraction.ptr[zeros] == '0') {
+        zeros++;
+    }
+    return number->whole == 0 && zeros == number->fraction.len;
 }
 
 // Returns the unit that the user probably meant, or NULL. `unit` may differ in case, or be a short
@@ -79,34 +125,45 @@ static const char *nearest_unit(struct span unit, const struct unit *units, size
     return NULL;
 }
 
-static bool apply_unit(struct span s, uint64_t number, struct span unit, const struct unit *units,
-                       size_t count, uint64_t *ret_value, char *ret_why)
+// Multiplies a number with its unit. A value that rounds down to 0 is refused, because 0 often
+// means "no limit". The first of `units` is the smallest.
+static bool apply_unit(struct span s, const struct number *number, struct span unit,
+                       const struct unit *units, size_t count, uint64_t *ret_value, char *ret_why)
 {
     for (size_t i = 0; i < count; i++) {
-        if (span_equal_cstr(unit, units[i].name)) {
-            return mul_u64(number, units[i].factor, ret_value) ||
-                   refuse(ret_why, "\"%.*s\" is too large", SHOWN(s));
+        uint64_t value;
+        if (!span_equal_cstr(unit, units[i].name)) {
+            continue;
         }
+        if (!mul_u64(number->whole, units[i].factor, &value) ||
+            !add_u64(value, fraction_of(units[i].factor, number->fraction), &value)) {
+            return refuse(ret_why, "\"%.*s\" is too large", SHOWN(s));
+        }
+        if (value == 0 && !is_zero(number)) {
+            return refuse(ret_why, "\"%.*s\" is less than 1%s", SHOWN(s), units[0].name);
+        }
+        *ret_value = value;
+        return true;
     }
     const char *near = nearest_unit(unit, units, count);
     if (near != NULL) {
-        return refuse(ret_why, "\"%.*s\" has an unknown unit (%lu%s?)", SHOWN(s),
-                      (unsigned long)number, near);
+        return refuse(ret_why, "\"%.*s\" has an unknown unit (%.*s%s?)", SHOWN(s),
+                      SHOWN(number->text), near);
     }
     return refuse(ret_why, "\"%.*s\" has an unknown unit \"%.*s\"", SHOWN(s), SHOWN(unit));
 }
 
 bool config_value_parse_ms(struct span s, uint64_t *ret_ms, char *ret_why)
 {
-    uint64_t number;
+    struct number number;
     struct span unit;
     if (!split_number(s, &number, &unit)) {
-        return refuse(ret_why, "\"%.*s\" is not a time such as 250ms, 30s, 12h or 7d", SHOWN(s));
+        return refuse(ret_why, "\"%.*s\" is not a time such as 250ms, 30s, 1.5h or 7d", SHOWN(s));
     }
     if (unit.len == 0) {
         return refuse(ret_why, "\"%.*s\" needs a unit (%.*ss?)", SHOWN(s), SHOWN(s));
     }
-    return apply_unit(s, number, unit, time_units, ARRAY_LEN(time_units), ret_ms, ret_why);
+    return apply_unit(s, &number, unit, time_units, ARRAY_LEN(time_units), ret_ms, ret_why);
 }
 
 // Returns whether a unit counts bits, as in "2Gbit" or "500Mbps".
@@ -125,19 +182,22 @@ static bool is_in_bits(struct span unit)
 
 bool config_value_parse_bytes(struct span s, uint64_t *ret_bytes, char *ret_why)
 {
-    uint64_t number;
+    struct number number;
     struct span unit;
     if (!split_number(s, &number, &unit)) {
-        return refuse(ret_why, "\"%.*s\" is not a size such as 64MiB or 2GB", SHOWN(s));
+        return refuse(ret_why, "\"%.*s\" is not a size such as 64MiB, 1.5GiB or 2GB", SHOWN(s));
+    }
+    if (unit.len == 0 && number.fraction.len > 0) {
+        return refuse(ret_why, "\"%.*s\" needs a unit (%.*sGiB?)", SHOWN(s), SHOWN(s));
     }
     if (unit.len == 0) {
-        *ret_bytes = number;
+        *ret_bytes = number.whole;
         return true;
     }
     if (is_in_bits(unit)) {
         return refuse(ret_why, "\"%.*s\" is in bits; write bytes: 2Gbit/s is 250MB/s", SHOWN(s));
     }
-    return apply_unit(s, number, unit, size_units, ARRAY_LEN(size_units), ret_bytes, ret_why);
+    return apply_unit(s, &number, unit, size_units, ARRAY_LEN(size_units), ret_bytes, ret_why);
 }
 
 void config_value_format_bytes(uint64_t bytes, char *ret_text)
@@ -182,16 +242,17 @@ bool config_value_parse_block_size(struct span s, uint64_t *ret_bytes, char *ret
 
 bool config_value_parse_percent(struct span s, unsigned *ret_percent, char *ret_why)
 {
-    uint64_t number;
+    struct number number;
     struct span unit;
-    if (!split_number(s, &number, &unit) || !span_equal(unit, SPAN("%")) || number > 100) {
+    if (!split_number(s, &number, &unit) || !span_equal(unit, SPAN("%")) || number.whole > 100 ||
+        number.fraction.len > 0) {
         uint64_t bare;
         if (span_to_u64(s, &bare) && bare <= 100) {
             return refuse(ret_why, "\"%.*s\" needs a unit (%lu%%?)", SHOWN(s), (unsigned long)bare);
         }
-        return refuse(ret_why, "\"%.*s\" is not a share such as 10%%", SHOWN(s));
+        return refuse(ret_why, "\"%.*s\" is not a share in whole percent such as 10%%", SHOWN(s));
     }
-    *ret_percent = (unsigned)number;
+    *ret_percent = (unsigned)number.whole;
     return true;
 }
 

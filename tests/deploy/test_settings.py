@@ -78,7 +78,12 @@ def refusals():
     yield nested("cache.ttl", 60)
     yield nested("cache.ttl", "99999999999999999999d")
     yield nested("cache.readahead", "17592186044417EiB")  # 0 after an overflow
-    yield nested("cache.readahead", "1.5GiB")
+    for size in ("1.5", "1.GiB", ".5GiB", "1.5.2GiB", "0.5B", "0.0001KiB"):
+        yield nested("cache.readahead", size)
+    yield nested("origin.max_rate", "0.0001KiB/s")
+    yield nested("cache.ttl", "0.0001s")
+    yield nested("cache.block_size", "1.5MiB")
+    yield nested("cache.min_free", "10.5%")
     yield nested("cache.policy", "best")
     yield nested("access_log.sample", "50%")
     for proxy in (
@@ -197,6 +202,10 @@ def test_chart_accepts_the_ends_of_all_ranges(artefacts, tmp_path):
         ["config.cache.block_size=65536"],
         ["config.limits.max_buffer=auto"],
         ["config.origin.max_rate=0"],
+        ["config.origin.max_rate=1.5GB/s"],
+        ["config.cache.readahead=1.5GiB"],
+        ["config.cache.block_size=0.5MiB"],
+        ["config.cache.ttl=1.5h"],
         ["config.auth.allowed_origins={https://example.com:8443}"],
     ],
 )

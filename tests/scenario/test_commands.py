@@ -77,7 +77,7 @@ def test_help_of_every_command_is_the_same_however_it_is_asked_for():
             3,
             'forebay check: --cache.sise: error: unknown flag (did you mean "--cache.size"?)',
         ),
-        (["plan"], 2, "forebay plan: --dataset and --cache are sizes such as 2TB and 500GiB"),
+        (["plan"], 2, "forebay plan: --dataset and --cache are sizes such as 2TB and 1.5TiB"),
         (["du", "--admin", "127.0.0.1:1"], 6, "forebay du: no server answers at 127.0.0.1:1 "),
         (["help", "x"], 2, "forebay: x: no such command or setting; `forebay help` lists commands"),
         (
@@ -629,6 +629,15 @@ def test_plan_says_what_the_policy_reaches():
         ["--dataset=1TB", "--cache=1GB", "--node-workers=65"],
     ):
         assert run_forebay("plan", *words).returncode == 2
+    told = run_forebay("plan", "--dataset=1.2TB", "--cache=0.5TiB").stdout
+    assert told.startswith("1.2 TB of data") and re.search(r"^ +512.0 GiB .*as asked", told, re.M)
+    for words, why in (
+        (["--dataset=1.5.2TB", "--cache=1GB"], '--dataset: "1.5.2TB" is not a size such as'),
+        (["--dataset=1TB", "--cache=1.5"], '--cache: "1.5" needs a unit (1.5GiB?)'),
+        (["--dataset=1TB", "--cache=1GB", "--object=2EiB"], '--object: "2EiB" is not between'),
+    ):
+        done = run_forebay("plan", *words)
+        assert done.returncode == 2 and why in done.stderr
 
 
 def test_plan_says_what_it_costs():

@@ -18,13 +18,20 @@ Test(config_value, times)
     cr_assert(config_value_parse_ms(SPAN("250ms"), &ms, why) && ms == 250);
     cr_assert(config_value_parse_ms(SPAN("7d"), &ms, why) && ms == 7ull * 86400000);
     cr_assert(config_value_parse_ms(SPAN("0s"), &ms, why) && ms == 0);
+    cr_assert(config_value_parse_ms(SPAN("1.5h"), &ms, why) && ms == 5400000);
+    cr_assert(config_value_parse_ms(SPAN("0.25s"), &ms, why) && ms == 250);
+    cr_assert_not(config_value_parse_ms(SPAN("0.0001s"), &ms, why));
+    cr_assert_str_eq(why, "\"0.0001s\" is less than 1ms");
     const char *bad[] = {"",
                          "s",
                          "1",
                          "0",
                          "-1s",
                          "1 s",
-                         "1.5s",
+                         "1.5",
+                         "1.s",
+                         ".5s",
+                         "1.5.2s",
                          "1h30m",
                          "99999999999999999999s",
                          "99999999999999999d"};
@@ -56,6 +63,56 @@ Test(config_value, sizes)
     cr_assert_str_eq(why, "4MiB");
     config_value_format_bytes(1025, why);
     cr_assert_str_eq(why, "1025");
+}
+
+Test(config_value, fraction_of_a_unit_is_exact_and_rounded_down_to_a_byte)
+{
+    static const struct {
+        const char *text;
+        uint64_t bytes;
+    } sizes[] = {{"1.5GiB", 1610612736},
+                 {"1.2GB", 1200000000},
+                 {"0.1KiB", 102}, // 102.4
+                 {"1.50MiB", 1572864},
+                 {"1.0B", 1},
+                 {"0.0GiB", 0},
+                 // 0.1 * 2^60 is 115292150460684697.6
+                 {"0.1EiB", 115292150460684697},
+                 {"0.99999999999999999999999999999999999999EiB", (1ull << 60) - 1},
+                 {"1.00000000000000000000000000000000000001KiB", 1024},
+                 {"15.99999999999999999999999999999999999999EiB", UINT64_MAX}};
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < ARRAY_LEN(sizes); i++) {
+        cr_assert(config_value_parse_bytes(span_from_cstr(sizes[i].text), &bytes, why), "%s: %s",
+                  sizes[i].text, why);
+        cr_assert_eq(bytes, sizes[i].bytes, "%s", sizes[i].text);
+    }
+    cr_assert(config_value_parse_rate(SPAN("1.5GB/s"), &bytes, why) && bytes == 1500000000);
+    cr_assert(config_value_parse_block_size(SPAN("0.5MiB"), &bytes, why) && bytes == 512 << 10);
+}
+
+Test(config_value, malformed_fraction_is_refused_with_the_reason)
+{
+    static const char *const refusals[][2] = {
+        {"1.", "\"1.\" is not a size such as 64MiB, 1.5GiB or 2GB"},
+        {"1.GiB", "\"1.GiB\" is not a size such as 64MiB, 1.5GiB or 2GB"},
+        {".5", "\".5\" is not a size such as 64MiB, 1.5GiB or 2GB"},
+        {".5GiB", "\".5GiB\" is not a size such as 64MiB, 1.5GiB or 2GB"},
+        {"1.5.2GiB", "\"1.5.2GiB\" is not a size such as 64MiB, 1.5GiB or 2GB"},
+        {"1.5", "\"1.5\" needs a unit (1.5GiB?)"},
+        {"1.5gib", "\"1.5gib\" has an unknown unit (1.5GiB?)"},
+        {"0.5B", "\"0.5B\" is less than 1B"},
+        {"16.5EiB", "\"16.5EiB\" is too large"}};
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < ARRAY_LEN(refusals); i++) {
+        cr_assert_not(config_value_parse_bytes(span_from_cstr(refusals[i][0]), &bytes, why));
+        cr_assert_str_eq(why, refusals[i][1]);
+    }
+    unsigned percent = 0;
+    cr_assert_not(config_value_parse_percent(SPAN("10.5%"), &percent, why));
+    cr_assert_str_eq(why, "\"10.5%\" is not a share in whole percent such as 10%");
+    cr_assert_not(config_value_parse_rate(SPAN("0.0001KiB/s"), &bytes, why));
+    cr_assert_str_eq(why, "\"0.0001KiB\" is less than 1B");
 }
 
 Test(config_value, block_sizes)

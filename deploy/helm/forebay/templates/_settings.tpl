@@ -5,7 +5,8 @@
 {{- define "forebay.number" -}}
 {{- $text := ternary . (printf "%.0f" (float64 .)) (kindIs "string" .) | trimSuffix "/s" -}}
 {{- $factors := dict "" 1 "%" 1 "B" 1 "ms" 1 "s" 1e3 "m" 6e4 "h" 36e5 "d" 864e5 "KB" 1e3 "MB" 1e6 "GB" 1e9 "TB" 1e12 "PB" 1e15 "KiB" 1024 "MiB" 1048576 "GiB" 1073741824 "TiB" 1099511627776 "PiB" 1125899906842624 "EiB" 1152921504606846976 -}}
-{{- mulf (regexFind "^[0-9]+" $text) (get $factors (regexReplaceAll "^[0-9]+" $text "")) -}}
+{{- $digits := regexFind "^[0-9]+([.][0-9]+)?" $text -}}
+{{- mulf $digits (get $factors (trimPrefix $digits $text)) -}}
 {{- end -}}
 
 {{/* Fails if a value is outside its range "LOW..HIGH". Of: "name" for the message, "value",
@@ -18,6 +19,9 @@
 {{- $number := include "forebay.number" .value | float64 -}}
 {{- if or (lt $number (include "forebay.number" (first $ends) | float64)) (gt $number (include "forebay.number" (last $ends) | float64)) -}}
 {{- fail (printf "%s: %v is not between %s and %s" .name .value (first $ends) (last $ends)) -}}
+{{- end -}}
+{{- if and (gt $number 0.0) (lt $number 1.0) -}}
+{{- fail (printf "%s: %v is less than one byte or one millisecond" .name .value) -}}
 {{- end -}}
 {{- if and (hasSuffix ".block_size" .name) (ne (mod 16777216 (int64 $number)) 0) -}}
 {{- fail (printf "%s: %v is not a power of two" .name .value) -}}
