@@ -342,6 +342,8 @@ def test_a_prefix_without_objects_fails_the_warm_job(start, origin):
         assert done["prefixes_failed"] == 1 and len(warnings) == 1
         assert warnings[0].startswith(typo) and "--allow-empty" in warnings[0]
         assert server.conditions() == set(), "the caller's mistake"
+    told = said(server, "warm", "--wait", "s3://bkt/typo/", code=4)
+    assert typo in told and "objects" not in told
     done, warnings = warmed(server, "s3://bkt/k/", "s3://bkt/typo/", "--min", "50%", code=5)
     assert warnings[0].startswith(typo) and done["objects_done"] == 1
     done, warnings = warmed(server, "s3://bkt/k/", "s3://bkt/typo/", "--allow-empty")

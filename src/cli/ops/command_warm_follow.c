@@ -70,6 +70,14 @@ static json_t *describe(const json_t *job, char *ret_text, size_t size)
                      command_client_double(job, "rate"), "eta", json_object_get(job, "eta_s"));
 }
 
+// Returns false if the job consists of prefixes that failed. Each counts as one failed object,
+// although none is known. The failures have the reason.
+static bool has_objects(const json_t *job)
+{
+    uint64_t failed = command_client_u64(job, "prefixes_failed");
+    return failed == 0 || command_client_u64(job, "objects") > failed;
+}
+
 // Prints each failure of the job and returns the exit code.
 static int judge(const struct command_client *client, const json_t *job, double least)
 {
@@ -134,7 +142,7 @@ int command_warm_follow(struct command_client *client, uint64_t id, double least
         char line[512];
         code = judge(client, job, least);
         command_warm_line(job, line, sizeof(line));
-        if (!client->is_json) {
+        if (!client->is_json && has_objects(job)) {
             command_screen_print(
                 2, "%s; %llu were cached or on their way before, %llu failed, %llu not kept\n",
                 line, (unsigned long long)command_client_u64(job, "objects_cached"),
