@@ -54,7 +54,8 @@ static int run_command(const struct command *command, int argc, char **argv)
     }
     buf_done(&why);
     if (!is_good) {
-        return EXIT_CODE_USAGE;
+        bool has_own_codes = (command->takes & TAKES_EXIT_CODE) == 0;
+        return has_own_codes ? EXIT_CODE_USAGE : EXIT_CODE_NOT_STARTED;
     }
     commands_common_take(command, operand_count, &argc, argv);
     return runs[command_line_number(command)](argc, argv);

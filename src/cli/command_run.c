@@ -37,7 +37,6 @@
 #include "stats/stats.h"
 #include "store/offline/offline.h"
 
-#define EXIT_NOT_STARTED 125
 #define EXIT_NOT_EXECUTABLE 126
 #define EXIT_NOT_FOUND 127
 #define EXIT_SIGNAL 128
@@ -81,7 +80,7 @@ static int not_started(const char *why)
         len--;
     }
     command_screen_tell(2, "forebay run: the cache did not start: %.*s\n", (int)len, why);
-    return EXIT_NOT_STARTED;
+    return EXIT_CODE_NOT_STARTED;
 }
 
 // --- Settings of the server ----------------------------------------------------------------------
@@ -511,7 +510,7 @@ static int run_all(struct run *run, int argc, char **argv, char **words)
     struct buf why;
     block_signals(&signals);
     buf_init(&why, TEXT_MAX_BYTES);
-    int code = EXIT_NOT_STARTED;
+    int code = EXIT_CODE_NOT_STARTED;
     unsigned from = 1;
     if (!choose_directory(run, &from)) {
         buf_append_cstr(&why, "every cache directory is in use: name another one with --cache.dir");
@@ -562,7 +561,7 @@ int command_run(int argc, char **argv)
     argv += operand_count;
     run->config = commands_load_client(argc, argv); // the server judges its files
     origin_client_read(&run->client);
-    int code = EXIT_NOT_STARTED;
+    int code = EXIT_CODE_NOT_STARTED;
     if (run->config != NULL && check_flags(run->config)) { // otherwise the error has been reported
         code = run_all(run, argc, argv, words);
     }

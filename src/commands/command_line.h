@@ -14,6 +14,10 @@
 #define TAKES_OUTPUT 4u
 #define TAKES_ALL 8u // options of every command; no row has to name them
 
+// Another bit of `takes`: the command exits with the code of a program that it runs. A wrong
+// command line therefore has another code than those of EXIT_CODE_*.
+#define TAKES_EXIT_CODE 16u
+
 #define COMMAND_OPERANDS_MANY 0xffffu
 
 enum command_option_kind {

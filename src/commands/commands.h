@@ -23,6 +23,7 @@
 #define EXIT_CODE_ORIGIN 4
 #define EXIT_CODE_PARTLY 5
 #define EXIT_CODE_UNREACHABLE 6
+#define EXIT_CODE_NOT_STARTED 125 // of commands with TAKES_EXIT_CODE: the program did not start
 
 // One function for each row of commands.def. argv[0] is the first argument after the subcommand's
 // name, and argv[argc] is NULL. The command line has been checked against commands.def. Operands

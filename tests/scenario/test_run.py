@@ -311,7 +311,8 @@ def test_125_when_the_cache_does_not_start(run, tmp_path):
     assert f"the origin is dir:{tmp_path}/nowhere (env AWS_ENDPOINT_URL_S3)" in told.stderr
     told = run("true", flags=["--cache.ttl=5"])
     assert told.returncode == 125 and "needs a unit" in told.stderr
-    assert run_forebay("run", "--cache.size=64MiB").returncode == 2
+    for words in (["--cache.size=64MiB"], ["--frobnicate", "true"], ["--cache.sise=1GiB", "true"]):
+        assert run_forebay("run", *words).returncode == 125, words
 
 
 @pytest.mark.parametrize("flags", [[], ["--cache.ttl", "1s", "-q"]])
