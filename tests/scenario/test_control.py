@@ -878,8 +878,10 @@ def test_a_listing_that_leads_in_a_circle_ends(start, origin):
     assert len(origin.requests(since=mark)) == 5  # two pages each, and the object
 
 
-def test_ls_of_what_cannot_be_listed(forebay, origin):
-    assert "bucket does not exist" in said(forebay, "ls", "s3://nobody/", code=4)
+def test_commands_that_list_end_with_4_if_the_origin_does_not_list(forebay, origin):
+    for command in ("ls", "du", "evict"):
+        assert "bucket does not exist" in said(forebay, command, "s3://nobody/p/", code=4)
+        assert "4 when" in " ".join(run_forebay("help", command).stdout.split()), command
     for words in (
         ["ls", "bkt"],
         ["ls", "s3://"],
