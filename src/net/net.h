@@ -157,9 +157,8 @@ struct response_head {
     bool is_chunked;        // There is "Transfer-Encoding: chunked".
     struct headers headers; // Copies of the well-formed headers, with trimmed values.
 
-    // About the previous header line, which a folded line would continue: whether it was kept, and
-    // whether it was a framing header.
-    bool last_was_framing, has_last;
+    // The previous header line, which a folded line would continue.
+    enum { PREVIOUS_NOT_KEPT, PREVIOUS_KEPT, PREVIOUS_FRAMING } previous;
 };
 
 void response_head_init(struct response_head *h, struct arena *arena, bool is_head_request);

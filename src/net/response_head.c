@@ -92,13 +92,14 @@ static bool is_framing_name(struct span name)
 static enum err take_folded(struct response_head *h)
 {
     h->is_strict = false;
-    if (h->last_was_framing) {
+    if (h->previous == PREVIOUS_FRAMING) {
         return ERR_ORIGIN_PROTOCOL;
     }
-    if (h->has_last && h->headers.count > 0) {
+    if (h->previous == PREVIOUS_KEPT) {
         // Drop the previous header, because the rest of its value is in this ignored line.
+        check(h->headers.count > 0);
         h->headers.count--;
-        h->has_last = false;
+        h->previous = PREVIOUS_NOT_KEPT;
     }
     return ERR_OK;
 }
@@ -110,16 +111,16 @@ static enum err take_header(struct response_head *h, struct span line)
     }
     size_t colon = span_find(line, ':');
     struct span name = {line.ptr, colon};
-    h->has_last = false;
-    h->last_was_framing = is_framing_name(span_trim(name));
+    bool is_framing = is_framing_name(span_trim(name));
+    h->previous = is_framing ? PREVIOUS_FRAMING : PREVIOUS_NOT_KEPT;
     if (colon == line.len || !headers_name_is_token(name)) {
         h->is_strict = false;
-        return h->last_was_framing ? ERR_ORIGIN_PROTOCOL : ERR_OK;
+        return is_framing ? ERR_ORIGIN_PROTOCOL : ERR_OK;
     }
     struct span value = span_trim((struct span){line.ptr + colon + 1, line.len - colon - 1});
     if (!headers_value_is_clean(value)) {
         h->is_strict = false;
-        return h->last_was_framing ? ERR_ORIGIN_PROTOCOL : ERR_OK;
+        return is_framing ? ERR_ORIGIN_PROTOCOL : ERR_OK;
     }
     enum err err = ERR_OK;
     if (span_equal_nocase(name, SPAN("Content-Length"))) {
@@ -140,7 +141,7 @@ static enum err take_header(struct response_head *h, struct span line)
     if (!headers_add(&h->headers, h->arena, name_copy, value_copy)) {
         return ERR_NO_MEMORY;
     }
-    h->has_last = true;
+    h->previous = is_framing ? PREVIOUS_FRAMING : PREVIOUS_KEPT;
     return ERR_OK;
 }
 
