@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The number of CPUs and the memory that this process may use, by the limits of its cgroup and of
-// all cgroups above it. Uses cgroup version 2 if it is mounted, else version 1 as a container sees
-// it.
+// all cgroups above it, and how often a CPU limit was used up. Uses cgroup version 2 if it is
+// mounted, else version 1 as a container sees it.
 #include "base/host.h"
 
 #include <fcntl.h>
@@ -142,14 +142,20 @@ static void apply_cpu_quota(struct limits *limits, uint64_t quota_us, uint64_t p
     }
 }
 
-static void apply_folder(struct limits *limits, const char *folder)
+// Reads the CPU time in us that a folder's cgroup may use in each period, and the period. Returns
+// false if it has no limit.
+static bool read_cpu_quota(const char *folder, uint64_t ret_pair[2])
 {
+    return read_numbers(folder, "cpu.max", ret_pair, 2) ||
+           (read_numbers(folder, "cpu.cfs_quota_us", &ret_pair[0], 1) &&
+            read_numbers(folder, "cpu.cfs_period_us", &ret_pair[1], 1));
+}
+
+static void apply_folder(void *ctx, const char *folder)
+{
+    struct limits *limits = ctx;
     uint64_t pair[2], value;
-    if (read_numbers(folder, "cpu.max", pair, 2)) {
-        apply_cpu_quota(limits, pair[0], pair[1]);
-    }
-    if (read_numbers(folder, "cpu.cfs_quota_us", &pair[0], 1) &&
-        read_numbers(folder, "cpu.cfs_period_us", &pair[1], 1)) {
+    if (read_cpu_quota(folder, pair)) {
         apply_cpu_quota(limits, pair[0], pair[1]);
     }
     // Above memory.high the kernel reclaims the cgroup's memory and slows its processes down.
@@ -167,22 +173,28 @@ static void apply_folder(struct limits *limits, const char *folder)
     }
 }
 
-static struct limits cgroup_limits(void)
+// Calls `look` for the folder of this process's cgroup in each hierarchy, and for those above it.
+static void walk_cgroups(void (*look)(void *ctx, const char *folder), void *ctx)
 {
     static const struct {
         const char *folder;
         struct span controller;
     } trees[] = {{"", SPAN("")}, {"/cpu", SPAN("cpu")}, {"/memory", SPAN("memory")}};
-    struct limits limits = {.cpu_count = UINT64_MAX, .memory_bytes = UINT64_MAX};
     for (unsigned i = 0; i < ARRAY_LEN(trees); i++) {
         char root[PATH_BYTES / 4], folder[PATH_BYTES];
         (void)snprintf(root, sizeof(root), "%s%s", cgroup_root, trees[i].folder);
         own_cgroup(root, trees[i].controller, folder);
         while (strlen(folder) >= strlen(root)) {
-            apply_folder(&limits, folder);
+            look(ctx, folder);
             *strrchr(folder, '/') = '\0'; // finds a slash, because the name begins with the root
         }
     }
+}
+
+static struct limits cgroup_limits(void)
+{
+    struct limits limits = {.cpu_count = UINT64_MAX, .memory_bytes = UINT64_MAX};
+    walk_cgroups(apply_folder, &limits);
     return limits;
 }
 
@@ -314,4 +326,53 @@ bool host_memory_look(struct host_memory *ret_memory)
     *ret_memory = (struct host_memory){
         group.most_bytes, room, min_u64(room, min_u64(ret_memory->free_bytes, group.free_bytes))};
     return true;
+}
+
+// --- CPU limits that were used up ----------------------------------------------------------------
+
+static void look_at_cpu(void *ctx, const char *folder)
+{
+    struct host_cpu *cpu = ctx;
+    char path[PATH_BYTES], text[STAT_BYTES];
+    uint64_t pair[2] = {0, 0};
+    struct host_cpu_limit limit = {0};
+    if (cpu->count == HOST_CPU_LIMITS_MAX ||
+        snprintf(path, sizeof(path), "%s/cpu.stat", folder) >= (int)sizeof(path) ||
+        !host_read_file(path, text, sizeof(text)) ||
+        !find_number(span_from_cstr(text), "nr_periods", &limit.periods) ||
+        !find_number(span_from_cstr(text), "nr_throttled", &limit.throttled)) {
+        return;
+    }
+    if (read_cpu_quota(folder, pair)) {
+        limit.quota_us = pair[0];
+        limit.period_us = pair[1];
+    }
+    cpu->limits[cpu->count++] = limit;
+}
+
+void host_cpu_look(struct host_cpu *ret_cpu)
+{
+    *ret_cpu = (struct host_cpu){0};
+    walk_cgroups(look_at_cpu, ret_cpu);
+}
+
+struct host_cpu_limit host_cpu_between(const struct host_cpu *before, const struct host_cpu *after)
+{
+    struct host_cpu_limit most = {0};
+    for (unsigned i = 0; i < min_u64(before->count, after->count); i++) {
+        struct host_cpu_limit now = after->limits[i];
+        // Counts fall only if the process has moved to another cgroup.
+        now.throttled -= min_u64(now.throttled, before->limits[i].throttled);
+        now.periods -= min_u64(now.periods, before->limits[i].periods);
+        now.throttled = min_u64(now.throttled, now.periods);
+        if (now.throttled * now.period_us > most.throttled * most.period_us) {
+            most = now;
+        }
+    }
+    return most;
+}
+
+bool host_cpu_is_short(const struct host_cpu_limit *between, uint64_t time_us)
+{
+    return between->throttled * between->period_us >= time_us / 10 * 3;
 }

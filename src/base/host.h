@@ -37,6 +37,24 @@ bool host_memory_look(struct host_memory *ret_memory);
 // Returns true if at least 7/8 of the cgroup's memory is in use, page cache included. Reads a small
 // file. Any thread.
 bool host_memory_is_short(void);
+// A CPU limit of a cgroup, and how often it was used up since the cgroup was made. The kernel holds
+// all threads of the cgroup back for the rest of such a period.
+struct host_cpu_limit {
+    uint64_t periods, throttled;  // `throttled`: those periods in which the limit was used up
+    uint64_t quota_us, period_us; // CPU time for each period; 0: no limit now
+};
+#define HOST_CPU_LIMITS_MAX 16u
+struct host_cpu {
+    unsigned count;
+    struct host_cpu_limit limits[HOST_CPU_LIMITS_MAX]; // the process's own cgroup first
+};
+// Reads the limits of the cgroup and of those above it, from small files of the kernel. Any thread.
+void host_cpu_look(struct host_cpu *ret_cpu);
+// Returns the limit that held the process back for longest between two looks, with the number of
+// periods between them. `throttled` is 0 if none did.
+struct host_cpu_limit host_cpu_between(const struct host_cpu *before, const struct host_cpu *after);
+// Returns true if the limit was used up in periods that make up at least three tenths of the time.
+bool host_cpu_is_short(const struct host_cpu_limit *between, uint64_t time_us);
 // For tests: replaces /sys/fs/cgroup and /proc/self/cgroup. Both must outlive all later calls.
 void host_test_cgroups(const char *root, const char *own);
 

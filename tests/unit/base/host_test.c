@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Proves: the memory of a cgroup is limited by the lowest memory.max or memory.high of the cgroup
-// and of those above it, or by the limit of version 1.
+// and of those above it, or by the limit of version 1. The periods in which a CPU limit was used up
+// are counted for each cgroup, in both versions.
 #include "base/host.h"
 
 #include <ftw.h>
@@ -92,5 +93,70 @@ Test(host, the_limit_of_version_1_counts)
     put("memory/pod/memory.usage_in_bytes", "25165824\n");
     put("memory/pod/memory.stat", "total_cache 16777216\ntotal_shmem 4194304\n");
     expect(64 * MIB, 52 * MIB, 40 * MIB);
+    end();
+}
+
+static struct host_cpu_limit used_up_since(const struct host_cpu *before)
+{
+    struct host_cpu after;
+    host_cpu_look(&after);
+    return host_cpu_between(before, &after);
+}
+
+Test(host, the_cpu_limit_that_was_used_up_most_is_named)
+{
+    struct host_cpu before;
+    begin("kube", "0::/kube/pod\n");
+    put("kube/pod/cpu.max", "50000 100000\n");
+    put("kube/pod/cpu.stat", "usage_usec 9\nnr_periods 100\nnr_throttled 10\nthrottled_usec 5\n");
+    put("kube/cpu.max", "30000 50000\n");
+    put("kube/cpu.stat", "nr_periods 1000\nnr_throttled 700\n");
+    put("cpu.stat", "usage_usec 99\n"); // as at the root of the machine: no limit is counted
+    host_cpu_look(&before);
+    cr_assert_eq(before.count, 2);
+    cr_assert_eq(used_up_since(&before).throttled, 0);
+    put("kube/pod/cpu.stat", "usage_usec 9\nnr_periods 200\nnr_throttled 93\nthrottled_usec 5\n");
+    put("kube/cpu.stat", "nr_periods 1200\nnr_throttled 720\n");
+    struct host_cpu_limit most = used_up_since(&before);
+    cr_assert_eq(most.throttled, 83);
+    cr_assert_eq(most.periods, 100);
+    cr_assert_eq(most.quota_us, 50000);
+    cr_assert_eq(most.period_us, 100000);
+    put("kube/cpu.stat", "nr_periods 1200\nnr_throttled 900\n"); // 200 of 200 half as long periods
+    cr_assert_eq(used_up_since(&before).throttled, 200);
+    cr_assert_eq(used_up_since(&before).quota_us, 30000);
+    put("kube/cpu.max", "max 50000\n"); // a limit that is gone holds nobody back
+    cr_assert_eq(used_up_since(&before).throttled, 83);
+    put("kube/pod/cpu.stat", "nr_periods 3\nnr_throttled 1\n"); // the process is in another cgroup
+    cr_assert_eq(used_up_since(&before).throttled, 0);
+    end();
+}
+
+Test(host, the_cpu_limit_of_version_1_is_counted)
+{
+    struct host_cpu before;
+    begin("cpu", "4:memory:/\n1:cpu,cpuacct:/pod\n");
+    put("cpu/pod/cpu.cfs_quota_us", "1000\n");
+    put("cpu/pod/cpu.cfs_period_us", "100000\n");
+    put("cpu/pod/cpu.stat", "nr_periods 700\nnr_throttled 690\nthrottled_time 17\n");
+    put("cpu/cpu.cfs_quota_us", "-1\n");
+    put("cpu/cpu.cfs_period_us", "100000\n");
+    put("cpu/cpu.stat", "nr_periods 0\nnr_throttled 0\nthrottled_time 0\n");
+    host_cpu_look(&before);
+    put("cpu/pod/cpu.stat", "nr_periods 720\nnr_throttled 709\nthrottled_time 18\n");
+    struct host_cpu_limit most = used_up_since(&before);
+    cr_assert_eq(most.throttled, 19);
+    cr_assert_eq(most.periods, 20);
+    cr_assert_eq(most.quota_us, 1000);
+    end();
+}
+
+Test(host, without_a_cgroup_no_cpu_limit_is_counted)
+{
+    struct host_cpu before;
+    begin("kube", "");
+    host_cpu_look(&before);
+    cr_assert_eq(before.count, 0);
+    cr_assert_eq(used_up_since(&before).throttled, 0);
     end();
 }
