@@ -102,6 +102,15 @@ bool conditions_rose(struct conditions *conditions, enum condition which, uint64
     return state->rose_us != 0 && now_us - state->rose_us < window_s * 1000000ull;
 }
 
+void conditions_take_back(struct conditions *conditions, enum condition which, uint64_t since_us)
+{
+    struct condition_state *state = &conditions->guarded.items[which];
+    if (state->since_us != 0 && state->begun_us >= since_us) {
+        state->since_us = 0;
+        state->rose_us = 0;
+    }
+}
+
 static void log_end(struct condition_state *state, struct condition_row row, uint64_t now_us)
 {
     state->is_logged = false;

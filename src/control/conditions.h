@@ -76,6 +76,10 @@ void conditions_tell_more(struct conditions *conditions, enum condition which, c
 bool conditions_rose(struct conditions *conditions, enum condition which, uint64_t count,
                      unsigned window_s);
 
+// Ends a condition that has begun since `since_us` (monotonic), and forgets the events that began
+// it.
+void conditions_take_back(struct conditions *conditions, enum condition which, uint64_t since_us);
+
 // --- answers; any thread
 
 // Only looks, so that `since` and the log are exact although nobody asks.

@@ -405,4 +405,5 @@ void command_conditions_look(void *ctx, struct conditions *conditions)
     look_at_reload(parts->reload, conditions);
     conditions_tell(conditions, CONDITION_restart_needed, parts->reload->needs_restart);
     conditions_tell(conditions, CONDITION_draining, *parts->is_draining);
+    command_cpu_look(&parts->guarded.cpu, conditions); // last, because it takes others back
 }

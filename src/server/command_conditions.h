@@ -7,6 +7,7 @@
 
 #include "control/control.h"
 #include "loop/loop.h"
+#include "server/command_cpu.h"
 #include "server/command_origins.h"
 #include "server/command_refused.h"
 #include "server/command_reload.h"
@@ -27,6 +28,7 @@ struct command_conditions_parts {
     const _Atomic bool *is_draining;
     struct {
         struct command_conditions_reached connections, inflight, source, memory;
+        struct command_cpu cpu;
     } guarded; // by the lock of `conditions`
 };
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts a server into a memory cgroup of its own, and reads what the kernel counts for it. The
-kernel kills the server when it exceeds the limit."""
+"""Puts a server into a cgroup of its own with a limit on memory or CPU time, and reads what the
+kernel counts for it. The kernel kills a server that exceeds its memory limit, and stops one that
+has used its CPU time up until the next period."""
 
 import contextlib
 import os
@@ -17,26 +18,22 @@ WORDS = {
 
 
 class NoCgroup(Exception):
-    """This machine does not let us create a memory cgroup."""
+    """This machine does not let us create such a cgroup."""
 
 
-class MemoryCgroup:
-    """A memory cgroup of version 1 or 2 below the root of the hierarchy. `wrapper` starts a server
-    in it."""
+class Cgroup:
+    """A cgroup of version 1 or 2 below the root of a controller's hierarchy. `wrapper` starts a
+    server in it."""
 
-    def __init__(self, name, limit):
-        self.version = 1 if (ROOT / "memory").is_dir() else 2
-        top = ROOT / "memory" if self.version == 1 else ROOT
+    def __init__(self, controller, name):
+        self.version = 1 if (ROOT / controller).is_dir() else 2
+        top = ROOT / controller if self.version == 1 else ROOT
         self.folder = top / f"forebay-test-{os.getpid()}-{name}"
-        self.limit_file, self.anon_word, self.file_word, self.kills_file = WORDS[self.version]
         try:
             if self.version == 2:
-                (top / "cgroup.subtree_control").write_text("+memory")
+                (top / "cgroup.subtree_control").write_text(f"+{controller}")
             self.folder.mkdir()
-            (self.folder / self.limit_file).write_text(str(limit))
-            if self.version == 1:  # counts sockets only where they have a limit of their own
-                (self.folder / "memory.kmem.tcp.limit_in_bytes").write_text(str(1 << 40))
-            self.stat()
+            self.limit()
         except (OSError, KeyError) as error:
             with contextlib.suppress(OSError):
                 self.folder.rmdir()
@@ -48,6 +45,10 @@ class MemoryCgroup:
             "sh",
         ]
 
+    def limit(self):
+        """Sets the limit. Raises OSError or KeyError where the kernel cannot do that."""
+        raise NotImplementedError
+
     def __enter__(self):
         return self
 
@@ -58,6 +59,40 @@ class MemoryCgroup:
             return not self.folder.exists()
 
         wait_for(gone, "the cgroup's last process to end")
+
+
+class CpuCgroup(Cgroup):
+    """A cgroup whose processes get `percent` of one CPU."""
+
+    def __init__(self, name, percent):
+        self.percent = percent
+        super().__init__("cpu", name)
+
+    def limit(self):
+        file = "cpu.cfs_quota_us" if self.version == 1 else "cpu.max"
+        (self.folder / file).write_text(str(1000 * self.percent))
+
+    def lift(self):
+        """Removes the limit."""
+        if self.version == 1:
+            (self.folder / "cpu.cfs_quota_us").write_text("-1")
+        else:
+            (self.folder / "cpu.max").write_text("max")
+
+
+class MemoryCgroup(Cgroup):
+    """A cgroup with a limit on memory, in bytes."""
+
+    def __init__(self, name, limit):
+        self.limit_bytes = limit
+        super().__init__("memory", name)
+
+    def limit(self):
+        self.limit_file, self.anon_word, self.file_word, self.kills_file = WORDS[self.version]
+        (self.folder / self.limit_file).write_text(str(self.limit_bytes))
+        if self.version == 1:  # counts sockets only where they have a limit of their own
+            (self.folder / "memory.kmem.tcp.limit_in_bytes").write_text(str(1 << 40))
+        self.stat()
 
     def stat(self):
         """Returns (anonymous bytes, page cache bytes)."""
