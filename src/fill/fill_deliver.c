@@ -79,6 +79,9 @@ struct chunk *fill_chunk(struct fill *fill)
         stats_add(COUNTER_buffer_paused, fill->pause == FILL_PAUSE_WINDOW ? 1 : 0);
         return chunk;
     }
+    if (fill->run != NULL) {
+        store_run_write_now(fill->run); // because no other bytes may follow until then
+    }
     if (fill_take_lead(fill)) {
         fill_wait_for_disk(fill);
         return chunk;

@@ -579,6 +579,9 @@ enum refusal store_waits_for(struct worker *w, const struct store *store, unsign
 // Stops waiting for the disk. store_run_finish() then reports ERR_DISK_BUSY. Releases all chunks
 // now, except those that are being written.
 void store_run_give_up(struct store_run *run);
+// Writes all appended bytes as soon as possible. Otherwise the run may wait for more bytes, so that
+// its writes are larger. Called when the caller cannot append more before some bytes are written.
+void store_run_write_now(struct store_run *run);
 // Sets on_written(), which runs on the worker each time a write of the run has ended, until done()
 // or abort. `pages`: the place of the payload that was written into the page cache so far; NULL:
 // there is none, and later readers wait for the run's end. The place is borrowed, and is for

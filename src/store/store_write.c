@@ -58,6 +58,7 @@ struct store_run {
     uint64_t began_us; // when the operation in flight began
     enum run_file file;
     bool skips_page_cache; // its payload shall be written past the page cache
+    bool is_wanted_now;    // the next write of payload does not wait for more chunks
     enum err err;
     bool touched, finishing, aborted; // touched: something was written to the reservation
     bool is_long;                     // a long run, see store_long.c
@@ -508,11 +509,12 @@ static void run_go(struct store_run *run)
     bool all_appended = run->appended_bytes >= run->payload_len;
     if (layout->intent && run_fill_iov(run, 0) > 0) {
         unsigned least = run->skips_page_cache ? CHUNKS_PER_WRITE : CHUNKS_PER_WRITE / 4;
-        if (run->writing_units < least && !run->finishing && !all_appended &&
+        if (run->writing_units < least && !run->finishing && !all_appended && !run->is_wanted_now &&
             !chunk_budget_is_short()) {
             run->writing_units = 0;
             return; // wait for more chunks, so that writes are larger
         }
+        run->is_wanted_now = false;
         run_start_op(run, RUN_PAYLOAD, run->writing_units,
                      layout->payload_offset + run->written_units * STORE_CHECKSUM_UNIT);
         return;
@@ -711,6 +713,13 @@ void store_run_append(struct store_run *run, struct chunk *chunk)
     if (run->err != ERR_OK) {
         run_drop_chunks(run);
     }
+    run_go(run);
+}
+
+void store_run_write_now(struct store_run *run)
+{
+    check(!as_run(run)->finishing && !run->aborted);
+    run->is_wanted_now = run->appended_units > run->written_units + run->writing_units;
     run_go(run);
 }
 

@@ -314,3 +314,36 @@ Test(pause, the_leading_run_does_not_wait_for_a_stalled_disk)
     store_fall_behind(false);
     world_end();
 }
+
+// Memory is used up while some chunks of the leading run wait to be written together. They are
+// written at once, because the run waits for them. Rule 23.
+Test(pause, the_leading_run_does_not_wait_for_a_write_that_waits_for_more_bytes)
+{
+    struct world_options options = {.seed = 2,
+                                    .piece_bytes = PIECE,
+                                    .size_bytes = 4 * MIB,
+                                    .block_size_bytes = 4 * MIB,
+                                    .buffer_bytes = 64 * CHUNK_SIZE,
+                                    .gathers = true};
+    world_begin(&options);
+    world_hold(EVENT_TIMER, -1, -1);
+    int client = client_get(0, 0, UINT64_MAX);
+    world_deliver_all();
+    while (chunk_budget_used_bytes() < 7 * CHUNK_SIZE) {
+        cr_assert(world_do(EVENT_ORIGIN, -1, -1));
+        world_deliver_all();
+    }
+    cr_assert(world_do(EVENT_ORIGIN, -1, -1)); // the seventh chunk is whole
+    struct chunk *others[64];
+    unsigned count = 0;
+    while (count < ARRAY_LEN(others) && (others[count] = chunk_new()) != NULL) {
+        count++;
+    }
+    world_run();
+    expect(client, CLIENT_COMPLETE, 1);
+    cr_assert(store_visible(0));
+    while (count > 0) {
+        chunk_unref(others[--count]);
+    }
+    world_end();
+}

@@ -288,6 +288,7 @@ static void choose_options(struct run *run)
         o->piece_bytes = pick(2) == 0 ? WORLD_BLOCK : 0;
         o->buffer_bytes = (4 + pick(60)) * CHUNK_SIZE;
         o->pages_percent = pick(4) * 33;
+        o->gathers = pick(2) == 0;
         o->refuse_store = false;
     }
     if (run->kind == WILD) {

@@ -262,7 +262,7 @@ static struct events *events_find(bool with_held)
     list_for_each(node, &world.runs)
     {
         struct store_run *run = container_of(node, struct store_run, node);
-        if (run->finishing || run->written_count < run->chunk_count) {
+        if (run->finishing || run->is_writing) {
             events_add(&events, (struct event){EVENT_WRITTEN, number, 0, run});
         }
         number++;

@@ -63,6 +63,7 @@ struct world_options {
     bool slow_disk;            // which takes no read that the origin can answer
     unsigned pages_percent; // file ranges that can be sent when they are asked for; 0: as under TLS
     bool noted;             // as after store_note()
+    bool gathers;           // a run is written in groups of chunks, as past the page cache
 };
 
 void world_begin(const struct world_options *options);

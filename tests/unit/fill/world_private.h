@@ -73,6 +73,7 @@ struct store_run {
     struct chunk *chunks[256];
     unsigned chunk_count, written_count;
     bool finishing, given_up;
+    bool is_writing; // and goes on until nothing waits
     void (*done)(void *ctx, enum err err, const struct store_place *place);
     void *ctx;
     void (*on_written)(void *ctx, const struct store_place *pages);

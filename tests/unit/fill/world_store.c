@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define GROUP_CHUNKS 16u
+
 uint64_t store_generation_next(struct store *store)
 {
     (void)store;
@@ -571,6 +573,13 @@ void store_run_append(struct store_run *run, struct chunk *chunk)
               "a stored byte is of another version");
     check(run->chunk_count < ARRAY_LEN(run->chunks));
     run->chunks[run->chunk_count++] = run->given_up ? NULL : chunk_ref(chunk);
+    run->is_writing |= !world.options.gathers || chunk_budget_is_short() ||
+                       run->chunk_count - run->written_count >= GROUP_CHUNKS;
+}
+
+void store_run_write_now(struct store_run *run)
+{
+    run->is_writing = run->written_count < run->chunk_count;
 }
 
 uint64_t store_run_unwritten_bytes(const struct store_run *run)
@@ -679,6 +688,7 @@ void run_step(struct store_run *run)
 {
     if (run->written_count < run->chunk_count) {
         chunk_unref(run->chunks[run->written_count++]);
+        run->is_writing = run->written_count < run->chunk_count;
         struct store_place pages = place_of(run->segment);
         pages.payload_len = (uint32_t)min_u64(run->written_count * CHUNK_SIZE, pages.payload_len);
         world.current = run->worker;

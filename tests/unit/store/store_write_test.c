@@ -121,6 +121,62 @@ Test(segment_write, the_written_part_of_a_run_can_be_sent_before_its_end)
 
 // --- past the page cache -------------------------------------------------------------------------
 
+static void do_begin_direct(struct worker *w, void *ctx)
+{
+    struct growing *it = ctx;
+    struct store_object *object = box_object(it->box, it->object);
+    cr_assert(store_run_begin(w, it->box->store, object, 0, 32,
+                              (struct store_run_use){.group = STORE_PRIORITY_NORMAL},
+                              &it->run) == ERR_OK);
+    store_object_unref(object);
+    grow(it, 3);
+}
+
+static void do_write_now(struct worker *w, void *ctx)
+{
+    (void)w;
+    struct growing *it = ctx;
+    store_run_write_now(it->run);
+}
+
+static void do_count_unwritten(struct worker *w, void *ctx)
+{
+    (void)w;
+    struct growing *it = ctx;
+    atomic_store(&it->written_bytes,
+                 it->appended_units * CHUNK_SIZE - (unsigned)store_run_unwritten_bytes(it->run));
+}
+
+static void do_abort(struct worker *w, void *ctx)
+{
+    (void)w;
+    struct growing *it = ctx;
+    store_run_abort(it->run);
+}
+
+static unsigned written_bytes(struct growing *it)
+{
+    box_on_worker(it->box, 0, do_count_unwritten, it);
+    return atomic_load(&it->written_bytes);
+}
+
+Test(segment_write, bytes_that_wait_for_a_larger_write_are_written_when_they_are_wanted_now)
+{
+    struct box box;
+    box_init(&box, DISK_ENGINE_AUTO, 64 * MIB);
+    box_has_little_memory(&box, 0);
+    cr_assert(box_open(&box));
+    struct object object = {"k", "\"e\"", 32 * BLOCK, BLOCK, 1};
+    struct growing it = {.box = &box, .object = &object};
+    box_on_worker(&box, 0, do_begin_direct, &it);
+    cr_assert(written_bytes(&it) == 0);
+    box_on_worker(&box, 0, do_write_now, &it);
+    wait_for(written_bytes(&it) == 3 * CHUNK_SIZE);
+    box_on_worker(&box, 0, do_abort, &it);
+    box_close(&box);
+    box_remove(&box);
+}
+
 // Runs of one write and of several, with ends within a sector, within a page, and at its end.
 static const struct object mixed[] = {
     {"a", "\"e\"", MIB + 45001, BLOCK, 1}, {"b", "\"e\"", 1000, BLOCK, 2},
