@@ -141,6 +141,9 @@ json_t *admin_summary(const struct admin *admin, bool detail)
 {
     struct buf why;
     buf_init(&why, ADMIN_WHY_MAX_BYTES);
+    if (admin->options.count_held != NULL) {
+        admin->options.count_held(admin->options.ctx);
+    }
     bool ready = admin_ready(admin, detail, &why);
     json_t *json = json_pack(
         "{s:f, s:f, s:s, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "time",

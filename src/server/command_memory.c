@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Divides limits.max_buffer, renders its metrics, and returns freed memory of the allocator to the
-// kernel.
+// Divides limits.max_buffer, renders its metrics, returns freed memory of the allocator to the
+// kernel, and keeps other processes from reading the memory.
 
+#include <fcntl.h>
 #include <limits.h>
 #include <malloc.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "http/http.h"
 #include "loop/loop.h"
@@ -20,6 +24,23 @@ void command_memory_begin(const struct config *config)
     // glibc raises it when it frees such an allocation, up to 32 MiB. Other allocators may ignore
     // the setting.
     (void)mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES);
+}
+
+// Keys and tokens are in the environment, the heap, buffers of libraries and registers. Therefore
+// this process writes no core file. Should another process raise the limit, the core file would
+// still contain no memory. Other processes of the same user cannot read its memory, except in test
+// builds, whose tools need that.
+void command_memory_keep_private(void)
+{
+    (void)setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0}); // lowering it cannot fail
+    int fd = open("/proc/self/coredump_filter", O_WRONLY | O_CLOEXEC);
+    if (fd >= 0) {
+        (void)!write(fd, "0", 1); // without /proc only the limit applies
+        (void)close(fd);
+    }
+#ifndef FOREBAY_FAULTS
+    (void)prctl(PR_SET_DUMPABLE, 0); // cannot fail with this value
+#endif
 }
 
 uint64_t command_memory_clients_max(uint64_t max_buffer_bytes)

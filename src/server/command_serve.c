@@ -7,14 +7,11 @@
 // file; 4 origin missing or without credentials.
 #include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <semaphore.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -57,6 +54,7 @@ struct serve {
     struct config *config;
     struct loop *loop;
     struct store *store;
+    _Atomic uint64_t held_bytes; // as the gauge has it
     struct command_origins origins;
     struct origin *sts_origin; // NULL: none, so turning on sts.relay needs a restart
     struct command_rules rules;
@@ -335,6 +333,14 @@ static json_t *show_origins(void *ctx)
     return command_origins_json(s->origins.origins, s->origins.origin_count);
 }
 
+// Brings the gauge of held bytes up to date. Main thread and admin thread.
+static void serve_count_held(void *ctx)
+{
+    struct serve *s = ctx;
+    uint64_t held_bytes = store_held_bytes(s->store);
+    stats_add(COUNTER_cache_held_bytes, held_bytes - atomic_exchange(&s->held_bytes, held_bytes));
+}
+
 static int serve_build_admin(struct serve *s)
 {
     const struct config *c = s->config;
@@ -353,6 +359,7 @@ static int serve_build_admin(struct serve *s)
         .listen_count = count,
         .origins = name_origins,
         .origins_json = show_origins,
+        .count_held = serve_count_held,
         .io_engine = loop_engine(s->loop) == DISK_ENGINE_URING ? "io_uring" : "threads",
         .access = command_admin_access(c),
         .auth = c->auth_mode == CONFIG_AUTH_OPEN ? "open" : "verify",
@@ -464,23 +471,6 @@ static void serve_signals(sigset_t *ret_set)
           SIG_ERR); // if SIGCHLD is ignored, waitpid() finds no exit code
 }
 
-// Keys and tokens are in the environment, the heap, buffers of libraries and registers. Therefore
-// this process writes no core file. Should another process raise the limit, the core file would
-// still contain no memory. Other processes of the same user cannot read its memory, except in test
-// builds, whose tools need that.
-static void serve_keep_memory_private(void)
-{
-    (void)setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0}); // lowering it cannot fail
-    int fd = open("/proc/self/coredump_filter", O_WRONLY | O_CLOEXEC);
-    if (fd >= 0) {
-        (void)!write(fd, "0", 1); // without /proc only the limit applies
-        (void)close(fd);
-    }
-#ifndef FOREBAY_FAULTS
-    (void)prctl(PR_SET_DUMPABLE, 0); // cannot fail with this value
-#endif
-}
-
 // Starts an upgrade. Returns true if the new process is ready and waits for the cache.
 static bool serve_upgrade(struct serve *s)
 {
@@ -542,11 +532,9 @@ static void serve_until_stopped(struct serve *s, const sigset_t *signals)
     const uint64_t pause_ms = command_watchdog_pause_ms(&s->watchdog, ROUND_MS);
     const struct timespec pause = {.tv_sec = (time_t)(pause_ms / 1000),
                                    .tv_nsec = (long)(pause_ms % 1000) * 1000000};
-    uint64_t high_bytes = 0, held_bytes = 0;
+    uint64_t high_bytes = 0;
     for (;;) {
-        uint64_t was_bytes = held_bytes;
-        held_bytes = store_held_bytes(s->store);
-        stats_add(COUNTER_cache_held_bytes, held_bytes - was_bytes);
+        serve_count_held(s);
         int signal_number = sigtimedwait(signals, NULL, &pause);
         serve_report(s);
         command_memory_trim(&high_bytes);
@@ -728,7 +716,7 @@ int command_serve(int argc, char **argv)
     struct serve s = {0};
     sigset_t signals;
     int taken_fd;
-    serve_keep_memory_private();
+    command_memory_keep_private();
     command_upgrade_init(&s.upgrade, argc, argv);
     check(sem_init(&s.told, 0, 0) == 0);
     buf_init(&s.why, 65536);

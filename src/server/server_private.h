@@ -24,6 +24,8 @@ bool command_stop_bound_end(const sigset_t *signals);
 // --- command_memory.c: divides limits.max_buffer; main thread unless noted otherwise -------------
 
 void command_memory_begin(const struct config *config); // before any thread starts
+// Lets no core file and no other process of the user show the memory. Before any thread starts.
+void command_memory_keep_private(void);
 // Returns the share of the memory that requests may use. Long heads and TLS may use a second share
 // of the same size. Payload may use the rest, and the unused parts of both shares.
 uint64_t command_memory_clients_max(uint64_t max_buffer_bytes);

@@ -346,3 +346,18 @@ def test_warm_pins_and_says_before_what_it_would_fetch(start, origin):
     assert ask(server, "warm", "s3://bkt/other", "--dry-run")[0]["missing_bytes"] is None
     ask(server, "warm", "s3://bkt/pin/", "--ttl", "7d", code=2)
     ask(server, "warm", "-f", "/dev/null", "--pin", code=2)
+
+
+def test_sizes_include_what_was_stored_just_now(start, origin):
+    """`status` and `pins` count when they are asked, so they agree with a warm that has ended."""
+    server = start(origin, settings={"access_log.path": "off"})
+    sizes = [20_000] * 50
+    for i, size in enumerate(sizes):
+        origin.put(f"k/{i}", size)
+    ask(server, "warm", "-q", "--pin", "--wait", "s3://bkt/k/")
+    wait_for(
+        lambda: server.metric("forebay_fills_total", state="stored") == len(sizes),
+        "all runs to be visible",
+    )
+    assert ask(server, "status")[-1]["cache_held_bytes"] >= sum(sizes)
+    assert ask(server, "pins")[-1]["pinned_bytes"] >= sum(sizes)

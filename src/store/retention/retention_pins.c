@@ -165,6 +165,7 @@ void retention_pins_figures(struct retention *r, struct store_pins_figures *ret_
     struct policy_stats stats;
     *ret_figures = (struct store_pins_figures){0};
     if (retention_learns(r)) {
+        retention_drain(r); // so that the figures include runs that were stored just now
         pthread_mutex_lock(&r->lock);
         policy_stats(r->policy, &stats);
         pthread_mutex_unlock(&r->lock);
