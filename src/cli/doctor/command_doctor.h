@@ -6,6 +6,7 @@
 #include <jansson.h>
 
 #include "base/bytes.h"
+#include "base/host.h"
 #include "commands/commands.h"
 #include "config/config.h"
 #include "store/offline/offline.h"
@@ -70,6 +71,20 @@ struct command_probe_ask;
 // object of a report that is large enough, and no object of a directory.
 void command_doctor_speed(struct doctor *doctor, struct command_probe *probe,
                           const struct command_probe_ask *ask, uint64_t size_bytes);
+
+// --- command_doctor_cpu.c: measurements, which a CPU limit spoils
+
+struct doctor_cpu {
+    struct host_cpu before;
+    uint64_t began_us; // monotonic
+};
+// Begins a measurement.
+void command_doctor_cpu_begin(struct doctor_cpu *ret_cpu);
+// Reports a measurement: yellow with its remedy if it is slow. If a CPU limit has held this process
+// back since the begin, names the limit, and the remedy is to raise that.
+void command_doctor_cpu_find(struct doctor *doctor, const struct doctor_cpu *cpu,
+                             const char *check_name, const char *slow_remedy, bool is_slow,
+                             const char *found);
 
 // --- command_doctor_ask.c
 

@@ -207,7 +207,8 @@ static uint64_t median_read_us(int fd, char *bytes, size_t len)
 // Reads past the page cache from a file without a name, so nothing is left behind.
 static void check_disk(struct doctor *d)
 {
-    char above[PATH_MAX];
+    char above[PATH_MAX], found[128];
+    struct doctor_cpu cpu;
     commands_nearest_directory(d->config->cache_dir, above);
     char *bytes = aligned_alloc(ALIGNMENT, PROBE_BYTES);
     check(bytes != NULL);
@@ -231,14 +232,14 @@ static void check_disk(struct doctor *d)
                             "use xfs or ext4: cache.scrub_rate needs direct I/O",
                             "direct I/O is refused");
     } else {
+        command_doctor_cpu_begin(&cpu);
         uint64_t small_us = median_read_us(fd, bytes, ALIGNMENT);
         uint64_t large_us = median_read_us(fd, bytes, PROBE_BYTES);
-        bool is_slow = small_us > SLOW_4K_US || large_us > SLOW_1M_US;
-        command_doctor_find(d, is_slow ? DOCTOR_YELLOW : DOCTOR_GREEN, "disk",
-                            is_slow ? "use an NVMe disk: an object store may be as fast as this one"
-                                    : NULL,
-                            "median reads: 4 KiB in %.2f ms, 1 MiB in %.2f ms",
-                            (double)small_us / 1000, (double)large_us / 1000);
+        (void)snprintf(found, sizeof(found), "median reads: 4 KiB in %.2f ms, 1 MiB in %.2f ms",
+                       (double)small_us / 1000, (double)large_us / 1000);
+        command_doctor_cpu_find(d, &cpu, "disk",
+                                "use an NVMe disk: an object store may be as fast as this one",
+                                small_us > SLOW_4K_US || large_us > SLOW_1M_US, found);
     }
     if (fd >= 0) {
         (void)close(fd); // the file has no name, so closing it also frees it

@@ -33,6 +33,8 @@ void command_doctor_speed(struct doctor *d, struct command_probe *probe,
 {
     struct command_probe_ask asks[MANY];
     struct command_probe_answer answers[MANY];
+    struct doctor_cpu cpu;
+    char found[512]; // a bucket's name has at most 255 bytes
     bool is_directory = strncmp(origin_describe(ask->origin), "dir:", 4) == 0;
     if (d->has_speed || is_directory || size_bytes < SIZE_MIN) {
         return;
@@ -40,6 +42,7 @@ void command_doctor_speed(struct doctor *d, struct command_probe *probe,
     d->has_speed = true;
     unsigned many = (unsigned)min_u64(MANY, d->config->origin_connections);
     uint64_t piece = min_u64(PIECE_MAX, size_bytes), timeout_ms = command_doctor_probe_ms(d);
+    command_doctor_cpu_begin(&cpu);
     asks[0] = *ask;
     asks[0].kind = PROBE_GET;
     asks[0].first = 0;
@@ -53,11 +56,10 @@ void command_doctor_speed(struct doctor *d, struct command_probe *probe,
     }
     command_probe_ask_all(probe, asks, many, timeout_ms, answers);
     double all = rate_of(answers, many);
-    bool is_slow = one < SLOW_BYTES_PER_S && all < SLOW_BYTES_PER_S;
-    command_doctor_find(d, is_slow ? DOCTOR_YELLOW : DOCTOR_GREEN, "throughput",
-                        is_slow ? "look at what is in between (region, NAT gateway, VPC endpoint, "
-                                  "proxy); `forebay bench` measures more"
-                                : NULL,
-                        "%s: %s/s by one connection, %s/s by %u", ask->bucket, command_bytes(one),
-                        command_bytes(all), many);
+    (void)snprintf(found, sizeof(found), "%s: %s/s by one connection, %s/s by %u", ask->bucket,
+                   command_bytes(one), command_bytes(all), many);
+    command_doctor_cpu_find(d, &cpu, "throughput",
+                            "look at what is in between (region, NAT gateway, VPC endpoint, "
+                            "proxy); `forebay bench` measures more",
+                            one < SLOW_BYTES_PER_S && all < SLOW_BYTES_PER_S, found);
 }
