@@ -402,6 +402,16 @@ def like(container):
             f"nodeFeatures.dataSets[0].name=a,nodeFeatures.dataSets[0].uris={{s3://a/{250 * 'b'}}}",
             "'/nodeFeatures/dataSets/0/uris/0'",
         ),
+        (
+            "mode=daemonset,auth.existingSecret=k,gateway.replicas=3",
+            "gateway.replicas: it is the number of a gateway's pods, the mode is daemonset",
+        ),
+        (
+            "image.repository=forebay:1",
+            "image.repository: forebay:1 has a tag; put the tag into image.tag",
+        ),
+        ("image.repository=registry:5000/forebay:1", "image.repository: "),
+        ("gateway.balancer.image.repository=haproxy:2.6", "gateway.balancer.image.repository: "),
         ("nodeFeatures.every=5", "'/nodeFeatures/every'"),
         ("nodeFeatures.every=25h", "'/nodeFeatures/every'"),
         ("nodeFeatures.min=101%", "'/nodeFeatures/min'"),
@@ -413,6 +423,15 @@ def like(container):
 )
 def test_wrong_values_are_named(artefacts, settings, says):
     assert says in charts.refused(settings=[settings])
+
+
+@pytest.mark.parametrize(
+    "repository", ["forebay", "ghcr.io/a/forebay", "registry:5000/forebay", "10.0.0.1:5000/a/b-c_d"]
+)
+def test_repository_may_name_the_port_of_a_registry(artefacts, repository):
+    settings = ["mode=gateway", "auth.existingSecret=k", "image.tag=v1"]
+    text = charts.render_text(settings=[*settings, f"image.repository={repository}"])
+    assert f"image: {repository}:v1\n" in text.replace('"', "")
 
 
 def test_old_kubernetes_is_refused(artefacts):
