@@ -166,10 +166,17 @@ static void show_environment(struct buf *out)
 
 static void show_host(struct buf *out)
 {
-    static const char *const files[] = {
-        "/proc/version",     "/proc/self/limits",         "/proc/meminfo",
-        "/proc/self/cgroup", "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/cpu.max",
-        "/proc/self/mounts", "/proc/diskstats",           "/proc/sys/kernel/io_uring_disabled"};
+    static const char *const files[] = {"/proc/version",
+                                        "/proc/self/limits",
+                                        "/proc/meminfo",
+                                        "/proc/self/cgroup",
+                                        "/sys/fs/cgroup/memory.max",
+                                        "/sys/fs/cgroup/cpu.max",
+                                        "/sys/fs/cgroup/cpu.stat",
+                                        "/proc/pressure/cpu",
+                                        "/proc/self/mounts",
+                                        "/proc/diskstats",
+                                        "/proc/sys/kernel/io_uring_disabled"};
     for (size_t i = 0; i < ARRAY_LEN(files); i++) {
         show_file(out, files[i]);
     }
