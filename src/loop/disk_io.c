@@ -165,6 +165,16 @@ static bool op_is_transfer(const struct disk_op *op)
     return op->kind == DISK_READ || op->kind == DISK_WRITE;
 }
 
+// Proves that EINVAL of a direct operation is the file system's refusal, and no mistake of ours.
+static void op_check_alignment(const struct disk_op *op)
+{
+    check(op->offset % DISK_DIRECT_ALIGN == 0);
+    for (unsigned i = 0; i < op->iov_count; i++) {
+        check((uintptr_t)op->iov[i].iov_base % DISK_DIRECT_ALIGN == 0);
+        check(op->iov[i].iov_len % DISK_DIRECT_ALIGN == 0);
+    }
+}
+
 void disk_io_start(struct worker *w, struct disk_op *op)
 {
     check(worker_is_mine(w));
@@ -186,6 +196,9 @@ void disk_io_start(struct worker *w, struct disk_op *op)
         for (unsigned i = 0; i < op->iov_count; i++) {
             check(add_u64(op->remaining_bytes, op->iov[i].iov_len, &op->remaining_bytes));
         }
+        if (op->is_direct) {
+            op_check_alignment(op);
+        }
     }
     (void)count_if(lane->waiting_count + lane->inflight_count >= lane->depth,
                    COUNTER_disk_queue_full);
@@ -205,6 +218,11 @@ static void op_finish_unissued(struct worker *w, struct disk_op *op)
 {
     list_push_back(&w->disk.finished, &op->node);
     op_enter(op, STATE_FINISHED);
+}
+
+bool disk_op_is_refused(const struct disk_op *op)
+{
+    return op->is_direct && op->errno_value == EINVAL;
 }
 
 void disk_io_cancel(struct disk_op *op)
@@ -430,8 +448,10 @@ int disk_io_sync_blocking(int fd)
 static void op_count(const struct disk_op *op, uint64_t now_us)
 {
     uint64_t took_us = now_us > op->started_us ? now_us - op->started_us : 0;
-    // A full file system is no error of the disk: the condition disk-full names it.
-    bool has_failed = op->err != ERR_OK && op->err != ERR_CANCELLED && op->err != ERR_DISK_FULL;
+    // A full file system is no error of the disk: the condition disk-full names it. A file system
+    // without direct I/O is none either.
+    bool has_failed = op->err != ERR_OK && op->err != ERR_CANCELLED && op->err != ERR_DISK_FULL &&
+                      !disk_op_is_refused(op);
     switch (op->kind) {
     case DISK_READ:
         stats_observe_us(HISTOGRAM_disk_read, took_us);

@@ -167,6 +167,10 @@ enum disk_op_kind {
 // must stay valid until the callback. This layer itself continues short reads and writes, and
 // repeats calls after EINTR. A read past the end of the file is no error: `result` is then smaller
 // than requested.
+// Every file system that has direct I/O accepts this alignment of offsets, addresses and lengths,
+// unless its blocks are larger.
+#define DISK_DIRECT_ALIGN 4096u
+
 struct disk_op {
     struct list_node node;
     enum disk_op_kind kind;
@@ -182,6 +186,9 @@ struct disk_op {
     uint64_t length; // The length of the range for FALLOCATE and PUSH.
     void *statx;     // Result of STATX: a struct statx.
     bool is_origins; // The file is of a `dir:` origin, so a separate queue is used.
+    // READ, WRITE: the descriptor passes the page cache. The offset and all buffers are multiples
+    // of DISK_DIRECT_ALIGN. EINVAL then means that the file system refuses direct I/O.
+    bool is_direct;
     void (*done)(struct disk_op *op);
     // Results, valid in done().
     enum err err;
@@ -203,6 +210,8 @@ struct disk_op {
 // waits in a queue of this layer. No operation is ever lost. COUNTER_disk_queue_full counts those
 // that wait.
 void disk_io_start(struct worker *w, struct disk_op *op);
+// Returns true if the file system refused a direct operation that has ended.
+bool disk_op_is_refused(const struct disk_op *op);
 // Cancels the operation. done() still runs, once the I/O is over, with ERR_CANCELLED or the real
 // result. So the caller must close a descriptor that was opened. Does nothing if the operation is
 // not running.

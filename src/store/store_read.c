@@ -373,6 +373,7 @@ static void read_op_start(struct store_read *read, int fd, unsigned iov_count, u
     check(fd >= 0 && iov_count > 0 && iov_count <= ARRAY_LEN(read->iov));
     read->op.kind = DISK_READ;
     read->op.fd = fd;
+    read->op.is_direct = read_is_direct(read);
     read->op.offset = offset;
     read->op.iov = read->iov;
     read->op.iov_count = iov_count;
@@ -569,8 +570,8 @@ static void on_payload_read(struct disk_op *op)
         err = read_verify(read, &units, read_state_of(read)->info);
     }
     if (was_direct && err != ERR_OK) {
-        if (op->errno_value == EINVAL) { // the device wants another alignment
-            segment_pool_refuse_direct(&read->store->log.pool);
+        if (disk_op_is_refused(op)) {
+            segment_direct_refused(read->place.segment, op);
         }
         read_after_direct(read);
         return;

@@ -198,6 +198,7 @@ static void run_submit(struct store_run *run, enum run_file file, int fd)
     check(fd >= 0 && run->file == RUN_FILE_NONE && run->step != RUN_IDLE);
     run->file = file;
     run->op.fd = fd;
+    run->op.is_direct = file == RUN_FILE_DIRECT;
     disk_io_start(run->worker, &run->op);
 }
 
@@ -465,8 +466,8 @@ static void on_run_op(struct disk_op *op)
     run->step = RUN_IDLE;
     uint64_t now_us = worker_now_us(run->worker);
     write_backlog_ends(&run->store->backlog, now_us, now_us - run->began_us);
-    if (was_direct && op->errno_value == EINVAL) { // the device wants another alignment
-        segment_pool_refuse_direct(&run->store->log.pool);
+    if (disk_op_is_refused(op)) {
+        segment_direct_refused(run->reservation.segment, op);
         run->skips_page_cache = false;
         run->writing_units = 0;
         run_go(run); // writes the same units again, or drops them

@@ -128,7 +128,8 @@ static bool place_is_sane(const struct index_place *place)
            place->header_len <= RUN_HEADER_MAX && place->header_offset >= SEGMENT_DATA_OFFSET &&
            (place->payload_len < RUN_PACKED_MAX
                 ? (uint64_t)place->header_offset + place->header_len == place->payload_offset
-                : (uint64_t)place->header_offset + place->header_len <= place->payload_offset) &&
+                : (uint64_t)place->header_offset + place->header_len <= place->payload_offset &&
+                      place->payload_offset % RUN_PAYLOAD_ALIGN == 0) &&
            (uint64_t)place->payload_offset + place->payload_len <= SEGMENT_FILE_MAX;
 }
 

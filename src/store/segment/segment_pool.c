@@ -49,6 +49,8 @@
 // Attempts to open a file if the process has no descriptor left. Each first closes another segment.
 #define OPEN_TRIES_MAX 64u
 
+static_assert(RUN_PAYLOAD_ALIGN % DISK_DIRECT_ALIGN == 0, "direct I/O reads and writes payload");
+
 struct segment_opening {
     struct message message;
     struct segment_opening *next;
@@ -317,20 +319,34 @@ static enum err borrow(struct segment *segment, bool may_wait, int *ret_fd)
     return err;
 }
 
+static void refuse_direct(struct segment *segment, const char *call, uint64_t offset,
+                          uint64_t length)
+{
+    char name[SEGMENT_NAME_LEN];
+    segment_name(atomic_load(&segment->number), name);
+    if (!atomic_exchange(&segment->log->pool.refuses_direct, true)) {
+        log_info("direct_io_unavailable",
+                 "call=%s file=%s offset=%llu length=%llu cache_io=page_cache", call, name,
+                 (unsigned long long)offset, (unsigned long long)length);
+    }
+}
+
 static enum err borrow_direct(struct segment *segment, int *ret_fd)
 {
     struct segment_pool *pool = &segment->log->pool;
     *ret_fd = pool_open(pool, segment, true);
     if (*ret_fd == -EINVAL) {
-        segment_pool_refuse_direct(pool);
+        refuse_direct(segment, "open", 0, 0);
     }
     return *ret_fd >= 0 ? ERR_OK : ERR_UNREADABLE;
 }
 
-void segment_pool_refuse_direct(struct segment_pool *pool)
+void segment_direct_refused(struct segment *segment, const struct disk_op *op)
 {
-    if (!atomic_exchange(&pool->refuses_direct, true)) {
-        log_info("direct_io_unavailable", "cache_io=page_cache");
+    check(disk_op_is_refused(op));
+    if (op->progress_bytes == 0) {
+        refuse_direct(segment, op->kind == DISK_WRITE ? "write" : "read", op->offset,
+                      op->remaining_bytes);
     }
 }
 

@@ -80,9 +80,9 @@ int segment_borrow_direct(struct segment *segment);
 void segment_return_direct(struct segment *segment);
 bool segment_borrow_direct_start(struct worker *w, struct segment *segment,
                                  void (*done)(void *ctx, enum err err, int fd), void *ctx);
-// Called when the kernel has refused I/O past the page cache with EINVAL. From now on all of it
-// goes through the page cache. Any thread.
-void segment_pool_refuse_direct(struct segment_pool *pool);
+// Called when disk_op_is_refused(). From now on all I/O goes through the page cache. Does nothing
+// if a first part was transferred, because the rest may then begin within a sector. Any thread.
+void segment_direct_refused(struct segment *segment, const struct disk_op *op);
 
 // Hands the descriptor of a new file to the pool. Called before other threads know the segment.
 void segment_pool_adopt(struct segment_pool *pool, struct segment *segment, int fd);

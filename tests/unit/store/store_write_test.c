@@ -2,6 +2,12 @@
 // Proves: the written part of a run can be sent while the rest is still to come. Runs that are
 // written past the page cache are right beside others, where direct I/O is refused or fails, and
 // after a power cut (power_cut_test.c). On both disk engines.
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "stats/stats.h"
 #include "store/store_fixture.h"
 #include "test.h"
 #include "waiting.h"
@@ -239,6 +245,65 @@ Test(segment_write, a_refused_write_past_the_page_cache_goes_through_it)
 {
     write_mixed(DISK_ENGINE_THREADS, "write:2:einval", 0);
     write_mixed(DISK_ENGINE_URING, "write:2:einval", 0);
+}
+
+static void refuse_second_write(void)
+{
+    write_mixed(DISK_ENGINE_AUTO, "write:2:einval", 0);
+}
+
+Test(segment_write, a_refused_write_past_the_page_cache_is_no_error_of_the_disk)
+{
+    unsigned long before = stats_value(COUNTER_disk_errors_write);
+    refuse_second_write();
+    cr_assert(stats_value(COUNTER_disk_errors_write) == before);
+}
+
+// Returns what `act` writes to the log.
+static const char *log_of(void (*act)(void))
+{
+    static char text[4096];
+    int fd = memfd_create("log", MFD_CLOEXEC), saved = dup(STDERR_FILENO);
+    cr_assert(fd >= 0 && saved >= 0 && dup2(fd, STDERR_FILENO) >= 0);
+    act();
+    cr_assert(dup2(saved, STDERR_FILENO) >= 0);
+    ssize_t len = pread(fd, text, sizeof(text) - 1, 0);
+    cr_assert(len >= 0);
+    text[len] = '\0';
+    (void)close(fd);
+    (void)close(saved);
+    return text;
+}
+
+Test(segment_write, the_log_names_the_call_that_was_refused)
+{
+    const char *log = log_of(refuse_second_write);
+    bool is_refused = strstr(log, "direct_io_unavailable") != NULL;
+    cr_assert(!is_refused ||
+                  strstr(log, "call=write file=00000001.seg offset=8192 length=1048576 ") != NULL,
+              "%s", log);
+}
+
+// After a short transfer the rest may begin within a sector. The file system refuses it, although
+// it has direct I/O.
+Test(segment_write, a_refused_rest_does_not_end_direct_io)
+{
+    struct box box;
+    struct store_place place;
+    box_init(&box, DISK_ENGINE_AUTO, 64 * MIB);
+    box_has_little_memory(&box, 0);
+    cr_assert(box_open(&box));
+    cr_assert(box_write(&box, 0, &mixed[0], 0, 17, 17, &place) == ERR_OK);
+    struct disk_op rest = {.kind = DISK_WRITE,
+                           .is_direct = true,
+                           .errno_value = EINVAL,
+                           .progress_bytes = 2048,
+                           .remaining_bytes = 2048};
+    segment_direct_refused(place.segment, &rest);
+    cr_assert(!atomic_load(&box.store->log.pool.refuses_direct));
+    box_let_go(&place);
+    box_close(&box);
+    box_remove(&box);
 }
 
 Test(segment_write, a_write_past_the_page_cache_that_fails_fails_its_run)

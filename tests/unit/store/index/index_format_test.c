@@ -130,6 +130,7 @@ Test(index_format, senseless_places_with_right_checksums_are_bad)
         {3, 4096, 300, 8192, UINT32_MAX, 5, 1, 1}, // beyond any segment
         {3, 4096, 300, 8192, 70000, 5, 0, 1},      // no block
         {3, 4096, 300, 8192, 1000, 5, 1, 1},       // packed, yet apart from its header
+        {3, 4096, 300, 8704, 70000, 5, 1, 1},      // not packed, yet within a page
     };
     char bytes[INDEX_PLACE_LEN];
     struct hash128 owner;

@@ -266,7 +266,8 @@ Test(page_admission, pages_that_the_kernel_loads_during_a_direct_read_count_as_u
     box_init(&box, DISK_ENGINE_AUTO, 64 * MIB);
     box_has_little_memory(&box, 0);
     cr_assert(box_open(&box));
-    segment_pool_refuse_direct(&box.store->log.pool); // the write shall fill the page cache
+    // The write fills the page cache.
+    atomic_store(&box.store->log.pool.refuses_direct, true);
     struct store_place place;
     cr_assert(box_write(&box, 0, &objects[1], 0, 16, 16, &place) == ERR_OK);
     cr_assert(box_post_put(&box, &objects[1], &place) == ERR_OK);
