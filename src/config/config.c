@@ -628,6 +628,7 @@ static enum err load(bool is_client, int argc, char **argv, struct config **ret_
         finish_allowed_origins(&l);
         finish_origin(&l);
         config_overlap_judge(&l);
+        config_buckets_judge(&l);
         config_rules_judge(&l);
     }
     if (l.error_count > CONFIG_ERRORS_MAX) {

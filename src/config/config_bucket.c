@@ -207,6 +207,27 @@ void config_bucket_parse(struct loader *l, const char *where, const struct bucke
     }
 }
 
+void config_buckets_judge(struct loader *l)
+{
+    const struct config *c = l->config;
+    for (unsigned i = 0; i < c->bucket_count; i++) {
+        const struct config_bucket *bucket = &c->buckets[i];
+        bool is_anonymous =
+            bucket->anonymous || (bucket->access_key_file == NULL &&
+                                  c->credentials_source == CONFIG_CREDENTIALS_ANONYMOUS);
+        if (bucket->requester_pays && bucket->kind == CONFIG_BUCKET_DIRECTORY) {
+            config_loader_error(l, bucket->source,
+                                "requester_pays: nobody pays for a bucket from a directory");
+        } else if (bucket->requester_pays && is_anonymous) {
+            config_loader_error(l, bucket->source,
+                                "requester_pays: the credentials of bucket \"%.200s\" are "
+                                "anonymous, and only the owner of keys can pay: set "
+                                "access_key_file and secret_key_file",
+                                bucket->name);
+        }
+    }
+}
+
 // --- rules ---------------------------------------------------------------------------------------
 
 #define INHERITED (UINT64_MAX) // in a field that the rule lacks, for config_rules_inherit()

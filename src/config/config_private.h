@@ -155,6 +155,8 @@ void config_inherit(struct loader *l);
 
 // config_rules.c: warns of rules that never apply.
 void config_rules_judge(struct loader *l);
+// config_bucket.c: refuses requester_pays in a bucket whose requests are never signed.
+void config_buckets_judge(struct loader *l);
 
 // config_overlap.c: refuses a cache.dir that is inside the directory of a `dir:` origin, or
 // contains it. Warns of logs, sockets and secrets inside such a directory.

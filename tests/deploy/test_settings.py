@@ -116,10 +116,16 @@ def refusals():
         {"endpoint": "https://b.s3.eu-central-1.amazonaws.com"},
         {"endpoint": "https://10.0.0.1", "addressing": "virtual"},
         {"credentials": "none"},
+        {"credentials": "anonymous", "requester_pays": True},
+        {"origin": "dir:/data", "requester_pays": True},
         {"credentials": {"access_key_file": "/k"}},
     ):
         yield {"buckets": [{**BUCKET, **bucket}]}
     yield {"buckets": [BUCKET, BUCKET]}
+    yield {
+        "buckets": [{**BUCKET, "requester_pays": True}],
+        "credentials": {"source": "anonymous"},
+    }
 
 
 def check(config, tmp_path):

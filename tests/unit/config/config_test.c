@@ -422,6 +422,16 @@ Test(config, buckets_and_rules)
     cr_assert_eq(c->rules[1].share_percent, 25u);
     cr_assert_eq(c->rules[2].share_percent, 100u);
     config_free(c);
+    fails_with(
+        "buckets:\n  - {name: a, requester_pays: true, credentials: anonymous}\n",
+        "2:5: error: requester_pays: the credentials of bucket \"a\" are anonymous, and only "
+        "the owner of keys can pay: set access_key_file and secret_key_file");
+    fails_with(
+        "credentials: {source: anonymous}\nbuckets:\n  - {name: a, requester_pays: true}\n",
+        "3:5: error: requester_pays: the credentials of bucket \"a\" are anonymous, and only "
+        "the owner of keys can pay: set access_key_file and secret_key_file");
+    fails_with("buckets:\n  - {name: a, origin: 'dir:/data', requester_pays: true}\n",
+               "2:5: error: requester_pays: nobody pays for a bucket from a directory");
     fails_with("rules:\n  - {match: a, share: 0%}\n",
                "2:23: error: rules[].share: \"0%\" is not between 1% and 100%");
     fails_with("rules:\n  - {match: a, share: 25}\n",

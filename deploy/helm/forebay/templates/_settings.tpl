@@ -86,6 +86,12 @@
 {{- if not (hasPrefix "dir:" ($bucket.origin | default "")) -}}
 {{- include "forebay.judgeEndpoint" (dict "name" $name "endpoint" ($bucket.endpoint | default $.Values.origin.endpoint) "addressing" ($bucket.addressing | default "auto")) -}}
 {{- end -}}
+{{- if and $bucket.requester_pays (hasPrefix "dir:" ($bucket.origin | default "")) -}}
+{{- fail (printf "%s.requester_pays: nobody pays for a bucket from a directory" $name) -}}
+{{- end -}}
+{{- if and $bucket.requester_pays (eq (toString ($bucket.credentials | default (dig "source" "" ($config.credentials | default dict)))) "anonymous") -}}
+{{- fail (printf "%s.requester_pays: the bucket's credentials are anonymous, and only the owner of keys can pay" $name) -}}
+{{- end -}}
 {{- if has $bucket.name $names -}}
 {{- fail (printf "%s: bucket %q is listed twice" $name $bucket.name) -}}
 {{- end -}}
