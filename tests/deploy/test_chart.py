@@ -482,6 +482,15 @@ def test_notes_warn_of_replicas_without_a_balancer(artefacts, tmp_path):
     assert "WARNING: 3 replicas without a balancer" in said and "forebay-nodes" in said
 
 
+def test_notes_warn_of_rules_that_match_no_object(artefacts, tmp_path):
+    """`forebay check` warns of them, too."""
+    matches = ["imagenet", "/imagenet/**", "s3://imagenet/**", "imagenet/**", "**"]
+    settings = [f"config.rules[{i}].match={match}" for i, match in enumerate(matches)]
+    said = notes(tmp_path, *settings)
+    warned = [match for match in matches if f'WARNING: config.rules: "{match}" matches' in said]
+    assert warned == matches[:3]
+
+
 def test_notes_name_what_each_namespace_needs(artefacts, tmp_path):
     """The pods of an injection refer to objects of their own namespaces."""
     said = notes(
