@@ -48,7 +48,7 @@ static bool push_start(struct segment_pusher *pusher, struct segment_push_range 
     check(pusher->running.segment == NULL && range->segment != NULL);
     check(range->counted && range->first < range->end);
     pusher->running = *range;
-    range->segment = NULL;
+    *range = (struct segment_push_range){0};
     struct segment *segment = pusher->running.segment;
     if (!segment_pin(segment, pusher->running.number)) {
         write_backlog_pushed(pusher->backlog, pusher->running.bytes);

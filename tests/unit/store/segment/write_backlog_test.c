@@ -116,11 +116,12 @@ struct still {
     struct store_place places[RUNS_MAX];
 };
 
-static void gate_close(struct still *s)
+// Holds all operations of this kind.
+static void gate_close(struct still *s, const char *kind)
 {
     char script[700];
     (void)snprintf(s->gate, sizeof(s->gate), "%s-gate", s->box.dir);
-    (void)snprintf(script, sizeof(script), "write:file=%s:hold", s->gate);
+    (void)snprintf(script, sizeof(script), "%s:file=%s:hold", kind, s->gate);
     int fd = open(s->gate, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
     cr_assert(fd >= 0);
     close(fd);
@@ -166,7 +167,8 @@ static void start_until_refused(struct worker *w, void *ctx)
     }
 }
 
-static bool still_begin(struct still *s, enum disk_engine engine, uint64_t buffer_bytes)
+static bool still_begin(struct still *s, enum disk_engine engine, uint64_t buffer_bytes,
+                        const char *held)
 {
     *s = (struct still){0};
     box_init(&s->box, engine, 1024 * MIB);
@@ -178,7 +180,7 @@ static bool still_begin(struct still *s, enum disk_engine engine, uint64_t buffe
     struct object object = {"big", "\"tag\"", RUNS_MAX * RUN, MIB,
                             store_generation_next(s->box.store)};
     s->object = box_object(&s->box, &object);
-    gate_close(s);
+    gate_close(s, held);
     return true;
 }
 
@@ -200,7 +202,7 @@ Test(write_backlog, a_stalled_disk_bounds_the_backlog)
     static const enum disk_engine engines[] = {DISK_ENGINE_THREADS, DISK_ENGINE_URING};
     for (unsigned i = 0; i < ARRAY_LEN(engines); i++) {
         struct still s;
-        if (!still_begin(&s, engines[i], 1024 * MIB)) {
+        if (!still_begin(&s, engines[i], 1024 * MIB, "write")) {
             continue;
         }
         unsigned long refused = stats_sum(COUNTER_admission_rejected_disk_busy);
@@ -225,7 +227,7 @@ Test(write_backlog, cancels_a_run_rather_than_hold_the_readers_memory)
     static const enum disk_engine engines[] = {DISK_ENGINE_THREADS, DISK_ENGINE_URING};
     for (unsigned i = 0; i < ARRAY_LEN(engines); i++) {
         struct still s;
-        if (!still_begin(&s, engines[i], 4 * MIB)) {
+        if (!still_begin(&s, engines[i], 4 * MIB, "write")) {
             continue;
         }
         wait_for((box_on_worker(&s.box, 0, start_until_refused, &s), s.begun > 0));
@@ -235,6 +237,37 @@ Test(write_backlog, cancels_a_run_rather_than_hold_the_readers_memory)
         wait_for(atomic_load(&s.done) == 1);
         cr_assert_eq(atomic_load(&s.failed), 1);
         wait_for(chunk_budget_used_bytes() == 0);
+        wait_for(stats_sum(COUNTER_write_backlog) == 0);
+        still_end(&s);
+    }
+}
+
+static void start_one(struct worker *w, void *ctx)
+{
+    struct still *s = ctx;
+    s->begun += run_start(w, s, s->begun);
+}
+
+Test(write_backlog, write_back_goes_on_after_many_pushes)
+{
+    static const enum disk_engine engines[] = {DISK_ENGINE_THREADS, DISK_ENGINE_URING};
+    for (unsigned i = 0; i < ARRAY_LEN(engines); i++) {
+        struct still s;
+        if (!still_begin(&s, engines[i], 1024 * MIB, "push")) {
+            continue;
+        }
+        cr_assert(unlink(s.gate) == 0);
+        for (unsigned j = 0; j <= SEGMENT_PUSH_RANGES; j++) {
+            wait_for((box_on_worker(&s.box, 0, start_one, &s), s.begun > j));
+            wait_for(atomic_load(&s.done) == s.begun);
+            wait_for(stats_sum(COUNTER_write_backlog) == 0);
+        }
+        gate_close(&s, "push");
+        unsigned before = s.begun;
+        wait_for((box_on_worker(&s.box, 0, start_one, &s), s.begun > before));
+        wait_for(atomic_load(&s.done) == s.begun);
+        cr_assert_gt(stats_sum(COUNTER_write_backlog), 0, "a push waits for the device");
+        cr_assert(unlink(s.gate) == 0);
         wait_for(stats_sum(COUNTER_write_backlog) == 0);
         still_end(&s);
     }
