@@ -175,12 +175,12 @@ struct proxy_verdict proxy_verdict(const struct proxy_object *o, const struct st
     }
     return has_some
                ? (struct proxy_verdict){"partial",
-                                        "a part of it has not been read, or was evicted: the "
-                                        "origin "
-                                        "is asked for that part",
+                                        "a part of it has not been read, was read but not "
+                                        "admitted, or was evicted: the origin is asked for that "
+                                        "part",
                                         "forebay warm fetches what is missing"}
                : (struct proxy_verdict){"absent",
-                                        "nothing of it is cached: it has not been read, or was "
-                                        "evicted or replaced",
+                                        "nothing of it is cached: it has not been read, was read "
+                                        "but not admitted, was evicted, or was replaced",
                                         "forebay warm fetches it; the next read keeps it"};
 }

@@ -20,6 +20,16 @@ Test(inspect_verdict, a_short_file_system_is_not_mended_by_a_larger_cache)
     cr_assert_not_null(strstr(verdict.remedy, "free space on the file system"));
 }
 
+Test(inspect_verdict, an_absent_object_may_have_been_read_and_not_admitted)
+{
+    struct proxy_rule rule = {.cache = true};
+    struct proxy_object object = {.rule = &rule, .is_wanted = true};
+    struct store_summary store = {0};
+    struct proxy_verdict verdict = proxy_verdict(&object, &store);
+    cr_assert_str_eq(verdict.reason, "absent");
+    cr_assert_not_null(strstr(verdict.text, "was read but not admitted"));
+}
+
 Test(inspect_verdict, an_absent_object_at_a_changed_origin_names_the_change)
 {
     struct proxy_rule rule = {.cache = true};
