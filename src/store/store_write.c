@@ -580,15 +580,19 @@ static enum err run_reserve(struct worker *w, struct store *store,
     return err == ERR_NO_SEGMENT && atomic_load(&store->log.no_room) ? ERR_DISK_FULL : err;
 }
 
-// Returns whether the page cache shall have the payload. Notes it for later reads, too.
+// Returns whether the page cache shall have the payload. Notes it for later reads, too. A short run
+// is always written into the page cache and read from it, so it is not noted.
 static bool is_for_page_cache(struct store *store, const struct segment_reservation *reservation,
                               uint32_t payload_len, struct store_run_use use)
 {
     bool is_admitted = true;
+    if (payload_len < RUN_PACKED_MAX) {
+        return true;
+    }
     for (uint32_t at = 0; at < payload_len; at += STORE_READ_MAX) {
-        is_admitted =
-            page_admission_take(&store->page_admission, reservation->number,
-                                reservation->first_unit + at / STORE_CHECKSUM_UNIT, STORE_READ_MAX);
+        is_admitted = page_admission_take(&store->page_admission, reservation->number,
+                                          reservation->first_unit + at / STORE_CHECKSUM_UNIT,
+                                          min_u64(STORE_READ_MAX, payload_len - at));
     }
     return is_admitted || use.is_ahead;
 }

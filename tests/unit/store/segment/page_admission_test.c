@@ -312,3 +312,25 @@ Test(page_admission, bytes_that_are_read_soon_after_they_were_written_enter_the_
     box_close(&box);
     box_remove(&box);
 }
+
+// The distance of two accesses is in bytes. A short run is never read past the page cache.
+Test(page_admission, a_write_counts_as_the_bytes_that_it_has)
+{
+    static const struct {
+        struct object object;
+        uint64_t bytes;
+    } cases[] = {{{"short", "\"e\"", 1000, BLOCK, 1}, 0},
+                 {{"pages", "\"e\"", 40001, BLOCK, 2}, 40001},
+                 {{"pieces", "\"e\"", MIB + 45001, BLOCK, 3}, MIB + 45001}};
+    struct box box;
+    box_init(&box, DISK_ENGINE_AUTO, 64 * MIB);
+    box_has_little_memory(&box, 0);
+    cr_assert(box_open(&box));
+    for (unsigned i = 0; i < ARRAY_LEN(cases); i++) {
+        uint64_t before = atomic_load(&box.store->page_admission.clock);
+        cr_assert(box_put(&box, &cases[i].object) == ERR_OK);
+        cr_assert(atomic_load(&box.store->page_admission.clock) == before + cases[i].bytes);
+    }
+    box_close(&box);
+    box_remove(&box);
+}
