@@ -335,6 +335,7 @@ struct store_place {
     uint32_t block_size_bytes;
     uint32_t first_unit; // number of the run's first checksum unit, counted in the segment
     bool is_described;   // the object's headers are in the index, not in the run's header
+    bool has_no_pages;   // of a run just written: no payload went through the page cache
     // `hash` and `etag_hash` identify the object's version. Each header that is read is
     // compared with both.
     struct hash128 hash;

@@ -58,6 +58,7 @@ struct store_run {
     uint64_t began_us; // when the operation in flight began
     enum run_file file;
     bool skips_page_cache; // its payload shall be written past the page cache
+    bool has_pages;        // some of its payload was written through the page cache
     bool is_wanted_now;    // the next write of payload does not wait for more chunks
     enum err err;
     bool touched, finishing, aborted; // touched: something was written to the reservation
@@ -168,6 +169,7 @@ static struct store_place run_place(const struct store_run *run)
         .block_count = run->block_count,
         .block_size_bytes = run->object->block_size_bytes,
         .first_unit = run->reservation.first_unit,
+        .has_no_pages = !run->has_pages,
         .hash = run->object->hash,
         .etag_hash = hash64(run->object->etag.ptr, run->object->etag.len, 0),
     };
@@ -415,6 +417,7 @@ static void run_units_written(struct store_run *run, bool are_paged)
 {
     uint64_t bytes = 0;
     check(run->written_units + run->writing_units <= run->appended_units);
+    run->has_pages |= are_paged && run->writing_units > 0;
     run->paged_units +=
         are_paged && run->paged_units == run->written_units ? run->writing_units : 0;
     if (are_paged && run->payload_len >= RUN_PACKED_MAX) {

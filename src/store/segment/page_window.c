@@ -6,7 +6,8 @@
 // client reads would replace pages that clients read, and the kernel would search them at each page
 // fault. So while memory is short, a written range is dropped once max_bytes more have been
 // written. Pages that are being sent stay, because the kernel keeps pages in use. While memory is
-// not short, all pages stay, and replies are sent from them.
+// not short, all pages stay, and replies are sent from them. A run that was written past the page
+// cache has only pages that were read again soon, so they stay, too (page_admission.c).
 #include "store/segment/page_window.h"
 
 #include <fcntl.h>
@@ -34,7 +35,7 @@ static void range_drop(struct segment_log *log, const struct page_range *range)
 void page_window_add(struct page_window *window, struct segment_log *log,
                      const struct store_place *place)
 {
-    if (window->max_bytes == 0 || place->payload_len == 0) {
+    if (window->max_bytes == 0 || place->payload_len == 0 || place->has_no_pages) {
         return;
     }
     unsigned at = (window->first + window->count) % PAGE_WINDOW_RANGES;

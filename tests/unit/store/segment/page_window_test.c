@@ -32,18 +32,23 @@ static bool is_resident(const struct store_place *place)
     return resident;
 }
 
-static void write_runs(enum disk_engine engine, bool memory_is_short)
+// `is_past_page_cache`: the runs are written past the page cache.
+static void write_runs(enum disk_engine engine, bool memory_is_short, bool is_past_page_cache)
 {
     struct box box;
     struct store_place places[RUNS];
     char keys[RUNS][8];
     box_init(&box, engine, 256 * MIB);
+    if (is_past_page_cache) {
+        box_has_little_memory(&box, 0);
+    }
     box.options.written_pages_bytes = WINDOW;
     box.options.memory_is_short = memory_is_short ? is_short : is_not_short;
     if (!box_open(&box)) {
         box_remove(&box);
         return;
     }
+    bool is_dropped = memory_is_short && !(is_past_page_cache && box_has_direct_io(&box));
     unsigned long before = stats_sum(COUNTER_page_cache_dropped_bytes);
     for (unsigned i = 0; i < RUNS; i++) {
         snprintf(keys[i], sizeof(keys[i]), "k%u", i);
@@ -55,8 +60,8 @@ static void write_runs(enum disk_engine engine, bool memory_is_short)
         cr_assert(box_post_put(&box, &object, &places[i]) == ERR_OK);
     }
     unsigned long dropped = stats_sum(COUNTER_page_cache_dropped_bytes) - before;
-    cr_assert(memory_is_short ? dropped >= (RUNS - 3) * RUN_BLOCKS * BLOCK : dropped == 0);
-    if (disk_io_residency_mode() != DISK_RESIDENCY_NONE) {
+    cr_assert(is_dropped ? dropped >= (RUNS - 3) * RUN_BLOCKS * BLOCK : dropped == 0);
+    if (disk_io_residency_mode() != DISK_RESIDENCY_NONE && !is_past_page_cache) {
         cr_assert(is_resident(&places[RUNS - 1]));
         cr_assert(is_resident(&places[0]) == !memory_is_short);
     }
@@ -71,12 +76,19 @@ static void write_runs(enum disk_engine engine, bool memory_is_short)
 
 Test(page_window, written_pages_leave_memory_that_is_short)
 {
-    write_runs(DISK_ENGINE_THREADS, true);
-    write_runs(DISK_ENGINE_URING, true);
+    write_runs(DISK_ENGINE_THREADS, true, false);
+    write_runs(DISK_ENGINE_URING, true, false);
 }
 
 Test(page_window, written_pages_stay_in_memory_that_is_not_short)
 {
-    write_runs(DISK_ENGINE_THREADS, false);
-    write_runs(DISK_ENGINE_URING, false);
+    write_runs(DISK_ENGINE_THREADS, false, false);
+    write_runs(DISK_ENGINE_URING, false, false);
+}
+
+// Pages of such runs are there because they were read again soon.
+Test(page_window, pages_of_runs_that_were_written_past_the_page_cache_stay)
+{
+    write_runs(DISK_ENGINE_THREADS, true, true);
+    write_runs(DISK_ENGINE_URING, true, true);
 }
