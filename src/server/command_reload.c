@@ -148,18 +148,26 @@ static void note_failure(struct command_reload *reload, struct span error)
     pthread_mutex_unlock(&reload->guarded.lock);
 }
 
+static bool is_error(struct span line)
+{
+    struct span warning = SPAN(": warning: ");
+    return line.len > 0 && span_find_text(line, warning) == line.len;
+}
+
 // Returns the first line of `errors` that is no warning.
 static struct span first_error(const struct buf *errors)
 {
     struct span rest = buf_span(errors), line, error = SPAN("no reason is known");
     bool is_found = false;
     while (!is_found && span_split(&rest, '\n', &line)) {
-        is_found = line.len > 0 && span_find_text(line, SPAN(": warning: ")) == line.len;
+        is_found = is_error(line);
         error = is_found ? line : error;
     }
     return error;
 }
 
+// Logs the errors. The warnings among them are not why the reload failed, and `forebay reload`
+// prints them.
 static void reload_failed(struct command_reload *reload, const struct buf *why)
 {
     struct span rest = buf_span(why);
@@ -167,7 +175,7 @@ static void reload_failed(struct command_reload *reload, const struct buf *why)
     stats_add(COUNTER_config_reloads_refused, 1);
     note_failure(reload, first_error(why)); // before the log line, for which callers wait
     while (span_split(&rest, '\n', &line)) {
-        if (line.len > 0) {
+        if (is_error(line)) {
             log_error("reload_failed", "why=%s", log_quote(line));
         }
     }

@@ -1430,15 +1430,13 @@ def test_a_denial_tells_nothing(guarded):
 
 
 def reload(server):
-    count = sum("reloaded" in line for line in server.stderr)
+    def ends():
+        return sum("reloaded" in line or "reload_failed" in line for line in server.stderr)
+
+    count = ends()
     os.kill(server._pid(), signal.SIGHUP)
     with server.changed:
-        assert server.changed.wait_for(
-            lambda: (
-                sum("reloaded" in line or "reload_failed" in line for line in server.stderr) > count
-            ),
-            60,
-        )
+        assert server.changed.wait_for(lambda: ends() > count, 60)
 
 
 def test_revoked_and_narrowed_rights_end(guarded, tmp_path):
@@ -1459,6 +1457,17 @@ def test_revoked_and_narrowed_rights_end(guarded, tmp_path):
     reload(guarded)
     assert Caller(guarded, "ROOT").get("alice/warm").status == 200
     judge_denied(alice.get("alice/warm"), "InvalidAccessKeyId")
+
+
+def test_a_refused_keys_file_logs_its_errors_and_not_its_warnings(guarded, tmp_path):
+    """A warning is not why a reload failed."""
+    (tmp_path / "keys.yaml").write_text("- {id: X, secret: y, cow: z}\n- {id: Y, secret: y}\n")
+    count = len(guarded.stderr)
+    reload(guarded)
+    keys_file(tmp_path)
+    reload(guarded)  # so that all lines of the first reload have come
+    failed = [line for line in guarded.stderr[count:] if "reload_failed" in line]
+    assert failed and all("cow" in line for line in failed), failed
 
 
 def denial(ask):
