@@ -19,9 +19,11 @@
 // The chunks of a longer run are written past the page cache, unless its bytes will be read soon:
 // because the cache fits into memory (page_admission.c), or because the run is fetched ahead of its
 // reader. A training set is larger than memory, and its pages would be gone before they are read
-// again. Readers that come too late for the chunks then wait for the run's end. All other bytes go
-// into the page cache, and its pages are pushed to the device (segment_push.c). No page has bytes
-// of both ways, because the payload begins and ends with a page of its own.
+// again. Readers that come too late for the chunks then wait for the run's end. While many chunks
+// wait for the device, they are written into the page cache, so that a burst is stored. All other
+// bytes go there, too, and its pages are pushed to the device (segment_push.c). One run may be
+// written both ways. No page has bytes of both, because the payload begins and ends with a page of
+// its own, and a write begins with a checksum unit.
 #include <errno.h>
 #include <stdlib.h>
 
@@ -275,6 +277,12 @@ static bool run_write_direct(struct store_run *run)
     return segment_borrow_direct_start(run->worker, segment, on_run_opened_direct, run);
 }
 
+// Returns whether the next write of payload passes the page cache.
+static bool run_passes_page_cache(const struct store_run *run)
+{
+    return run->skips_page_cache && !write_backlog_is_long(&run->store->backlog);
+}
+
 static void run_start_op(struct store_run *run, enum run_step step, unsigned iov_count,
                          uint32_t offset)
 {
@@ -290,7 +298,7 @@ static void run_start_op(struct store_run *run, enum run_step step, unsigned iov
     run->op.iov = run->iov;
     run->op.iov_count = iov_count;
     run->op.done = on_run_op;
-    if (step != RUN_PAYLOAD || !run->skips_page_cache || !run_write_direct(run)) {
+    if (step != RUN_PAYLOAD || !run_passes_page_cache(run) || !run_write_direct(run)) {
         run_write_paged(run);
     }
 }
@@ -512,7 +520,7 @@ static void run_go(struct store_run *run)
     const struct run_layout *layout = &run->reservation.layout;
     bool all_appended = run->appended_bytes >= run->payload_len;
     if (layout->intent && run_fill_iov(run, 0) > 0) {
-        unsigned least = run->skips_page_cache ? CHUNKS_PER_WRITE : CHUNKS_PER_WRITE / 4;
+        unsigned least = run_passes_page_cache(run) ? CHUNKS_PER_WRITE : CHUNKS_PER_WRITE / 4;
         if (run->writing_units < least && !run->finishing && !all_appended && !run->is_wanted_now &&
             !chunk_budget_is_short()) {
             run->writing_units = 0;

@@ -48,6 +48,11 @@ bool write_backlog_is_over(const struct write_backlog *backlog)
     return !store_fault_is_steady() && atomic_load(&backlog->queued_bytes) > 2 * queue_max();
 }
 
+bool write_backlog_is_long(const struct write_backlog *backlog)
+{
+    return !store_fault_is_steady() && atomic_load(&backlog->queued_bytes) > queue_max() / 2;
+}
+
 void write_backlog_stall(struct write_backlog *backlog)
 {
     atomic_store(&backlog->stalled, true);

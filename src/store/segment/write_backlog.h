@@ -43,6 +43,9 @@ enum err write_backlog_error(const struct write_backlog *backlog, uint64_t now_u
 // Returns true if the chunks that wait for the device take too much memory. The caller then cancels
 // its run.
 bool write_backlog_is_over(const struct write_backlog *backlog);
+// Returns true if more than half of the chunks that may wait for the device do. Runs then write
+// them into the page cache, which takes a burst that is faster than the device.
+bool write_backlog_is_long(const struct write_backlog *backlog);
 // Records that a run was cancelled. No run begins until a write in flight has ended.
 void write_backlog_stall(struct write_backlog *backlog);
 // Returns true if the device is fast enough for a reader to wait until bytes are written.

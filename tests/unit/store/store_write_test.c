@@ -19,7 +19,7 @@ struct growing {
     struct store_place pages, place;
     atomic_uint written_bytes;
     atomic_bool done;
-    uint32_t appended_units;
+    uint32_t appended_units, wanted_units;
 };
 
 static void on_growing(void *ctx, const struct store_place *pages)
@@ -135,7 +135,8 @@ static void do_begin_direct(struct worker *w, void *ctx)
                               (struct store_run_use){.group = STORE_PRIORITY_NORMAL},
                               &it->run) == ERR_OK);
     store_object_unref(object);
-    grow(it, 3);
+    store_run_watch(it->run, on_growing, it);
+    grow(it, it->wanted_units);
 }
 
 static void do_write_now(struct worker *w, void *ctx)
@@ -173,12 +174,37 @@ Test(segment_write, bytes_that_wait_for_a_larger_write_are_written_when_they_are
     box_has_little_memory(&box, 0);
     cr_assert(box_open(&box));
     struct object object = {"k", "\"e\"", 32 * BLOCK, BLOCK, 1};
-    struct growing it = {.box = &box, .object = &object};
+    struct growing it = {.box = &box, .object = &object, .wanted_units = 3};
     box_on_worker(&box, 0, do_begin_direct, &it);
     cr_assert(written_bytes(&it) == 0);
     box_on_worker(&box, 0, do_write_now, &it);
     wait_for(written_bytes(&it) == 3 * CHUNK_SIZE);
     box_on_worker(&box, 0, do_abort, &it);
+    store_place_unpin(&it.pages);
+    box_close(&box);
+    box_remove(&box);
+}
+
+// Two runs wait for larger writes. Their bytes would soon count as a backlog of the device. The
+// page cache takes them, as it does when the device is slower than the origin.
+Test(segment_write, a_long_queue_is_written_through_the_page_cache)
+{
+    struct box box;
+    box_init(&box, DISK_ENGINE_AUTO, 64 * MIB);
+    box_has_little_memory(&box, 0);
+    cr_assert(box_open(&box));
+    chunk_budget_init(8 * MIB); // a quarter is the most that may be queued
+    struct object objects[] = {{"a", "\"e\"", 32 * BLOCK, BLOCK, 1},
+                               {"b", "\"e\"", 32 * BLOCK, BLOCK, 2}};
+    struct growing runs[] = {{.box = &box, .object = &objects[0], .wanted_units = 9},
+                             {.box = &box, .object = &objects[1], .wanted_units = 9}};
+    box_on_worker(&box, 0, do_begin_direct, &runs[0]);
+    cr_assert(atomic_load(&runs[0].written_bytes) == 0);
+    box_on_worker(&box, 0, do_begin_direct, &runs[1]);
+    wait_for(atomic_load(&runs[1].written_bytes) >= 8 * CHUNK_SIZE);
+    box_on_worker(&box, 0, do_abort, &runs[0]);
+    box_on_worker(&box, 0, do_abort, &runs[1]);
+    store_place_unpin(&runs[1].pages);
     box_close(&box);
     box_remove(&box);
 }
@@ -341,4 +367,31 @@ Test(segment_write, a_run_that_is_cut_past_the_page_cache_leaves_its_neighbour_a
     box_let_go(&next);
     box_close(&box);
     box_remove(&box);
+}
+
+// The second MiB finds a long queue, the first and the third do not.
+static void write_both_ways(enum disk_engine engine)
+{
+    struct box box;
+    box_init(&box, engine, 64 * MIB);
+    box_has_little_memory(&box, 0);
+    if (!box_open(&box)) {
+        box_remove(&box);
+        return;
+    }
+    chunk_budget_init(12 * MIB);
+    cr_assert(box_put(&box, &mixed[6]) == ERR_OK);
+    cr_assert(box_read(&box, 0, &mixed[6]) == mixed[6].size);
+    cr_assert(box_read(&box, 0, &mixed[6]) == mixed[6].size);
+    box_close(&box);
+    cr_assert(box_open(&box));
+    cr_assert(box_read(&box, 0, &mixed[6]) == mixed[6].size);
+    box_close(&box);
+    box_remove(&box);
+}
+
+Test(segment_write, a_run_that_is_written_both_ways_is_right)
+{
+    write_both_ways(DISK_ENGINE_THREADS);
+    write_both_ways(DISK_ENGINE_URING);
 }
