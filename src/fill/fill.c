@@ -107,6 +107,7 @@ static void fill_attach(struct fill *fill, struct subscription *sub, bool joined
     m->attachment = a;
     m->joined = joined;
     m->whole = fill_has_come(fill);
+    m->here_end_byte = fill->received;
     message_send(a->at, &m->base);
     if (fill_has_head(fill)) {
         fill_send_head(fill, a);
@@ -263,6 +264,7 @@ static struct fill *fill_new(struct fill_worker *fw, struct subscription *sub, u
     sub->described = NULL;
     fill->fetch.client = sub->ask.client;
     fill->fetch.ahead = sub->ask.ahead;
+    fill->is_readahead = sub->ask.is_readahead;
     fill->index = sub->ask.index;
     fill->trace = sub->ask.trace;
     fill->condition = sub->ask.condition;

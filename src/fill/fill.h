@@ -112,6 +112,8 @@ struct fill_ask {
     enum fill_index index;
     bool no_pages; // bytes for this client cannot be sent from a file
     bool ahead;    // fetch for later readers: this reader gets no bytes, only the end
+    // With `ahead`: a reader comes soon, so the first read counts as sent by the origin.
+    bool is_readahead;
     // For an unknown version only. `condition` is the client's condition, which the origin
     // evaluates. `suffix_bytes` is the number of bytes wanted from the object's end. 0: the reader
     // wants first_byte to end_byte.
@@ -174,6 +176,7 @@ struct subscription {
     enum err err;
     bool joined;                 // the run was already in flight when this reader asked
     bool whole;                  // all bytes of the run had already been received when it asked
+    uint64_t here_end_byte;      // up to this offset they had been; valid with `answer`
     struct store_object *answer; // the version that is delivered or was found (reference)
     bool weak;                   // no strong ETag, so a reply cannot continue with another run
     const char *unstored_why;    // one word: why the run is not stored; NULL: it is stored
@@ -232,6 +235,11 @@ void subscription_refuse_pages(struct subscription *subscription);
 // Ends the caller's interest. Everything is released now, or when the last answer has come. The
 // caller must not use the pointer afterwards.
 void subscription_leave(struct subscription *subscription);
+
+// Call it when a reply sends these bytes of the version. Returns how many of them read-ahead
+// fetched and no reply has sent before. Any worker.
+uint64_t fill_ahead_read(struct fill_worker *fw, const struct object_key *key,
+                         const struct store_object *object, uint64_t first_byte, uint64_t end_byte);
 
 // Notes that a listing named the object and its size. A later fill of the object uses the size to
 // decide whether one request can bring bytes and checksums.

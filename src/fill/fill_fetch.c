@@ -289,6 +289,7 @@ static void fill_begin_run(struct fill *fill, const struct origin_fetch *f)
     enum err err = store_run_begin(fill->fw->worker, fill->fw->store, fill->object,
                                    fill->first_block, fill->block_count, use, &fill->run);
     if (err == ERR_OK) {
+        fill_ahead_mark(fill);
         store_run_watch(fill->run, fill_on_run_progress, fill);
     } else {
         // The store has counted the refusal.

@@ -64,6 +64,7 @@ static inline void fill_map_init(struct fill_map *map)
 
 #define FILL_HERE_SLOTS 16384u
 #define FILL_HERE_WAYS 4u // slots in a set
+#define FILL_AHEAD_MARKS 32768u
 #define FILL_OPEN_BUCKETS 1024u
 
 struct run_sum_slot {
@@ -78,6 +79,7 @@ struct fill_room {
     unsigned worker_count;
     struct fill_worker *workers;
     _Atomic uint64_t *here;        // names of FILL_HERE_SLOTS received blocks; fill_here.c
+    _Atomic uint64_t *ahead;       // FILL_AHEAD_MARKS marks of blocks; fill_ahead.c
     _Atomic uint64_t *kinds;       // scores of FILL_KINDS kinds of objects; fill_describe.c
     _Atomic uint16_t *listed;      // FILL_LISTED objects that a listing named, by size
     _Atomic uint64_t *uncacheable; // FILL_UNCACHEABLE keys with reasons; fill_uncacheable.c
@@ -263,7 +265,8 @@ struct fill {
     struct chunk **chunks;         // chunk_count entries, once the head has come
     unsigned chunk_count;
     struct store_run *run;
-    bool is_promised; // the store promised room for a long run, and the write has not begun
+    bool is_readahead; // begun by read-ahead (fill_ahead.c)
+    bool is_promised;  // the store promised room for a long run, and the write has not begun
     // The part of the run that is already written, pinned. Without a segment: nothing is written
     // yet.
     struct store_place pages;
@@ -491,6 +494,12 @@ struct chunk *fill_chunk(struct fill *fill); // never NULL: without memory the r
 // --- fill_uncacheable.c --------------------------------------------------------------------------
 
 void fill_uncacheable_forget(struct fill_worker *fw, struct hash128 hash);
+
+// --- fill_ahead.c --------------------------------------------------------------------------------
+
+// Marks the blocks of a run that read-ahead began, and removes the marks of any other run's blocks.
+// Call it before the run's first byte can be read.
+void fill_ahead_mark(const struct fill *fill);
 
 // --- fill_here.c --------------------------------------------------------------------------------
 

@@ -20,12 +20,13 @@ struct fill_room *fill_room_new(const struct fill_options *options)
     room->workers = calloc(room->worker_count, sizeof(*room->workers));
     check(room->workers != NULL);
     room->here = calloc(FILL_HERE_SLOTS, sizeof(*room->here));
+    room->ahead = calloc(FILL_AHEAD_MARKS, sizeof(*room->ahead));
     room->kinds = calloc(FILL_KINDS, sizeof(*room->kinds));
     // The kernel gives memory to a page of this table only when an object in it is listed.
     room->listed = calloc(FILL_LISTED, sizeof(*room->listed));
     room->uncacheable = calloc(FILL_UNCACHEABLE, sizeof(*room->uncacheable));
     room->run_sums = calloc(FILL_RUN_SUMS, sizeof(*room->run_sums));
-    check(room->here != NULL && room->kinds != NULL && room->listed != NULL &&
+    check(room->here != NULL && room->ahead != NULL && room->kinds != NULL && room->listed != NULL &&
           room->uncacheable != NULL && room->run_sums != NULL);
     open_keys_init(room);
     for (unsigned i = 0; i < room->worker_count; i++) {
@@ -58,6 +59,7 @@ void fill_room_free(struct fill_room *room)
     }
     open_keys_done(room);
     free(room->here);
+    free(room->ahead);
     free(room->kinds);
     free(room->listed);
     free(room->uncacheable);

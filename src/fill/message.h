@@ -139,8 +139,9 @@ struct attached_message {
     struct fill_message base;
     struct subscription *subscription;
     struct attachment *attachment;
-    bool joined; // the run was already in flight
-    bool whole;  // all bytes of the run had already been received
+    bool joined;            // the run was already in flight
+    bool whole;             // all bytes of the run had already been received
+    uint64_t here_end_byte; // up to this offset they had been
 };
 
 struct head_message {

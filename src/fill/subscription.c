@@ -296,6 +296,7 @@ void subscription_on_attached(struct fill_worker *fw, struct attached_message *m
     sub->next_byte = sub->ask.first_byte; // the home may have converted a suffix to a range
     sub->joined = m->joined;
     sub->whole = m->whole;
+    sub->here_end_byte = m->here_end_byte;
     if (sub->on_change == NULL) {
         subscription_send_leave(sub);
     }

@@ -119,12 +119,8 @@ def test_parts_in_a_stride(start, origin, engine, part, stride):
     )
 
 
-@pytest.mark.tsan
-def test_ranges_of_one_object_in_any_order(start, origin, engine):
-    """Sixteen connections share the ranges of one object. They also share its read-ahead."""
-    server = start(origin, engine=engine)
-    count, part = 64, 2 * MIB
-    origin.put("ranges", count * part)
+def read_in_parallel(server, origin, key, count, part):
+    """Sixteen connections share the ranges of one object."""
     ranges = iter(range(0, count * part, part))
     taking = threading.Lock()
 
@@ -135,11 +131,90 @@ def test_ranges_of_one_object_in_any_order(start, origin, engine):
                     first = next(ranges, None)
                 if first is None:
                     return
-                judge(client.get("ranges", first, first + part - 1), origin, "ranges", first, part)
+                judge(client.get(key, first, first + part - 1), origin, key, first, part)
 
     parallel(16, read)
+
+
+@pytest.mark.tsan
+def test_ranges_of_one_object_in_any_order(start, origin, engine):
+    """Readers of one object also share its read-ahead."""
+    server = start(origin, engine=engine)
+    count, part = 64, 2 * MIB
+    origin.put("ranges", count * part)
+    read_in_parallel(server, origin, "ranges", count, part)
     server.settle()
     judge_once(origin, "ranges", count * part)
+
+
+def served(server, source):
+    return server.metric("forebay_http_response_bytes_total", source=source)
+
+
+def read_ranges(server, origin, key, size, connections):
+    """Reads ranges in order, on connections that take turns."""
+    clients = [server.client() for _ in range(connections)]
+    for number, first in enumerate(range(0, size, MIB)):
+        last = min(first + MIB, size) - 1
+        client = clients[number % connections]
+        judge(client.get(key, first, last), origin, key, first, last + 1 - first)
+
+
+def test_bytes_fetched_ahead_of_a_reader_are_the_origins_when_it_reads_them(start, origin, engine):
+    """The first read of an object has all its bytes from the origin, whether or not they were
+    stored before the reader came to them. The second one has them from the cache."""
+    server = start(origin, engine=engine)
+    size = 40 * MIB + 77
+    origin.put("cold", size)
+    read_whole(server, origin, "cold", size)
+    server.wait_metric("forebay_http_response_bytes_total", lambda v: v == size)
+    server.settle()
+    assert served(server, "origin") == size
+    judge_once(origin, "cold", size)
+    assert server.metric("forebay_readahead_bytes_total") > 0
+    read_whole(server, origin, "cold", size)
+    server.wait_metric("forebay_http_response_bytes_total", lambda v: v == 2 * size)
+    assert served(server, "origin") == size
+
+
+@pytest.mark.parametrize("connections", [1, 4])
+def test_ranges_fetched_ahead_of_a_client_are_the_origins(start, origin, engine, connections):
+    """A client that reads ranges in order has them from the origin, over any connections."""
+    server = start(origin, engine=engine, settings={"workers": 1})
+    size = 40 * MIB + 77
+    origin.put("parts", size)
+    read_ranges(server, origin, "parts", size, connections)
+    server.wait_metric("forebay_http_response_bytes_total", lambda v: v == size)
+    assert served(server, "origin") == size
+    server.settle()
+    judge_once(origin, "parts", size)
+
+
+def test_parts_fetched_ahead_are_hits_from_the_second_read_on(start, origin, engine):
+    """A client that reads only parts of blocks has them from the origin once."""
+    server = start(origin, engine=engine)
+    part, stride, count = 700_000, 5_000_003, 12
+    origin.put("parts", count * stride)
+    for times in (1, 2, 3):
+        with server.client() as client:
+            for first in range(0, count * stride, stride):
+                judge(client.get("parts", first, first + part - 1), origin, "parts", first, part)
+        server.wait_metric(
+            "forebay_http_response_bytes_total", lambda v, n=times: v == n * count * part
+        )
+        assert served(server, "origin") == count * part
+    assert server.metric("forebay_readahead_bytes_total") > 0
+
+
+def test_ranges_of_one_object_over_all_workers_are_the_origins(start, origin, engine):
+    """Connections on several workers share the ranges of one object. Bytes that one worker has
+    requested ahead come from the origin for readers on another."""
+    server = start(origin, engine=engine, settings={"workers": 4})
+    count, part = 64, 2 * MIB
+    origin.put("ranges", count * part)
+    read_in_parallel(server, origin, "ranges", count, part)
+    server.wait_metric("forebay_http_response_bytes_total", lambda v: v == count * part)
+    assert served(server, "origin") == count * part
 
 
 def test_unread_bytes_are_counted(start, origin, engine):

@@ -4,7 +4,6 @@
 
 const char *request_source_name(const struct request *r)
 {
-    check(r->result != RESULT_HIT || r->bytes_origin == 0);
     if (r->bytes_origin > 0) {
         return "origin";
     }

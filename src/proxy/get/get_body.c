@@ -48,6 +48,30 @@ static void note_read(struct request *r, const struct store_place *place)
     }
 }
 
+static uint64_t clamp(uint64_t value, uint64_t least, uint64_t most)
+{
+    return max_u64(least, min_u64(value, most));
+}
+
+// Counts the next bytes of the reply. Those that it waited for, and those that read-ahead fetched
+// for it, count as sent by the origin, the others as sent by `source`: memory or disk. Returns how
+// many count as sent by the origin.
+static uint64_t count_sent(struct request *r, uint64_t *source, uint64_t len)
+{
+    struct get_state *g = get_of(r);
+    struct fill_worker *fw = r->pw->fill;
+    uint64_t first = g->pos, end = g->pos + len;
+    uint64_t awaited = clamp(g->awaited_first, first, end);
+    uint64_t awaited_end = clamp(g->awaited_end, awaited, end);
+    uint64_t origin = awaited_end - awaited;
+    origin += fill_ahead_read(fw, g->key, g->object, first, awaited);
+    (void)fill_ahead_read(fw, g->key, g->object, awaited, awaited_end);
+    origin += fill_ahead_read(fw, g->key, g->object, awaited_end, end);
+    r->bytes_origin += origin;
+    *source += len - origin;
+    return origin;
+}
+
 static void on_read(struct request *r)
 {
     struct get_state *g = get_of(r);
@@ -59,7 +83,8 @@ static void on_read(struct request *r)
         get_state_leave(&g->runs[0]);
         g->read_span = 0;
         note_read(r, &read->place);
-        *(read->source == STORE_READ_MEMORY ? &r->bytes_memory : &r->bytes_disk) += read->len;
+        uint64_t *source = read->source == STORE_READ_MEMORY ? &r->bytes_memory : &r->bytes_disk;
+        (void)count_sent(r, source, read->len);
         stats_add(read->source == STORE_READ_DIRECT ? COUNTER_hit_direct : COUNTER_hit_read, 1);
     } else { // the bytes are lost or wrong, so this reply fetches them again
         bool has_run = g->phase == GET_PHASE_RACE;
@@ -188,10 +213,19 @@ static bool pull_range(struct request *r, const struct store_place *place,
     }
     ret_slice->kind = HTTP_SLICE_FILE;
     note_read(r, place);
-    r->bytes_memory += ret_slice->range.len;
+    g->slice_origin = count_sent(r, &r->bytes_memory, len);
     stats_add(COUNTER_hit_sendfile, 1);
     progress(r, len);
     return true;
+}
+
+// Notes which bytes of the run had not come when this request asked for them.
+static void note_awaited(struct get_state *g, const struct subscription *sub)
+{
+    if (sub->run_end_byte > g->awaited_end) {
+        g->awaited_first = g->pos < g->awaited_end ? g->awaited_first : sub->here_end_byte;
+        g->awaited_end = sub->run_end_byte;
+    }
 }
 
 // Sends the first piece of a run that reaches beyond g->pos, if it begins at or before g->pos.
@@ -213,6 +247,7 @@ static bool pull_piece(struct request *r, struct subscription *sub, struct http_
         }
         if (piece->chunk == NULL) {
             uint64_t pos = g->pos;
+            note_awaited(g, sub);
             if (pull_range(r, &piece->pages, ret_slice)) {
                 if (!sub->whole) {
                     note_missed(r, pos, g->pos);
@@ -231,7 +266,8 @@ static bool pull_piece(struct request *r, struct subscription *sub, struct http_
         ret_slice->release = release_chunk;
         ret_slice->release_ctx = chunk_ref(piece->chunk);
         subscription_pop(sub);
-        *(sub->whole ? &r->bytes_memory : &r->bytes_origin) += len;
+        note_awaited(g, sub);
+        (void)count_sent(r, &r->bytes_memory, len);
         if (!sub->whole) {
             note_missed(r, g->pos, g->pos + len);
         }
@@ -467,10 +503,16 @@ void get_body_recall(struct http_source *source, uint64_t unsent)
     get_state_check(r);
     check(g->phase == GET_PHASE_CHOOSE || g->phase == GET_PHASE_RUN);
     check(unsent <= g->pos - g->first);
-    check(unsent <= r->bytes_memory);
+    uint64_t origin = min_u64(unsent, g->slice_origin);
+    check(unsent - origin <= r->bytes_memory && origin <= r->bytes_origin);
+    if (origin > 0) { // they count as before when they are sent again
+        g->awaited_first = g->pos - origin;
+        g->awaited_end = max_u64(g->awaited_end, g->pos);
+    }
     g->buffer_until = g->pos;
     g->pos -= unsent;
-    r->bytes_memory -= unsent;
+    r->bytes_origin -= origin;
+    r->bytes_memory -= unsent - origin;
     if (get_state_place(g, g->pos) == NULL) {
         get_state_view_done(g); // the place is no longer pinned, so look it up again
     }

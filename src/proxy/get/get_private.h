@@ -58,6 +58,10 @@ struct get_state {
     unsigned track_serial; // serial of the request's track (readahead.c); 0: it has none
     unsigned track;        // index of the track
     uint64_t noted_end;    // store_note_read() has been called up to this offset
+    // The reply waited for these bytes, or will, while a run brought them. So they count as sent by
+    // the origin, even if the cache holds them by the time they are sent.
+    uint64_t awaited_first, awaited_end;
+    uint64_t slice_origin; // how many bytes of the last file range count as sent by the origin
     // Bytes below this offset are sent from memory, because they could not be sent from a file.
     uint64_t buffer_until;
 

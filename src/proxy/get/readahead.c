@@ -41,8 +41,7 @@
 #define RUNS_LEAST 2u // runs ahead of a slow reader: only whole ones, so fewer would come too late
 #define STREAK_MIN 2u // ranges that must be read in order before any are fetched ahead
 #define STRIDE_MIN 3u // equal distances that must be seen before parts are fetched ahead
-// A track that a reader used less than this long ago is not reused for another sequence.
-#define TRACK_KEEP_US 250000u
+#define TRACK_KEEP_US 250000u // a track used less than this long ago is not reused
 // A range longer than this must continue a track exactly, or it begins a new track.
 #define GAP_RANGE_MAX (16u << 20)
 // A track without readers is forgotten after one to two times this long.
@@ -238,6 +237,7 @@ static void ask_run(struct readahead_track *t, struct ahead_run *run, uint64_t e
                            .client = t->client,
                            .object = t->object,
                            .ahead = true,
+                           .is_readahead = true,
                            .first_byte = t->asked_end,
                            .block = t->asked_end / size,
                            .block_size_bytes = t->block_size_bytes};
