@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/human.h"
 #include "base/log.h"
 #include "control/admin_private.h"
 
@@ -111,12 +112,16 @@ void conditions_take_back(struct conditions *conditions, enum condition which, u
     }
 }
 
+// Leaves out the text of the state: its figures were true while the condition held.
 static void log_end(struct condition_state *state, struct condition_row row, uint64_t now_us)
 {
+    char text[64], held[HUMAN_TIME_MAX];
+    uint64_t held_us = now_us - state->begun_us;
     state->is_logged = false;
+    (void)snprintf(text, sizeof(text), "it held for %s", human_wait(held_us, held));
     log_info("condition_ended", "name=%s severity=%s held_ms=%llu text=%s", row.word,
-             severities[row.severity], (unsigned long long)(now_us - state->begun_us) / 1000,
-             log_quote(span_from_cstr(state->text)));
+             severities[row.severity], (unsigned long long)held_us / 1000,
+             log_quote(span_from_cstr(text)));
 }
 
 static void log_begin(struct condition_state *state, struct condition_row row, uint64_t now_us)
