@@ -177,7 +177,7 @@ struct buf {
     char *ptr;
     size_t len, cap, max;
     bool failed;
-    uint8_t counted; // enum chunk_budget_kind + 1 after buf_init_counted(); else 0
+    uint8_t counted; // 0: not counted; else 1 + the enum chunk_budget_kind
 };
 
 void buf_init(struct buf *b, size_t max);

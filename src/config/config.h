@@ -216,14 +216,14 @@ struct config {
 // warnings. On ERR_INVALID, `ret_errors` has the errors and *ret_config is unchanged.
 enum err config_load(int argc, char **argv, struct config **ret_config,
                      struct buf *ret_errors) MUST_USE;
-// As config_load(), for a process that only has to know where the server is. Does not judge the
-// files that only a server reads, because they may be closed to this process's user.
+// Like config_load(), for a process that only needs the server's address. Does not check the files
+// that only a server reads, because this process's user may lack the permission to read them.
 enum err config_load_client(int argc, char **argv, struct config **ret_config,
                             struct buf *ret_errors) MUST_USE;
-// Loads a configuration that config_load_client() refuses, as far as it says where the admin port
-// is: admin.listen, admin.socket and cache.dir. A faulty value of these, and every other setting,
-// is the default. *ret_is_file_unread: there is a file, and it cannot be read as YAML. The caller
-// releases the result with config_free().
+// Loads a configuration that config_load_client() refuses, but only the settings that locate the
+// admin port: admin.listen, admin.socket and cache.dir. Every other setting has its default, and so
+// has each of these if its value is invalid. *ret_is_file_unread is true if there is a file that
+// cannot be read as YAML. The caller releases the result with config_free().
 struct config *config_load_admin(int argc, char **argv, bool *ret_is_file_unread);
 void config_free(struct config *config); // accepts NULL
 

@@ -95,7 +95,7 @@ struct admin_options {
     unsigned listen_count;
     admin_render_fn origins; // names of the origins, for /version; NULL: unknown. Admin thread
     json_t *(*origins_json)(void *ctx); // the origins of the summary; NULL: none. Admin thread
-    // Counts anew how much the cache holds, for the summary; NULL: nothing does. Admin thread
+    // Recounts the cached bytes for the summary; NULL: they are not counted. Admin thread
     void (*count_held)(void *ctx);
     const char *io_engine; // "io_uring" or "threads", for forebay_build_info and /version
     const char *auth;      // "open" or "verify", for /version; NULL: "unknown"

@@ -23,7 +23,7 @@
 enum { HISTORY_FIRST_BYTE, HISTORY_ORIGIN_FIRST_BYTE, HISTORY_HISTOGRAMS };
 
 struct sample {
-    uint64_t totals[HISTORY_SERIES]; // of the series that are totals
+    uint64_t totals[HISTORY_SERIES]; // used only for series that are totals
     struct stats_histogram_sum histograms[HISTORY_HISTOGRAMS];
     uint64_t monotonic_us;
 };

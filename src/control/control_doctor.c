@@ -90,8 +90,8 @@ void control_doctor_free(struct command_doctor_run *run)
     free(run);
 }
 
-// Returns the command line of the process. The caller frees the array alone. The buckets follow
-// "--", so that none can pass for an option.
+// Returns the command line of the process. The caller frees the array, but not the strings. The
+// buckets follow "--", so that no bucket name is taken for an option.
 static char **words_of(const struct command_doctor_run *run)
 {
     const char *first[] = {"forebay", "doctor", "--local", "--json", run->admin};

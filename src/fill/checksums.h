@@ -90,7 +90,8 @@ void checksums_learn_release(struct fill_worker *fw, const struct object_key *ke
 bool checksums_learn_may_ask(struct fill_worker *fw, const struct origin *origin) MUST_USE;
 // Call it when a HEAD that no client waits for is sent.
 void checksums_learn_begin(struct fill_worker *fw);
-// Call it when the HEAD has ended. A failure pauses these HEADs for its origin.
+// Call it when the HEAD has ended. A failure pauses all HEADs to its origin that no client waits
+// for.
 void checksums_learn_end(struct fill_worker *fw, const struct origin *origin, bool has_failed);
 
 // --- a run (checksums_verify.c); on its owner's worker -------------------------------------------

@@ -138,8 +138,8 @@ static void fill_cut(struct fill *fill, enum err err)
     fill_complete(fill);
 }
 
-// Rule 21. Finishes the block in flight of a stored run, and drops the later ones. Returns false if
-// nothing of the run can be kept.
+// Rule 21: keeps what a run without readers has fetched. If the run is being stored, completes the
+// block in flight and drops the later blocks. Returns false if nothing of the run can be kept.
 static bool fill_keep_blocks(struct fill *fill)
 {
     check(fill->phase == FILL_BODY);
@@ -476,7 +476,8 @@ static bool err_is_broken_body(enum err err)
            err == ERR_LIMIT; // no slot or no descriptor is free
 }
 
-// Returns true for errors that deny a known version: it is deleted or has another size.
+// Returns true for errors that show that the known version is no longer current: the object was
+// deleted or has another size.
 static bool err_denies_version(enum err err)
 {
     return err == ERR_NO_SUCH_KEY || err == ERR_NO_SUCH_BUCKET || err == ERR_INVALID_RANGE;

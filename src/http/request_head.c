@@ -129,7 +129,7 @@ static inline bool eight_are(const char *bytes, uint8_t wanted)
     uint64_t word;
     memcpy(&word, bytes, sizeof(word));
     if (wanted == BYTE_VALUE) {
-        return (any_below(word, 0x20) | any_is(word, 0x7f)) == 0; // false for a tab, too
+        return (any_below(word, 0x20) | any_is(word, 0x7f)) == 0; // the table allows tabs
     }
     return wanted == BYTE_TARGET &&
            (any_below(word, 0x21) | any_is(word, 0x7f) | any_is(word, '#') | (word & HIGH)) == 0;

@@ -453,9 +453,9 @@ static void transfer_apply_pauses(struct transfer *t)
 }
 
 // Makes curl try the next address of a host. When an address refuses or does not answer in time,
-// curl 7.88 chooses the next address. But when it is driven by socket events, it does not connect
-// there before something else runs it. If nothing does, the connect timeout ends the transfer.
-// Pausing and resuming runs curl, and has no other effect before the request is sent.
+// curl 7.88 chooses the next one. It connects there only when it runs again, and no socket event
+// makes it run. Without another run, the transfer waits until the connect timeout ends it. Pausing
+// and resuming makes curl run, and has no other effect before the request is sent.
 static void transfer_run_connect(struct transfer *t)
 {
     bool must_run = t->must_run && t->wait == WAIT_CONNECT;

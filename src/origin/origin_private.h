@@ -323,8 +323,8 @@ void origin_trouble_done(struct origin *origin);
 // Returns the trouble that made a call fail before any answer; `detail` is curl's text. NONE: the
 // failure says nothing about the origin.
 enum origin_trouble origin_trouble_of(enum err err, bool is_https, const char *detail);
-// Returns the trouble that a refusal with this S3 error code shows. NONE: the code does not concern
-// our credentials, our clock, or how we sign and address requests.
+// Maps the S3 error code of a refusal to a trouble. Returns NONE if the code does not concern our
+// credentials, our clock, or how we sign and address requests.
 enum origin_trouble origin_trouble_of_code(struct span code);
 // Records that a call whose request began at `asked_us` met the trouble. Call it on a worker.
 void origin_trouble_met(struct origin *origin, enum origin_trouble trouble, uint64_t asked_us,

@@ -181,9 +181,10 @@ void origin_s3_stop(struct origin *origin);    // Ends all transfers, but not th
 // an object stored with Content-Encoding: gzip, unless the request has Accept-Encoding: gzip. The
 // decompressed answer has no length and no ranges, but the ETag of the compressed bytes.
 //
-// So fetches ask such an origin for gzip. The cache then has the bytes that the origin has, to
-// which ETag and size belong. Fetches ask every other origin for identity, because a proxy in front
-// of it might compress the answer. A proxied read keeps its client's own Accept-Encoding.
+// So fetches ask such an origin for gzip. The cache then stores the bytes as the origin stores
+// them, and the ETag and the size describe these bytes. Fetches ask every other origin for identity
+// encoding, because a proxy in front of it might compress the answer. A proxied read keeps its
+// client's own Accept-Encoding.
 static inline bool origin_s3_unpacks(const struct origin_worker *ow)
 {
     return atomic_load_explicit(&origin_s3_state_of(ow)->unpacks, memory_order_relaxed);

@@ -60,7 +60,7 @@ enum err origin_s3_status_failure(unsigned status, struct span code)
         return ERR_ORIGIN_TIMEOUT;
     case 429:
         return ERR_ORIGIN_SLOWDOWN;
-    case 503: // without a code it may be a gateway without a server, or the answer to a HEAD
+    case 503: // without an S3 code, it may come from a gateway or answer a HEAD
         return code_is_throttling(code) ? ERR_ORIGIN_SLOWDOWN : ERR_ORIGIN_UNAVAILABLE;
     default:
         return ERR_ORIGIN_5XX;

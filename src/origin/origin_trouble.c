@@ -7,9 +7,9 @@
 // trouble, an answer costs one atomic load. The answer to a request that was sent before the
 // trouble began does not end it.
 //
-// The log reports a trouble once, or at most once a minute if it starts and ends repeatedly. But
-// the last line in the log is always right in the end: a trouble that was not logged at first is
-// logged when a later call meets it, and the end of a logged trouble is always logged.
+// The log reports a trouble once, or at most once a minute if it starts and ends repeatedly. The
+// last line in the log still becomes correct. A trouble that was not logged at first is logged when
+// a later call meets it. The end of a logged trouble is always logged.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

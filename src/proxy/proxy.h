@@ -270,7 +270,7 @@ void proxy_evict(struct proxy *proxy, struct span bucket, struct span key,
 // Bytes that are already cached are pinned soon: when they are read, or when a low-priority review
 // finds them.
 #define PROXY_PINS_MAX 256u
-#define PROXY_PINS_BYTES_MAX (2u << 20) // maximum size of all pins together as text
+#define PROXY_PINS_BYTES_MAX (2u << 20) // maximum size of the file that lists all pins
 struct proxy_pin {
     struct span bucket, key; // is_prefix: all keys that begin with `key`; empty: the whole bucket
     bool is_prefix;

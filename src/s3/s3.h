@@ -70,9 +70,9 @@ struct s3_request {
     bool has_response_overrides; // response-content-type and similar
 
     // Why the cache must not answer this GET or HEAD of a key: "sub-resource", "sse-c",
-    // "expected-owner", "payer", "version", ... NULL if the cache may answer.
-    // "payer" only if there is no other reason but a part number. Then S3_OP_CACHEABLE stays,
-    // because the configuration may say that Forebay pays.
+    // "expected-owner", "payer", "version", ... NULL if the cache may answer. "payer" is set only
+    // if the request has no other reason, except a part number. The request then keeps
+    // S3_OP_CACHEABLE, because the configuration may say that Forebay pays.
     const char *bypass_reason;
 };
 
@@ -544,8 +544,8 @@ struct s3_list_names {
 // percent-encoded names.
 void s3_list_names_begin(struct s3_list_names *names, const struct s3_request *asked,
                          bool is_encoded);
-// Returns false if this piece or an earlier one has a name that the client may not see, or cannot
-// be read.
+// Returns false if this piece or an earlier one cannot be parsed, or contains a name that the
+// client may not see.
 bool s3_list_names_feed(struct s3_list_names *names, struct span data, s3_list_names_fn *may_show,
                         void *ctx);
 

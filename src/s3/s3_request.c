@@ -733,7 +733,7 @@ static enum err read_params(struct s3_request *r)
 
 void s3_request_clear(struct s3_request *r)
 {
-    // Not the large array, in which only the first param_count items are used.
+    // Skip the large array `params`: only its first param_count items are ever read.
     size_t behind_params = offsetof(struct s3_request, param_count);
     memset(r, 0, offsetof(struct s3_request, params));
     memset((char *)r + behind_params, 0, sizeof(*r) - behind_params);

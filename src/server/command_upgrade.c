@@ -72,7 +72,7 @@
 #define DYING_MS 10000              // longest wait until a dead process has closed its descriptors
 #define WHY_MAX 4000
 #define WORDS_MAX 1024
-#define PASSING_BYTES (4 << 20) // send buffer of the second pair; the kernel may allow less
+#define PASSING_BYTES (4 << 20) // send buffer of `passing_fd`; the kernel may allow less
 
 enum step { READY = 'R', FAILED = 'F', COMMIT = 'C', YOURS = 'Y', SERVING = 'S' };
 

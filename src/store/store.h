@@ -399,15 +399,15 @@ enum err store_object_get(struct worker *w, struct store *store, const struct st
                           struct hash128 hash, struct span realm, struct span bucket,
                           struct span key, struct store_object **ret_object) MUST_USE;
 
-// The small way: reads header and whole payload with one NOWAIT read, verifies both and compares
-// the key. Only for runs with payload_len <= STORE_SMALL_MAX. *ret_chunk holds the bytes, with the
-// payload at ret_payload. The caller unrefs the chunk.
+// For small runs: reads the header and the whole payload with one NOWAIT read, verifies both and
+// compares the key. Only for runs with payload_len <= STORE_SMALL_MAX. *ret_chunk holds the bytes,
+// with the payload at ret_payload. The caller unrefs the chunk.
 enum err store_read_small(struct worker *w, struct store *store, const struct store_place *place,
                           struct hash128 hash, struct span realm, struct span bucket,
                           struct span key, struct store_object **ret_object,
                           struct chunk **ret_chunk, struct span *ret_payload) MUST_USE;
 
-// The fast way: returns true if the range (object bytes, inside the place) is verified and in
+// Avoids a read: returns true if the range (object bytes, inside the place) is verified and in
 // memory now. *ret_range has its own pin. False: use store_read_start(). Always false with
 // verify_always.
 bool store_range_ready(struct worker *w, struct store *store, const struct store_place *place,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The packaged systemd unit, as commands know it: its variables and its folder for logs. Its
-// EnvironmentFile is for root and the unit alone, and systemd has a syntax of its own for it, so
-// commands do not read it: they say how to.
+// Facts about the packaged systemd unit: its variables and its log folder. Commands do
+// not read its EnvironmentFile, because only root may read it and only systemd parses its syntax.
+// Instead, they tell the user how to apply it.
 #ifndef FOREBAY_CLI_COMMAND_UNIT_H
 #define FOREBAY_CLI_COMMAND_UNIT_H
 

@@ -360,7 +360,8 @@ static void check_bucket(struct doctor *d, struct command_probe *probe, struct o
     }
 }
 
-// Checks an entry of `buckets`, unless its origin has not answered, which is a finding already.
+// Checks an entry of `buckets`. Skips it if its origin has not answered, because the doctor has
+// reported that already.
 static void check_entry(struct doctor *d, struct command_probe *probe,
                         const struct answers *answers, unsigned i)
 {

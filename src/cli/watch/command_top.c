@@ -68,7 +68,7 @@ static bool on_line(void *ctx, struct span line)
     return top->code == EXIT_CODE_OK && (keys == NULL || top->is_screen) && ferror(stdout) == 0;
 }
 
-// Shows frames without keys.
+// Shows one frame per interval, without reading the keyboard.
 static int follow_alone(struct top *top, uint64_t interval_s)
 {
     while (command_client_wait(1000 * interval_s)) {

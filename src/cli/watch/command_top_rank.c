@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `forebay top keys|prefixes|buckets|clients|reasons`: ranks the requests to a running server since
-// this command started. The server counts while somebody watches (admin_top.c), and this command
-// prints. On a terminal it shows a screen that follows the server, otherwise one result after one
-// interval.
+// this command started. The server counts while this command runs (admin_top.c). On a terminal the
+// command refreshes a screen. Otherwise it prints one result after one interval.
 #include "cli/watch/command_top_rank.h"
 
 #include <limits.h>

@@ -90,7 +90,7 @@ static void put_s3_request_line(struct access_log_line *line, const struct log_e
     const struct request *r = entry->r;
     char hash[LOG_KEY_HASH_SIZE];
     if (r->http->method.len == 0) {
-        access_log_line_literal(line, " \"-\""); // its head was not accepted
+        access_log_line_literal(line, " \"-\""); // Forebay refused the request head
         return;
     }
     access_log_line_literal(line, " \"");

@@ -278,8 +278,8 @@ void pass_form_tail_init(struct pass_form_tail *tail, struct span boundary)
     memcpy(tail->mark + 4, boundary.ptr, boundary.len);
 }
 
-// Returns true if the bytes scanned so far end with the mark, of which the first `skip` bytes are
-// left out. The window always holds at least the last mark_len bytes.
+// Returns true if the bytes scanned so far end with the mark without its first `skip` bytes. The
+// window always holds at least the last mark_len bytes.
 static bool ends_with_mark(const struct pass_form_tail *tail, size_t skip)
 {
     check(skip < tail->mark_len);

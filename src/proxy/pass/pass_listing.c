@@ -57,7 +57,8 @@ static bool may_show_bucket(void *ctx, struct span name)
     return access_keys_may_see_bucket(r->principal.entry, name);
 }
 
-// Returns true if the client gets a list of buckets without those that it may not see.
+// Returns true if the request lists buckets and the client may see only some of them. The reply
+// then leaves out the others.
 static bool hides_buckets(const struct pass_state *p)
 {
     const struct request *r = p->request;

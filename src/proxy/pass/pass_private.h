@@ -459,8 +459,8 @@ void pass_version_leave(struct pass_state *p); // harmless when no message is ou
 enum err pass_upload_take(struct pass_state *p, char *buf, size_t max, size_t *ret_len) MUST_USE;
 void pass_upload_wake(struct pass_state *p); // resumes a relay that waits, if there is something
 void pass_upload_drop(struct pass_state *p); // drops the rest
-// Ends the request with an error. The bytes that the origin has so far cannot become a complete
-// body. The first error counts.
+// Ends the request with an error. Cancels the call at the origin, so the origin never gets a
+// complete body. Does nothing if the request has an error already.
 void pass_upload_refuse(struct pass_state *p, enum err err, struct span message);
 
 // --- pass_phase.c --------------------------------------------------------------------------------

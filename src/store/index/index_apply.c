@@ -439,8 +439,8 @@ static enum err object_add_place(struct index_txn *t, const struct index_change 
         if (was_whole) {
             t->blocks -= record->place.block_count;
         } else if (!is_new && !places_remove(t, record->generation)) {
-            // The new run replaces all places, and some of them are left. Write the record now,
-            // because the caller may have changed its generation.
+            // The new run replaces all places, but one transaction cannot remove them all. Write
+            // the record now, because the caller may have changed its generation.
             record_put(t, c->hash, record);
             return ERR_AGAIN;
         }
@@ -530,8 +530,8 @@ static enum err apply_put(struct index_txn *t, const struct index_change *c)
     bool is_new = true;
     check(c->generation != 0 && c->place.segment != NULL);
     if (record_get(t, c->hash, &record)) {
-        // A record found in a segment has the generation of a run's header, which may be
-        // provisional.
+        // The generation of a record that was rebuilt from a segment comes from a run's header, and
+        // may be provisional.
         bool found_in_segment = (record.flags & INDEX_REBUILT) != 0;
         if ((record.generation > c->generation && !found_in_segment) ||
             (record.generation == c->generation && !version_is_same(&record, c))) {

@@ -236,7 +236,7 @@ static uint64_t thread_cpu_us(void)
 }
 
 struct applying {
-    uint64_t until_us; // the thread's CPU time from which on the transaction takes no more changes
+    uint64_t until_us; // at this CPU time of the thread, stop adding changes
     unsigned count, max;
     bool is_over;
 };

@@ -738,8 +738,8 @@ static struct index_change *writer_take_locked(struct index_writer *writer, unsi
     return batch;
 }
 
-// Tries the owed deletes a last time, and drops those that remain. For each of these, the marker
-// warns the next process, or the client received an error.
+// Tries the owed deletes a last time, and drops those that fail again. For each dropped delete,
+// either the marker makes the next process rebuild the index, or the client received an error.
 static void owed_end(struct index_writer *writer)
 {
     writer->owed_due_us = 0;

@@ -446,7 +446,7 @@ struct policy {
     struct policy_monitor monitor;
 };
 
-// Ends the present period: learns from its requests what runs are worth.
+// Ends the current period: computes the worth of runs from the period's requests.
 void policy_period_end(struct policy *policy);
 void policy_publish(struct policy *policy);
 // Returns the worth that a run would have if it were stored now. Any thread.

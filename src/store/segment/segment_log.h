@@ -46,7 +46,7 @@ struct segment {
     // Number of runs that are being written or are not yet in the index. While not 0, the segment
     // is not evicted.
     atomic_uint holds;
-    struct segment_file_use paged, direct; // its descriptors: segment_pool.c
+    struct segment_file_use paged, direct; // the file's two descriptors
     _Atomic(_Atomic uint64_t *) verified;  // a bit per checksum unit; allocated on first use
     // Header offsets of bad runs; 0: the entry is free. Allocated on first use.
     _Atomic(atomic_uint *) bad;
