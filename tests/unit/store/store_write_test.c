@@ -3,6 +3,7 @@
 // written past the page cache are right beside others, where direct I/O is refused or fails, and
 // after a power cut (power_cut_test.c). On both disk engines.
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -394,4 +395,73 @@ Test(segment_write, a_run_that_is_written_both_ways_is_right)
 {
     write_both_ways(DISK_ENGINE_THREADS);
     write_both_ways(DISK_ENGINE_URING);
+}
+
+static unsigned pick(unsigned below)
+{
+    static unsigned state = 7;
+    state = state * 1103515245 + 12345;
+    return (state >> 8) % below;
+}
+
+static uint64_t pick_size(void)
+{
+    const uint64_t sizes[] = {pick(40000), 262144 + pick(9000), pick(3 * MIB), pick(3 * MIB)};
+    return sizes[pick(ARRAY_LEN(sizes))];
+}
+
+// Three faults of writes, each of which strikes at every second to tenth write.
+static void pick_faults(void)
+{
+    static const char *const kinds[] = {"short", "slow:2", "einval", "eio"};
+    const char *picked[3];
+    char script[128];
+    for (unsigned i = 0; i < ARRAY_LEN(picked); i++) {
+        picked[i] = kinds[pick(ARRAY_LEN(kinds))];
+    }
+    (void)snprintf(script, sizeof(script), "write:/%u:%s,write:/%u:%s,write:/%u:%s", 2 + pick(9),
+                   picked[0], 2 + pick(9), picked[1], 2 + pick(9), picked[2]);
+    disk_fault_set(script);
+}
+
+// Stores objects of random lengths, of which the faults let some through, and judges all bytes,
+// also after the next start.
+static void mix(enum disk_engine engine)
+{
+    struct box box;
+    struct object objects[12];
+    char keys[ARRAY_LEN(objects)][8];
+    box_init(&box, engine, 64 * MIB);
+    box_has_little_memory(&box, pick(2) * 16 * MIB);
+    if (!box_open(&box)) {
+        box_remove(&box);
+        return;
+    }
+    chunk_budget_init((8 + pick(9)) * MIB);
+    pick_faults();
+    for (unsigned i = 0; i < ARRAY_LEN(objects); i++) {
+        (void)snprintf(keys[i], sizeof(keys[i]), "%u", i);
+        objects[i] = (struct object){keys[i], "\"e\"", pick_size(), BLOCK, 1 + i};
+        (void)box_put(&box, &objects[i]);
+    }
+    disk_fault_set("");
+    for (unsigned round = 0; round < 3; round++) {
+        for (unsigned i = 0; i < ARRAY_LEN(objects); i++) {
+            (void)box_read(&box, 0, &objects[i]);
+        }
+        if (round == 1) {
+            box_close(&box);
+            cr_assert(box_open(&box));
+        }
+    }
+    box_close(&box);
+    box_remove(&box);
+}
+
+Test(segment_write, whatever_is_stored_despite_faults_is_right)
+{
+    for (unsigned i = 0; i < 10; i++) {
+        mix(DISK_ENGINE_THREADS);
+        mix(DISK_ENGINE_URING);
+    }
 }
