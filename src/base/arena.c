@@ -186,7 +186,7 @@ char *arena_printf(struct arena *arena, const char *format, ...)
     va_end(args);
     char *text = len >= 0 ? arena_alloc(arena, (size_t)len + 1) : NULL;
     if (text != NULL) {
-        (void)vsnprintf(text, (size_t)len + 1, format, again); // measured just above
+        (void)vsnprintf(text, (size_t)len + 1, format, again); // the first call measured it
     }
     va_end(again);
     return text;

@@ -654,7 +654,7 @@ static void block_signals(struct bench *b)
     check(pthread_sigmask(SIG_BLOCK, &b->signals, NULL) == 0);
 }
 
-// Names what a user may expect to set the origin, as with `forebay run`.
+// Warns that bench ignores the endpoint that the environment sets for S3 clients.
 static void tell_of_client(const struct config *config)
 {
     struct origin_client_value endpoint;

@@ -32,7 +32,7 @@ const char *commands_listen_address(const void *ctx, unsigned i)
     return i < config->listen.count ? config->listen.items[i].text : NULL;
 }
 
-// Returns true if clients reach one of these addresses by the URL.
+// Returns true if the URL leads clients to one of these addresses.
 static bool leads_to(const char *url, commands_address_fn address_fn, const void *ctx)
 {
     char own[512], other[512], address[512];

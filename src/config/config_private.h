@@ -108,7 +108,7 @@ bool config_file_read(struct loader *l, const char *path);
 struct bucket_field {
     const char *name; // "region", "credentials.access_key_file"
     const char *value;
-    const char *where, *key_where; // where the value and where the name is in the file
+    const char *where, *key_where; // positions of the value and of the name in the file
 };
 void config_bucket_parse(struct loader *l, const char *where, const struct bucket_field *fields,
                          unsigned count, struct config_bucket *bucket);

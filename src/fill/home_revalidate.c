@@ -410,9 +410,9 @@ void home_on_revalidate(struct fill_worker *fw, struct ask_message *m)
     home_maybe_free(h);
 }
 
-// Handles TOLD (rule 31): an answer that bypassed the cache named this version, or no object. Its
-// request may have been sent before other clients were given another version. Then nobody can say
-// which version is newer, and no run in flight counts for either.
+// Handles TOLD (rule 31): an answer that bypassed the cache named this version, or no object. If
+// its request was sent before other clients got another version, the order of the two versions is
+// unknown. Then no run in flight counts for either.
 void home_on_told(struct fill_worker *fw, struct ask_message *m)
 {
     struct home_key *h = home_get(fw, m->base.key);

@@ -203,8 +203,8 @@ struct http_admission {
     unsigned source; // slot that counts its client, see http_quota.c; 0: none
     struct socket_room room;
 };
-// Counts one more connection, with the socket `fd`, which holds `held` bytes. Returns false if a
-// limit forbids it; *ret_why is the counter of such refusals.
+// Counts one more connection. `fd` is its socket, and `held` the memory that it takes, in bytes.
+// Returns false if a limit forbids the connection, and the counter of such refusals in *ret_why.
 bool http_quota_connection_enter(struct http_quota *quota, const struct sockaddr_storage *addr,
                                  int fd, uint64_t held, struct http_admission *ret_admission,
                                  enum counter *ret_why);

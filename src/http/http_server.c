@@ -586,7 +586,7 @@ static void recall(struct http_server *server, unsigned worker)
 static void call_off(struct http_server *server, unsigned worker)
 {
     bool is_last = drain_worker(server, worker, &http_passing_none) == 2;
-    if (is_last) { // no worker passes on any more; only the recall is left
+    if (is_last) { // no worker sends connections to the other process now
         send_order(server, 0, recall);
     }
 }

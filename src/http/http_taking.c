@@ -79,7 +79,7 @@ static void take_drop(int from_fd)
 static void passed_close(const struct passed *passed, unsigned count)
 {
     for (unsigned i = 0; i < count; i++) {
-        (void)close(passed->fds[i]); // the message or its receiver has a copy
+        (void)close(passed->fds[i]); // the message or its receiver has its own descriptor
     }
 }
 

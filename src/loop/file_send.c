@@ -10,8 +10,8 @@
 //
 // The check fails in two cases:
 // - This thread has read blocks from a device during the first step. The kernel counts them
-//   (getrusage). The count is read once per splice into the pipe: the value after one splice is the
-//   value before the next, unless the ring may have read for this worker in between.
+//   (getrusage). The count is read only after each splice into the pipe. That value serves as the
+//   value before the next splice, unless io_uring may have read for this worker in between.
 // - The owner of the pages has removed their "verified" mark. Each thread that reads such a page
 //   from the device removes the mark first.
 //

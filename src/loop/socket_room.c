@@ -136,7 +136,7 @@ void socket_room_give_back(enum socket_side side, const struct socket_room *room
 void socket_room_apply_listener(int fd, uint64_t *set_bytes)
 {
     uint64_t share = share_of(SOCKETS_CLIENTS);
-    // A reload may have lifted the limit since the listener got a small size.
+    // The listener may have a small buffer from before a reload that lifted the limit.
     uint64_t bytes =
         share > 0 ? part(SOCKETS_CLIENTS, share, socket_room_bytes(SOCKETS_CLIENTS)) : PLENTY;
     if (bytes == *set_bytes) {

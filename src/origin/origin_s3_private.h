@@ -114,7 +114,7 @@ bool origin_s3_status_is_token_error(struct span code);
 // Returns the error for a status that shows a failure: 408, 429 or 5xx. `code` is that of the error
 // document, or empty.
 enum err origin_s3_status_failure(unsigned status, struct span code);
-// Returns the error with which a fetch ends if its answer is neither 200 nor 206.
+// Returns the error for a fetch whose answer has this status, neither 200 nor 206.
 enum err origin_s3_status_error(const struct origin_fetch *f, unsigned status, struct span code);
 
 // --- The driver's state --------------------------------------------------------------------------

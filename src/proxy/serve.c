@@ -33,7 +33,7 @@ enum step_result serve_step_parse(struct request *r)
         struct s3_error_detail detail = {0};
         const struct s3_param *part =
             r->s3.has_part_number ? s3_param_find(&r->s3, "partNumber") : NULL;
-        if (err == ERR_INVALID_ARGUMENT && part != NULL) { // the message is S3's own
+        if (err == ERR_INVALID_ARGUMENT && part != NULL) { // answer with the same message as S3
             detail.message = SPAN("Part number must be an integer between 1 and 10000, inclusive");
             detail.argument_name = part->name;
             detail.argument_value = part->value;

@@ -92,7 +92,7 @@ struct s3_domains {
 enum s3_host_kind s3_host_parse(struct span host, const struct s3_domains *domains,
                                 struct span *ret_bucket);
 
-// Makes it a request of which nothing is known.
+// Resets the request to an empty one.
 void s3_request_clear(struct s3_request *r);
 // Routes a request. `target` is the raw request target in origin form. The headers for copy source,
 // SSE-C, expected owner and payer are read too. A request with an unknown method or query parameter
@@ -339,7 +339,7 @@ struct s3_bucket_entry {
 void s3_buckets_render(const struct s3_bucket_entry *buckets, size_t count, struct buf *out);
 void s3_location_render(struct span region, struct buf *out); // empty for us-east-1
 
-// --- s3_xml_strict.c: bodies that say what to do to which keys -----------------------------------
+// --- s3_xml_strict.c: bodies that change objects -----------------------------------
 
 // The fields as they are in the body. The pointer of a span is NULL if the field was absent.
 struct s3_delete_object {

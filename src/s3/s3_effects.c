@@ -13,7 +13,8 @@
 // principal must be allowed the key and each such path (access_keys_allowed), and a write changes
 // all of them.
 //
-// A version id or upload id that leads a file-based origin to another key's path is refused.
+// An id of a version or upload is refused if a file-based origin could read it as a path to another
+// key.
 //
 // The outcome of a conditional write reveals what exists, so such a write also needs the right to
 // read.
@@ -275,7 +276,8 @@ bool s3_request_unpacks(const struct s3_request *r, const struct headers *header
     return s3_name_count(r, headers, "x-amz-meta-snowball-auto-extract") > 0;
 }
 
-// Finds the value of a name that may occur once. Two values are ERR_INVALID_ARGUMENT.
+// Finds the value of a name that may occur only once. Returns ERR_INVALID_ARGUMENT if it occurs
+// more often.
 static enum err find_value(const struct s3_request *r, const struct headers *headers,
                            const char *name, bool *ret_found, struct span *ret_value)
 {

@@ -21,7 +21,7 @@
 #define COMMAND_RELOAD_TEXT_MAX 256u
 
 struct command_reload {
-    int argc; // argc and argv of the start
+    int argc; // command line with which this process was started
     char **argv;
     const struct config *first;
     struct store *store; // set when the object exists, like the members below

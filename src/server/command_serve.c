@@ -206,7 +206,7 @@ static int serve_build_store(struct serve *s)
     }
     buf_append_span(&s->warnings, buf_span(&s->why));
     buf_done(&s->why);
-    // Load it before the wait for the cache, after which an upgrade cannot be refused any more.
+    // Load it before the wait for the cache. After that wait, an upgrade cannot be refused.
     if (command_certificate_load(c, &s->tls, &s->why) != ERR_OK) {
         return serve_fail(s, EXIT_CODE_CONFIGURATION);
     }

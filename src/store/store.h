@@ -267,9 +267,10 @@ bool store_is_doubted(const struct store *store, struct span origin, struct span
 // bucket is already noted (any thread, no lock). Otherwise the caller calls store_write_note().
 // done() is also called if the directory cannot be written.
 //
-// The wait for a note is short, because the write can go on without it: only a kill during the
-// write then loses the doubt. store_notes_hang() returns true if the disk has already kept a note
-// waiting for that long. Then there is no use in asking for another one. Any thread.
+// The caller waits for a note only STORE_NOTE_WAIT_MS, and then sends the write without it. In that
+// case, the doubt is lost only if the process is killed during the write. store_notes_hang()
+// returns true if a note has already waited for that long. A caller then asks for no other note.
+// Any thread.
 #define STORE_NOTE_WAIT_MS 2000u
 struct store_doubts;
 struct store_note {
@@ -471,7 +472,7 @@ bool store_times_reads(void); // false: a test counts hits, whatever the speed o
 
 // Records a use of the run for the policy. Called once for each run and request, when the request
 // begins to receive bytes of the run. `bytes`: how many it will receive in all. `group`: the group
-// of the request's rule, to which the run belongs from now on.
+// of the request's rule. The run now belongs to this group.
 void store_note_read(struct worker *w, struct store *store, const struct store_place *place,
                      uint64_t bytes, unsigned group);
 
@@ -570,8 +571,8 @@ bool store_keeps_up(struct worker *w, const struct store *store);
 // policy. REFUSAL_none: there is no known reason. Any thread.
 enum refusal store_refuses(const struct store *store);
 // Returns the reason why the store takes no run at all, and will not when the origin has answered.
-// So a disk or an index that lags behind is none. Nor is a lack of spare segments, because those
-// that are being written may have room.
+// A disk or an index that lags behind is not such a reason. Nor is a lack of spare segments,
+// because the segments that are being written may have room.
 enum refusal store_refuses_all(const struct store *store);
 // Like store_refuses(), for callers that can wait. For them, the index's queue counts as full when
 // only a quarter is free, so that the rest is left to callers that cannot wait. `asked`: the number

@@ -88,9 +88,9 @@ void command_doctor_cpu_find(struct doctor *doctor, const struct doctor_cpu *cpu
 
 // --- command_doctor_ask.c
 
-// Reports the findings of a server that answers at the configured admin address, or that it
-// refuses to look, and those about clients of this environment. If no server answers, returns
-// false, with the reason in *ret_why.
+// Asks the server at the configured admin address for its findings, and reports them, or its
+// refusal. Also reports the findings about clients in this environment. If no server answers,
+// returns false, with the reason in *ret_why.
 bool command_doctor_ask(struct doctor *doctor, struct buf *ret_why);
 
 // --- command_doctor_apart.c

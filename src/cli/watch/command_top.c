@@ -2,9 +2,9 @@
 // `forebay top`: shows on one screen what a running server does, and for whom. command_top_frame.c
 // draws the screen.
 //
-// The server counts keys while this command follows (admin_top.c). Each of its lines makes a frame,
-// and so does a new size of the terminal. If the server refuses to count, the screen has no keys
-// and no buckets.
+// The server counts keys while this command runs, and sends the counts in lines (admin_top.c). The
+// command redraws the screen for each line, and when the terminal changes size. If the server
+// refuses to count, the screen has no keys and no buckets.
 #include "cli/watch/command_top_frame.h"
 #include "cli/watch/command_top_rank.h"
 #include "commands/commands.h"

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads the names in a listing while it passes through. A client that may list only a part of the
 // bucket sees no names outside that part. This check is needed because an origin may list from the
-// start position (marker, start-after, a token) whatever the prefix (SeaweedFS 4.30 does). A client
-// with rights in some buckets only gets a list of buckets without the others. The listing is also
-// used for two hints. The first is the sizes of objects: if a client reads one of them for the
+// start position (marker, start-after, a token) whatever the prefix (SeaweedFS 4.30 does). If a
+// client has rights in some buckets only, its list of buckets leaves out the others. The listing is
+// also used for two hints. The first is the sizes of objects: if a client reads one of them for the
 // first time and wants its checksums, Forebay may request it whole. The second is the order of
 // large objects, because clients may read them in that order (series.c). On the request's worker.
 #include "proxy/pass/pass_private.h"

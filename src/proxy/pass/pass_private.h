@@ -127,8 +127,8 @@ struct list_page;
 // A request's question for a page. With LIST_FETCH the request puts the origin's answer into it.
 struct list_ask;
 
-// Asks the page's owner, whose answer sets r->list_verdict and runs request_go(). Returns false if
-// the listing is not kept or there is no memory for it: then the request asks the origin alone.
+// Asks the page's owner. The owner's answer sets r->list_verdict and runs request_go(). Returns
+// false if the listing is not kept or memory is short. The request then asks the origin itself.
 bool list_cache_ask(struct request *r);
 // LIST_HIT, LIST_JOINED: returns the page, a reference for list_cache_page_unref().
 struct list_page *list_cache_take_page(struct request *r);

@@ -48,7 +48,8 @@ static enum err feed_file(struct pass_state *p, struct span data)
 
 // Handles the key of a form. A form with a signed policy names an access key that the origin knows.
 // In open mode it is forwarded unchanged, and the origin judges it. In verify mode it is refused,
-// because its access key is one of Forebay's and Forebay cannot sign a form again.
+// because the access key is Forebay's own, unknown to the origin, and Forebay cannot sign a form
+// again.
 static enum err form_key_found(struct pass_state *p, const struct pass_form *form)
 {
     check(p->upload == UPLOAD_FORM_HEAD);

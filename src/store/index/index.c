@@ -121,7 +121,8 @@ static struct {
     bool installed;
 } guard;
 
-// Set while this thread opens an environment, because the address of its map is not in `guard` yet.
+// Set while this thread opens an environment. Until the open has ended, `guard` lacks the address
+// of the environment's map.
 static _Thread_local volatile bool guard_opening;
 
 static void guard_mark_and_exit(void)

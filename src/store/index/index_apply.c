@@ -359,8 +359,8 @@ static bool places_exceed(struct index_txn *t, uint64_t generation, uint64_t mos
     return count > most;
 }
 
-// Removes as many places of the generation as the transaction has room for. Returns false if some
-// are left.
+// Removes as many places of the generation as the transaction has room for. Returns false if places
+// remain.
 static bool places_remove(struct index_txn *t, uint64_t generation)
 {
     MDB_val key, value;
@@ -391,7 +391,8 @@ static bool places_remove(struct index_txn *t, uint64_t generation)
     return !is_left;
 }
 
-// Removes the object. Returns false if some of its places are left; its record is then left, too.
+// Removes the object. If the transaction has no room to remove all its places, keeps the record and
+// returns false.
 static bool object_remove(struct index_txn *t, struct hash128 hash,
                           const struct index_record *record)
 {
@@ -426,7 +427,7 @@ bool index_change_is_whole(const struct index_change *c)
 }
 
 // Adds the change's place to `record`, which is of the same version, and writes the record. Returns
-// ERR_AGAIN if some places that the new run replaces are left; the new run is not added yet.
+// ERR_AGAIN, without adding the new run, if places that it replaces remain.
 static enum err object_add_place(struct index_txn *t, const struct index_change *c,
                                  struct index_record *record, bool is_new)
 {

@@ -32,7 +32,7 @@
 // A page takes at least 2 us, so the child cannot read a larger index in WALK_FIRST_US.
 #define WALK_PAGES_MAX 16384u
 #define PAGE_BYTES 4096u
-#define PAGES_MAX (1ull << 28) // pages of an index of 1 TiB
+#define PAGES_MAX (1ull << 28) // an index of 1 TiB has this many pages
 #define EXIT_BAD 3
 static_assert(PAGE_BYTES == INDEX_PAGE_BYTES, "both files read the same pages");
 static_assert(INDEX_VERIFY_WAIT_MS * 1000 > 10 * WALK_FIRST_US,

@@ -85,7 +85,7 @@ struct policy_clock {
     // from before the latest silence has been read since, so all of them are worth nothing.
     bool is_silent, has_suspects;
     uint32_t onset_tick;    // tick at which the latest silence began
-    uint64_t silence_count; // without the silence in which the clock begins
+    uint64_t silence_count; // number of silences, except the one at the clock's begin
     double newcomer_share;  // share of the latest reuses that were of runs first seen in silence
 };
 
@@ -112,8 +112,8 @@ static inline bool policy_clock_newcomers_suspect(const struct policy_clock *clo
     return clock->newcomer_share < 0.1 && !clock->is_silent;
 }
 
-// Returns the class of a run that is requested for the first time now. Runs of the silence in which
-// the clock begins are no newcomers, because nothing is older.
+// Returns the class of a run that is requested for the first time now. Runs first requested in the
+// silence at the clock's begin are not newcomers, because no run is older.
 static inline unsigned policy_clock_first_class(const struct policy_clock *clock)
 {
     return clock->is_silent && clock->silence_count > 0 ? POLICY_CLASS_SILENT : POLICY_CLASS_NEW;
@@ -166,7 +166,7 @@ struct policy_monitor {
     uint32_t key_max; // keys up to this value are followed
     uint32_t count;   // number of keys followed at present
     uint32_t swept;   // index of the next key that the sweep visits
-    // Share of the latest uses that began with a miss in which a second request followed.
+    // Of the latest uses that began with a miss, the share in which a second request followed.
     float again_share;
     float weight; // weight of a new event; it rises, so that older counts matter less
     // Weighted number of reuses, by the key's class and its age at the reuse.

@@ -115,7 +115,7 @@ struct segment_host {
     size_t (*fit)(void *ctx, struct segment_file *files, size_t count);
     // Supply thread: reports that a turn of its loop begins. Called at least once a second.
     void (*turn)(void *ctx);
-    // Supply thread: reports that the entry becomes segment `number`, whose file was just created.
+    // Supply thread: reports that `segment` now stands for the new segment file `number`.
     void (*begin)(void *ctx, struct segment *segment, uint32_t number);
     // Supply thread: reports that the next segment needs no eviction.
     void (*has_room)(void *ctx);
@@ -135,8 +135,8 @@ struct segment_host {
     // Any thread, under the log's lock: returns the number of spare segments that this slot may not
     // use.
     unsigned (*spares_kept)(void *ctx, const struct segment_slot *slot);
-    // Freeing thread: reports that the segment's file is about to be unlinked. `removals`: its
-    // runs, as far as they are known.
+    // Freeing thread: reports that the segment's file is about to be unlinked. `removals`: those of
+    // its runs that are known.
     void (*dies)(void *ctx, struct segment *segment, const struct segment_removal *removals,
                  unsigned count);
     // Freeing thread: has the index forget these runs. The host takes ownership of the malloc'd

@@ -9,8 +9,8 @@ void segment_enter(struct segment_log *log, uint32_t number, enum segment_state 
 // Frees the verified and bad marks. No thread has a pin of the segment or can get one.
 void segment_free_marks(struct segment *segment);
 
-// Returns the number of spare segments that a cache without ample space keeps, which has room for
-// this many segments. Pure.
+// Returns how many spare segments a cache with room for `segments` segments keeps when space is not
+// ample. Pure.
 unsigned segment_supply_spares(uint64_t segments, unsigned slots, bool has_survivors,
                                bool has_long_runs);
 // Creates the first spare segments, if the disk works and has ample room. Then starts the thread.

@@ -33,8 +33,8 @@ struct store_epochs {
     } guarded;
 };
 
-// `epochs` must be zeroed. disown() marks the index of a directory that is not attached as not to
-// be trusted. It may block.
+// `epochs` must be zeroed. If the directory is not attached, disown() marks its index as untrusted,
+// so that the next process rebuilds it. disown() may block.
 void state_epochs_init(struct store_epochs *epochs, struct store_disk *disk,
                        enum err (*disown)(struct store_disk *disk));
 void state_epochs_done(struct store_epochs *epochs);
