@@ -105,7 +105,7 @@ void buf_printf(struct buf *b, const char *format, ...)
     } else if ((size_t)len < sizeof(small)) {
         buf_append(b, small, (size_t)len);
     } else if (buf_reserve(b, (size_t)len)) {
-        (void)vsnprintf(b->ptr + b->len, (size_t)len + 1, format, again); // measured just above
+        (void)vsnprintf(b->ptr + b->len, (size_t)len + 1, format, again); // it fits
         b->len += (size_t)len;
     }
     va_end(again);

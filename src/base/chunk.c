@@ -8,10 +8,10 @@
 // chunks, and readers on other threads drop them. If neither has room, the chunk is freed. Under
 // ASan no chunk rests, so that a use after the last unref is detected.
 //
-// Resting chunks may have as many bytes as chunks in use. So memory that one burst freed serves the
-// next one, without the page fault and the zeroing that a fresh page costs. Both together stay
-// within the budget. As use falls, each chunk that comes back also frees one resting chunk, until
-// an eighth of the budget rests.
+// At most as many chunks rest as are in use. So the next burst reuses the memory of the last one,
+// without the page faults and the zeroing that fresh pages cost. Resting chunks and chunks in use
+// together stay within the budget. As use falls, each returned chunk also frees one resting chunk,
+// until the resting chunks take an eighth of the budget.
 //
 // Each chunk is a mapping of its own, so that freeing it returns its memory to the kernel at once.
 // A heap might keep the memory, because one small allocation after the chunk prevents the heap from

@@ -15,7 +15,7 @@
 #define HELP_COLUMN (FLAG_COLUMN + 4)
 #define USAGE_COLUMN 9
 #define SUMMARY_COLUMN 14
-#define DETAILS_COLUMNS 90u // the lines of all details are shorter
+#define DETAILS_COLUMNS 90u // no line of `details` is longer
 
 static void option_usage(struct buf *out, const struct command_option *option)
 {

@@ -180,7 +180,7 @@ struct config_rule {
 #define CONFIG_TYPE_RATE uint64_t
 #define CONFIG_TYPE_PERCENT unsigned
 #define CONFIG_TYPE_COUNT unsigned
-#define CONFIG_TYPE_COUNT_AUTO unsigned // auto is resolved for workers; io.threads keeps 0 for auto
+#define CONFIG_TYPE_COUNT_AUTO unsigned // `workers`: auto is resolved; io.threads: 0 is auto
 #define CONFIG_TYPE_RATIO double
 
 #define CONFIG_WORKERS_MAX 64u // the maximum in the row of `workers`

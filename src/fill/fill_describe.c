@@ -17,8 +17,8 @@
 // object counts as small if it fits in a short run.
 //
 // A run that is only streamed (fill_stream.c) is requested without a range if its reader wants the
-// whole object and its checksums, whatever its kind is. For other readers it is requested by its
-// range, because the total in Content-Range shows a wrong length and nothing else would.
+// whole object and its checksums. The object's kind does not matter. For other readers the run is
+// requested by its range, because only the total in Content-Range reveals a wrong length.
 //
 // A run that is fetched ahead of readers (a warm job) is requested without a range only if its kind
 // has proved to be small. The job is not in a hurry, and a HEAD costs less than the bytes lost with

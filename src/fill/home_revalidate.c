@@ -225,9 +225,9 @@ static void home_learnt(struct revalidation *c)
     checksums_learn_end(c->home->fw, c->home->key->origin, !has_told && !err_says_absent(c->err));
 }
 
-// Answers a reader that asks for checksums alone, unless the reader must wait. Returns false if the
-// reader insists on the checksums and waits. A warm job insists only while HEADs for checksums may
-// be sent.
+// Answers a reader that asks only for checksums. Returns false, without an answer, if the checksums
+// are unknown and the reader must wait for them (FILL_ASK_CHECKSUMS_NOW). A warm job waits only if
+// a request about the key is in flight, or if a HEAD may be sent.
 static bool home_answer_described(struct home_key *h, struct subscription *sub)
 {
     check(sub->ask.object != NULL);

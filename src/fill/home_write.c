@@ -35,15 +35,16 @@
 //   the index is rebuilt or a segment has no seal. It is confirmed before use (rule 30), and a
 //   durable delete stays in force (index_memory.c).
 //
-// If the disk does not answer in time, store_delete() reports success all the same if the note of
-// step 0 is on disk, and keeps that note until the delete is durable. So a crash after 3 then finds
-// the old record, and the next process confirms it before use. If a commit fails, store_delete()
-// still reports success if the next process can be kept from believing the index at all
-// (index_writer.c). Otherwise, or after STORE_DELETE_WAIT_MS, it reports
-// an error. The write is then refused before the origin has been asked (home_start_write()). At
-// step 5 the write can no longer be refused, and need not be. Nothing was published between the two
-// floors, and the first delete was durable before the origin was asked. So the second delete finds
-// at most what the first has left. The reply is sent when the index writer has answered.
+// In two cases store_delete() reports success although the delete is not durable. In the first, the
+// disk does not answer in time, but the note of step 0 is on disk. The note then stays until the
+// delete is durable. If a crash after 3 leaves the old record, the note makes the next process
+// confirm it before use. In the second, a commit has failed, but the next process will not trust
+// the index at all (index_writer.c). In any other case, or after STORE_DELETE_WAIT_MS,
+// store_delete() reports an error. The write is then refused before the origin has been asked
+// (home_start_write()). At step 5 the write can no longer be refused, and need not be. Nothing was
+// published between the two floors, and the first delete was durable before the origin was asked.
+// So the second delete finds at most what the first has left. The reply is sent when the index
+// writer has answered.
 #include "fill/home_private.h"
 
 #include <stdlib.h>

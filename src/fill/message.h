@@ -33,7 +33,7 @@ struct home_given {
     uint64_t described, headers, described_until_us;
     // version_hash() of a version that is not current, according to an answer of the origin (412).
     uint64_t denied;
-    uint64_t denied_until_us; // a run requested until then may be of the denied version
+    uint64_t denied_until_us; // runs requested up to then may have the denied version
 };
 
 // When the headers of the key's version changed (home_redescribed.c).

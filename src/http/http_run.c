@@ -177,9 +177,9 @@ static void refuse_tls_hello(struct http_connection *c)
     http_connection_close(c, true);
 }
 
-// Keeps a received part of a head, or of a TLS record before a head. If there is no memory for it,
-// refuses the head, or closes a connection on which no head has begun. Returns true only if it has
-// refused a head.
+// Keeps a received part of a head, or of a TLS record before a head. If memory is short, refuses
+// the head with an error reply and returns true. If no head has begun, closes the connection
+// instead. Returns false in all other cases.
 static bool head_waits(struct http_connection *c)
 {
     http_connection_keep_input(c);

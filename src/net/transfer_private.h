@@ -103,7 +103,8 @@ struct transfer {
     enum err abort_err; // The error with which the transfer is being aborted; ERR_OK: it is not.
     struct transfer_pause body_pause, upload_pause;
     enum transfer_head head;
-    // The connection that curl chose is not clean, so the request needs another.
+    // curl chose a connection that is not clean: transfer_connection_is_clean(). The request needs
+    // another one.
     bool must_reconnect;
     bool is_proxied; // The connection is to the pool's proxy.
     bool has_opened; // curl has opened a socket for the transfer.

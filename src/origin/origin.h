@@ -202,9 +202,9 @@ struct origin_trouble_text {
 // Returns true while the origin is in trouble: its last calls got no answer, many of them ended
 // with a server error, or it refused our credentials. Any thread.
 bool origin_in_trouble(const struct origin *origin, struct origin_trouble_text *ret_text);
-// Returns true while requests get no answer from the origin, and the probe will notice the end of
-// that, because the origin has answered a probe before. A caller that has a stale version to use
-// need not ask the origin then. Any thread.
+// Returns true while the origin answers no requests, if it has answered a probe before. The next
+// answered probe ends this state. So a caller that has a stale version need not ask the origin. Any
+// thread.
 bool origin_is_silent(const struct origin *origin);
 // Returns true if the origin refused a request with SlowDown within the last `window_s` seconds,
 // and retries did not help. Any thread.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names settings in messages about an origin. The texts of this program name the settings of the
-// default origin. An origin of a bucket may have some of its settings in the bucket's entry, so a
-// message about it gets the names of those. Pure; any thread.
+// Names settings in messages about an origin. Message texts are written with the names of the
+// default origin's settings, such as origin.endpoint. A bucket's entry may set some of them for its
+// own origin. In a message about that origin, the names of the entry's fields replace them. Pure;
+// any thread.
 #include "origin/origin_private.h"
 
 static const char *const of_default[ORIGIN_SETTING_COUNT] = {

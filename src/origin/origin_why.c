@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Words for logs: for the failures of an origin, where they are also the label `reason` of
-// forebay_origin_errors_total, and for the reasons not to store an answer.
+// Words for logs. One set names the failures of an origin; forebay_origin_errors_total has the same
+// words in its label `reason`. Another set names the reasons not to store an answer.
 #include "base/check.h"
 #include "origin/origin_private.h"
 #include "stats/stats.h"

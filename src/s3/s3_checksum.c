@@ -298,7 +298,7 @@ void s3_checksum_append(struct s3_checksum_state *s, const struct s3_checksum_st
     case S3_CHECKSUM_CRC32:
         s->crc32 = (uint32_t)crc_behind(&CRC32, s->crc32, next_len) ^ next->crc32;
         break;
-    case S3_CHECKSUM_CRC32C: // the state has the inverted bits of the CRC's value
+    case S3_CHECKSUM_CRC32C: // the state is the bitwise complement of the CRC
         s->crc32 = ~((uint32_t)crc_behind(&CRC32C, ~s->crc32, next_len) ^ ~next->crc32);
         break;
     default:

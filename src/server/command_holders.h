@@ -11,8 +11,8 @@ struct proxy_bucket;
 struct store_holder;
 
 // Returns the origins, followed by the realms of the loaded table (NULL: none), and by the names
-// that buckets have at their origins. The caller frees the list with free(). The names of origins
-// and realms belong to these.
+// that buckets have at their origins. The caller frees the list with free(). The list points to the
+// names in `origins` and `table`, and owns the others.
 struct store_holder *command_holders_list(struct origin *const *origins, unsigned origin_count,
                                           const struct access_keys *table,
                                           const struct proxy_bucket *buckets, unsigned bucket_count,

@@ -83,7 +83,8 @@ void command_origins_use(struct command_origins *o, struct command_origins_now *
 void command_origins_rest(struct command_origins *o, struct command_origins_now *now,
                           struct store *store, bool by_all);
 void command_origins_now_free(struct command_origins_now *now); // accepts zeros
-// Appends the names of the origins in use, for people; of many only the first three. Any thread.
+// Appends the names of the origins in use, for people. If there are many, appends only the first
+// three names. Any thread.
 void command_origins_names(struct origin *const *origins, unsigned count, struct buf *out);
 // Returns how soon the origins in use answer; admin_summary.c describes the rows. Any thread.
 json_t *command_origins_json(struct origin *const *origins, unsigned count);

@@ -140,8 +140,8 @@ void store_set_groups(struct store *store, const struct store_group *groups, uns
 // Returns the largest size that the cache can have without a restart, if that is below cache.size,
 // because the process began with a smaller cache. Returns 0 if cache.size is not cut. Any thread.
 uint64_t store_size_cut(const struct store *store, const struct store_limits *limits);
-// A new cache, as `forebay plan` knows it, with the default of cache.block_size and objects that
-// are read whole.
+// The cache that `forebay plan` assumes: new, with the default cache.block_size, and with objects
+// that are read whole.
 struct store_plan {
     unsigned workers, headroom_percent;
     uint64_t object_bytes; // of a mean object, above 0

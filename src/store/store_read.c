@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads runs for hits, in the three ways that store.h describes. Runs on the worker that asks.
 //
-// No byte of a run is trusted before its header. The header's magic, checksum, position, salt,
-// object hash and ETag must be those of the place. Each worker caches accepted headers, with the
-// checksums of their payload (run_cache.c). The payload is trusted if the checksums of its units
-// are right. The small and the general way verify them at every read. For the fast way they are
-// verified once per unit and process; see segment_log.c.
+// No byte of a run is trusted before its header is verified. The header's magic, checksum,
+// position, salt, object hash and ETag must be those of the place. Each worker caches accepted
+// headers, with the checksums of their payload (run_cache.c). The payload is trusted if the
+// checksums of its units are right. store_read_small() and store_read_start() verify the checksums
+// at every read. For the fast way, each unit is verified once per process; see segment_log.c.
 //
 // After a mismatch the bytes are read a second time. If they differ again, the run is dropped.
 //
@@ -541,7 +541,7 @@ static enum err read_verify(const struct store_read *read, const struct read_uni
     for (uint32_t i = 0; i < units->count; i++) {
         wanted += unit_len(&read->place, units->first + i);
     }
-    // A direct read goes on after the end of the payload.
+    // A direct read may read more bytes than the payload has.
     if (read->op.result < (int64_t)wanted || units->first + units->count > info->unit_count) {
         return ERR_CORRUPT;
     }

@@ -36,12 +36,12 @@ int command_client_post(struct command_client *client, const char *path, json_t 
                         json_t **ret_answer);
 int command_client_delete(struct command_client *client, const char *path, json_t **ret_answer);
 // Sends a GET with an endless answer and passes on each line. Ends with EXIT_CODE_OK when on_line()
-// returns false or on SIGINT, SIGQUIT or SIGTERM. An empty line is passed on when the terminal has
-// got another size.
+// returns false or on SIGINT, SIGQUIT or SIGTERM. When the terminal changes size, on_line() gets an
+// empty line.
 int command_client_follow(struct command_client *client, const char *path,
                           admin_client_line_fn on_line, void *ctx);
-// Does the same, but expects the server to end. Returns EXIT_CODE_OK only if it has ended: this is
-// when it has released its ports and its cache.
+// Like command_client_follow(), for a server that is about to end. Returns EXIT_CODE_OK only if the
+// server has released its ports and its cache.
 int command_client_follow_to_end(struct command_client *client, const char *path,
                                  admin_client_line_fn on_line, void *ctx);
 // Makes the key q on the terminal send SIGQUIT, and echoes no keys, until the process ends.

@@ -67,8 +67,8 @@ void command_doctor_metadata(struct doctor *doctor, bool is_missed);
 
 struct command_probe;
 struct command_probe_ask;
-// Measures the origin with the object of `ask`, which has `size_bytes`. Measures only the first
-// object of a report that is large enough, and no object of a directory.
+// Measures the origin's speed by reading the object of `ask`, which has `size_bytes`. Does so once
+// per report, for the first object that is large enough. Skips origins that are directories.
 void command_doctor_speed(struct doctor *doctor, struct command_probe *probe,
                           const struct command_probe_ask *ask, uint64_t size_bytes);
 
@@ -126,7 +126,8 @@ void command_doctor_server(struct doctor *doctor);
 // --- the checks
 
 void command_doctor_host(struct doctor *doctor); // disk, engine, limits, ports
-// Clients that are started from this environment. `address` and `ctx`: where the server listens.
+// Checks the settings of clients that start from this environment. `address` and `ctx` say where
+// the server listens.
 void command_doctor_clients(struct doctor *doctor, commands_address_fn address, const void *ctx);
 void command_doctor_exposure(struct doctor *doctor);
 void command_doctor_origin(struct doctor *doctor); // network, clock, credentials, rights

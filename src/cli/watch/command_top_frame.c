@@ -192,7 +192,7 @@ static void render_head(const struct top *top, struct buf *out)
     buf_append_cstr(out, json_array_size(conditions) > 0 ? "\n" : "");
 }
 
-// Draws the figures in two columns, each with its past.
+// Draws the figures in two columns, each with a graph of its recent values.
 static void render_figures(const struct top *top, unsigned columns, struct buf *out)
 {
     struct command_figure f[COMMAND_FIGURES];

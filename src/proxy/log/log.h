@@ -15,8 +15,8 @@ struct log_entry {
 };
 // Returns S3's code of the error, or how the reply was cut; "": neither.
 const char *log_entry_error(const struct log_entry *entry);
-// Returns why the bytes that were fetched for the request are not stored; "": they are, or none
-// were fetched.
+// Returns why the bytes that were fetched for the request are not stored. Returns "" if they are
+// stored, or if none were fetched.
 const char *log_entry_unstored(const struct log_entry *entry);
 // Returns why an origin failed, or why Forebay refused the request; "": neither.
 const char *log_entry_why(const struct log_entry *entry);

@@ -549,8 +549,8 @@ static enum warm_step learn_checksums(struct warm_object *o)
 
 // --- its next step -------------------------------------------------------------------------------
 
-// Begins an object again that has waited after a refusal, from its first byte and by the present
-// rules.
+// Restarts an object that has waited after a refusal. Begins at its first byte, and applies the
+// current rules.
 static void begin_again(struct warm_object *o)
 {
     struct object_key *key = o->key;

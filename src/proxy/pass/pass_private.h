@@ -114,7 +114,8 @@ struct pass_form_tail {
     size_t window_len;
 };
 void pass_form_tail_init(struct pass_form_tail *tail, struct span boundary);
-// ERR_INVALID_ARGUMENT: a part after the file could have a meaning, or a delimiter line is missing.
+// Scans the file and all that follows it. ERR_INVALID_ARGUMENT: a part after the file might change
+// the request, or a delimiter line is missing.
 enum err pass_form_tail_feed(struct pass_form_tail *tail, struct span data) MUST_USE;
 bool pass_form_tail_is_closed(const struct pass_form_tail *tail);
 

@@ -101,8 +101,8 @@ static bool scrub_pace(struct scrub *scrub, uint32_t bytes)
     pthread_mutex_lock(&scrub->guarded.lock);
     uint64_t rate = max_u64(1, rate_locked(scrub));
     pthread_mutex_unlock(&scrub->guarded.lock);
-    // A read that was late does not make the next ones faster. After a change of the rate, one read
-    // may be early.
+    // The next read is due one interval from now, so a late read does not speed up those that
+    // follow. After a change of the rate, one read may be early.
     scrub->due_us = disk_real_us() + (uint64_t)bytes * 1000000 / rate;
     return true;
 }

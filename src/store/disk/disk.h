@@ -53,11 +53,11 @@ struct store_disk {
     // The index in the directory is marked or removed, so no later process trusts it:
     // store_unattached.c.
     atomic_bool is_disowned;
-    // Monotonic; until then no run is stored. 0: no pause; DISK_FOREVER: until a restart.
+    // No run is stored until this monotonic time. 0: no pause; DISK_FOREVER: until a restart.
     _Atomic uint64_t filling_off_until_us;
     atomic_uint filling_off_ms;   // length of that pause, doubled with each failure
     atomic_int filling_off_errno; // errno of the failure that began the pause
-    // Monotonic; until then no run is stored, for the reason short_err.
+    // No run is stored until this monotonic time, because of short_err.
     _Atomic uint64_t short_until_us;
     atomic_int short_err; // the reason: ERR_DESCRIPTORS or ERR_UNREADABLE
     _Atomic uint64_t read_errors_since_us;

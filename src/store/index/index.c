@@ -431,8 +431,8 @@ static int lock_in_memory(int index_fd)
     return fd;
 }
 
-// Opens the environment with a new lock file. LMDB opens the file by its name, which is removed
-// afterwards. So no other process uses the file. The lock of the cache directory keeps them out.
+// Opens the environment with a new lock file. Removes the file's name when LMDB has opened it, so
+// no other process uses this lock file. The lock of the cache directory keeps other processes out.
 static int env_open_locked(const struct index *index, const struct index_env *env, const char *path)
 {
     int index_fd = index->disk->dir.index_fd;

@@ -4,7 +4,8 @@
 // the former one, so it tells operators both names. Nothing else depends on the file: it is not
 // synced, and errors are ignored, because a wrong or missing line costs only that message.
 //
-// Thread: main, before the store's threads start; or the late one (store_late.c).
+// Thread: main, before the store's threads start; or the thread that attaches a directory late
+// (store_late.c).
 #include "store/state/state_origin.h"
 
 #include <fcntl.h>
