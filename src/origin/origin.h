@@ -222,6 +222,13 @@ struct origin_pace {
 struct origin_pace origin_pace(const struct origin *origin); // Any thread.
 // Returns true while the origin answers reads much later than usual. Any thread.
 bool origin_is_slow(struct origin *origin, struct origin_pace *ret_pace);
+// How many calls may run at once on all workers, and the setting. Forebay begins with few and
+// allows more while calls wait.
+struct origin_calls {
+    unsigned limit, most;
+    bool is_lowered; // `limit` is below `most`, and SlowDown or timeouts have lowered it.
+};
+struct origin_calls origin_calls(const struct origin *origin); // Any thread.
 struct origin_times {
     bool has_skew;                // The origin has sent a Date, so skew_s is known.
     int64_t skew_s;               // The origin's clock minus ours, exact to a second or two.

@@ -143,8 +143,10 @@ struct origin_worker {
     struct origin_lines waiters[ORIGIN_CALL_KINDS];
     enum origin_call_kind turn; // The kind whose turn is next; never ORIGIN_CALL_AHEAD.
     unsigned waiting_count, running_count, relay_count;
-    unsigned slots_max, slots_first, limit, successes, refusals;
-    bool is_settled; // After the first SlowDown or timeout. From then on `limit` grows slowly.
+    // origin_calls() reads `limit` and `is_settled` from any thread.
+    unsigned slots_max, slots_first, successes, refusals;
+    atomic_uint limit;
+    atomic_bool is_settled; // After the first SlowDown or timeout. Then `limit` grows slowly.
     uint64_t refused_at_us; // The time of the last SlowDown or timeout.
     // Times from a request to the first byte of its answer. `recent_us` is an average of the last
     // few answers.

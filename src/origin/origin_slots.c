@@ -481,3 +481,17 @@ void origin_slot_success(struct origin_worker *ow, uint64_t first_byte_us)
         slots_wake(ow);
     }
 }
+
+struct origin_calls origin_calls(const struct origin *origin)
+{
+    struct origin_calls calls = {0};
+    bool is_settled = false;
+    for (unsigned i = 0; i < origin->worker_count; i++) {
+        const struct origin_worker *ow = &origin->workers[i];
+        calls.limit += ow->limit;
+        calls.most += ow->slots_max;
+        is_settled |= ow->is_settled;
+    }
+    calls.is_lowered = is_settled && calls.limit < calls.most;
+    return calls;
+}

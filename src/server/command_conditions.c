@@ -246,6 +246,38 @@ static void look_at_clocks(const struct command_origins *origins, struct conditi
                 conditions_row(CONDITION_clock_skew).remedy);
 }
 
+// Names the origin whose calls at once are lowered most, because a larger origin.connections does
+// not help there.
+static void look_at_connections(const struct command_origins *origins,
+                                struct conditions *conditions)
+{
+    const enum condition which = CONDITION_no_connection;
+    uint64_t count =
+        stats_value(COUNTER_origin_waits_timed_out) + stats_value(COUNTER_origin_waiters_refused);
+    char text[CONDITION_TEXT_MAX];
+    struct origin_calls least = {0};
+    const struct origin *origin = NULL;
+    for (unsigned i = 0; i < origins->origin_count; i++) {
+        struct origin_calls calls = origin_calls(origins->origins[i]);
+        if (!origin_rests(origins->origins[i]) && calls.is_lowered &&
+            (origin == NULL || calls.limit < least.limit)) {
+            origin = origins->origins[i];
+            least = calls;
+        }
+    }
+    if (!conditions_rose(conditions, which, count, SHORTLY_S) || origin == NULL) {
+        tell_count(conditions, which, count, SHORTLY_S);
+        return;
+    }
+    (void)snprintf(text, sizeof(text),
+                   "%s: Forebay lowered the calls at once to %u of %u after SlowDown or timeouts",
+                   conditions_row(which).text, least.limit, least.most);
+    tell_origin(
+        conditions, which, origin, 1, text,
+        "see the load and the limits of the origin, or lower --jobs of warm jobs; the calls "
+        "at once rise by themselves when the origin answers");
+}
+
 static void look_at_origins(const struct command_origins *origins, struct conditions *conditions)
 {
     bool expires = false;
@@ -267,10 +299,7 @@ static void look_at_origins(const struct command_origins *origins, struct condit
                                   stats_value(COUNTER_credentials_refresh_failures), LATELY_S);
     conditions_tell(conditions, CONDITION_credentials_expiring, expires && failed);
     look_at_clocks(origins, conditions);
-    tell_count(conditions, CONDITION_no_connection,
-               stats_value(COUNTER_origin_waits_timed_out) +
-                   stats_value(COUNTER_origin_waiters_refused),
-               SHORTLY_S);
+    look_at_connections(origins, conditions);
 }
 
 // Records the value of a limit if more clients have reached it since the last look. The main thread

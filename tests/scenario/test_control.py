@@ -93,6 +93,9 @@ ORIGIN = {
     "first_byte_p50_s": MAYBE,
     "first_byte_p99_s": MAYBE,
     "first_byte_usual_s": MAYBE,
+    "calls_limit": int,
+    "calls_most": int,
+    "calls_lowered": bool,
 }
 CONDITION = {"name": str, "severity": str, "text": str, "remedy": str, "since": float}
 SHAPES = {

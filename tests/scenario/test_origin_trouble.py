@@ -8,7 +8,7 @@ import subprocess
 from contextlib import ExitStack
 
 import pytest
-from client import judge
+from client import judge, request_bytes
 from forebay import KEYS, PATIENT, parallel, run_forebay
 from origin import Origin
 from test_common_options import admin_of
@@ -546,3 +546,33 @@ def test_refused_keys_end_what_is_served_with_the_ttl(start):
             judge(client.get("k"), origin, "k")
             server.advance(61)
             assert client.get("k").status == 403, text
+
+
+def test_a_wait_for_a_connection_names_the_calls_that_forebay_lowered(start, origin):
+    """After SlowDown fewer calls run at once than origin.connections allows. A request that waits
+    too long for its turn makes no-connection, which names the lowered number. So does status."""
+    for key in ("held", "waits", "slow"):
+        origin.put(key, 1000)
+    settings = {"workers": 1, "origin.connections": 4, "origin.retries": 0}
+    server = start(origin, settings=settings, ahead_s=0)
+    origin.fault("slow", "error", (503, "SlowDown", "Less"), times=3)
+    with server.client() as client:
+        for _ in range(3):
+            assert client.get("slow").code == "SlowDown"
+    with (
+        server.connection() as first,
+        server.connection() as second,
+        origin.hold("held") as go,
+    ):
+        first.send(request_bytes("GET", "/bkt/held", "127.0.0.1"))
+        origin.wait_for(1, key="held", method="GET")
+        second.send(request_bytes("GET", "/bkt/waits", "127.0.0.1"))
+        server.wait_metric("forebay_origin_connections", lambda n: n >= 1, state="waiting")
+        server.advance(31)
+        assert second.read_reply().status == 503
+        row = server.condition_rows()["no-connection"]
+        assert "lowered the calls at once to 1 of 4" in row["text"], row
+        assert origin.endpoint in row["text"] and "origin.connections" not in row["remedy"], row
+        shown = run_forebay("status", env={"FOREBAY_ADMIN": admin_of(server)}).stdout
+        assert "lowered to 1 at once of 4" in shown, shown
+        go.set()

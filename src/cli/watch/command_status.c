@@ -137,7 +137,7 @@ static void print_savings(const json_t *savings)
 }
 
 // Prints how soon each origin answers that has answered within the last minute; of many, the
-// slowest.
+// slowest. Prints how many calls may run at once where Forebay has lowered that.
 static void print_origins(const json_t *origins)
 {
     size_t i;
@@ -156,6 +156,17 @@ static void print_origins(const json_t *origins)
     if (count > ORIGINS_SHOWN) {
         command_screen_print(INDENT, "           and sooner from %u more origins\n",
                              count - ORIGINS_SHOWN);
+    }
+    json_array_foreach(origins, i, origin)
+    {
+        if (json_is_true(json_object_get(origin, "calls_lowered"))) {
+            command_screen_print(INDENT,
+                                 "  calls    lowered to %llu at once of %llu, after SlowDown or "
+                                 "timeouts: %s\n",
+                                 (unsigned long long)command_client_u64(origin, "calls_limit"),
+                                 (unsigned long long)command_client_u64(origin, "calls_most"),
+                                 command_client_shown(origin, "name"));
+        }
     }
 }
 

@@ -127,8 +127,14 @@ Test(origin_slots, after_slowdown_one_more_for_as_many_answers_as_there_are)
     demand(&rig, CALLS);
     answers(&rig, 3 * FIRST, 30000);
     cr_assert_eq(rig.ow.limit, 4 * FIRST);
+    rig.origin.workers = &rig.ow;
+    rig.origin.worker_count = 1;
+    struct origin_calls calls = origin_calls(&rig.origin);
+    cr_assert(calls.limit == 4 * FIRST && calls.most == MOST && !calls.is_lowered);
     origin_slot_slow_down(&rig.ow);
     cr_assert_eq(rig.ow.limit, 2 * FIRST);
+    calls = origin_calls(&rig.origin);
+    cr_assert(calls.limit == 2 * FIRST && calls.is_lowered, "what others read");
     answers(&rig, 2 * FIRST, 30000);
     cr_assert_eq(rig.ow.limit, 2 * FIRST + 1);
     end(&rig);
