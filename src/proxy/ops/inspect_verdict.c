@@ -165,7 +165,7 @@ struct proxy_verdict proxy_verdict(const struct proxy_object *o, const struct st
         return (struct proxy_verdict){
             refusal_text(REFUSAL_not_admitted)->word,
             "the file system has no room for cache.size, and what would be evicted is worth more",
-            "free space on the file system of cache.dir: a larger cache.size does not help"};
+            "see the condition disk-short in forebay status: a larger cache.size does not help"};
     }
     if (refused != NULL || (o->policy == NULL && !o->is_wanted)) {
         return verdict_of_refusal(REFUSAL_not_admitted);

@@ -13,11 +13,11 @@ Test(inspect_verdict, a_short_file_system_is_not_mended_by_a_larger_cache)
     struct store_summary store = {0};
     struct proxy_verdict verdict = proxy_verdict(&object, &store);
     cr_assert_str_eq(verdict.reason, "not-admitted");
-    cr_assert_not_null(strstr(verdict.remedy, "raise cache.size"));
+    cr_assert_not_null(strstr(verdict.remedy, "raise cache.size as forebay profile advises"));
     store.short_of = "min_free";
     verdict = proxy_verdict(&object, &store);
     cr_assert_str_eq(verdict.reason, "not-admitted");
-    cr_assert_not_null(strstr(verdict.remedy, "free space on the file system"));
+    cr_assert_not_null(strstr(verdict.remedy, "see the condition disk-short"));
 }
 
 Test(inspect_verdict, an_absent_object_may_have_been_read_and_not_admitted)
