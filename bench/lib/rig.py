@@ -7,7 +7,7 @@ figures of pairs.
         forebay = rig.forebay(origin)
         result = rig.load(forebay, rig.plan(paths), connections=16)
 
-Everything listens on loopback, on ports that the system chooses, and ends with the rig. A server
+Everything listens on loopback, on free ports, and ends with the rig. A server
 has the first core, the client the second and what follows; the origin is on the client's unless
 told otherwise.
 """
@@ -29,6 +29,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "scenario"))
+from ports import free_ports  # noqa: E402
 from signer import Signer  # noqa: E402
 
 NAMES_OF_A_FILE = 50000  # file systems have a limit
@@ -82,12 +83,6 @@ def python(*names):
         str(p) for p in (build / name / "bin" / "python" for name in (*names, "venv")) if p.exists()
     ]
     return (found or [sys.executable])[0]
-
-
-def free_port():
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
 
 
 class Failure(Exception):
@@ -217,7 +212,7 @@ class Rig:
     def nginx(self, origin, logs=False, size="8g", core=None, wrapper=()):
         place = Path(tempfile.mkdtemp(prefix="nginx-", dir=self.folder))
         place.chmod(0o755)
-        port = free_port()
+        (port,) = free_ports(1)
         log = f"{place}/access.log json buffer=64k flush=1s" if logs else "off"
         (place / "nginx.conf").write_text(
             NGINX.format(dir=place, log=log, origin=origin.port, port=port, size=size)
@@ -345,7 +340,8 @@ class Rig:
         """Starts Varnish, or returns None if it is not installed. It writes no log."""
         if not shutil.which("varnishd"):
             return None
-        place, port = Path(tempfile.mkdtemp(prefix="varnish-", dir=self.folder)), free_port()
+        place = Path(tempfile.mkdtemp(prefix="varnish-", dir=self.folder))
+        (port,) = free_ports(1)
         server = Process(
             "varnish",
             [

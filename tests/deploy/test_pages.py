@@ -12,7 +12,6 @@ import os
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +24,7 @@ import schemas
 import yaml
 from conftest import ROOT, made
 from forebay import Forebay, binary
+from ports import free_ports
 from test_pods import made_older
 from test_release import VERSION
 
@@ -78,12 +78,6 @@ def test_the_index_has_each_page():
 # --- Run -----------------------------------------------------------------------------------------
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
 @pytest.fixture
 def laptop(tmp_path):
     """run(NAME, code): what the blocks of NAME print in a shell whose home, ports and directories
@@ -105,9 +99,10 @@ def laptop(tmp_path):
         "SHELL": "/bin/bash",
         "AWS_EC2_METADATA_DISABLED": "true",
     }
+    port, admin = free_ports(2)
     server = {
-        "FOREBAY_LISTEN": f"127.0.0.1:{free_port()}",
-        "FOREBAY_ADMIN_LISTEN": f"127.0.0.1:{free_port()}",
+        "FOREBAY_LISTEN": f"127.0.0.1:{port}",
+        "FOREBAY_ADMIN_LISTEN": f"127.0.0.1:{admin}",
         "FOREBAY_CACHE_DIR": str(home / "kept"),
     }
     for block in of_kind("config"):
