@@ -753,6 +753,7 @@ def test_support_has_what_helps_and_no_secret(start, origin, tmp_path):
         "origin.endpoint: http://",
         "forebay_build_info",
         "/proc/self/limits",
+        "/sys/fs/cgroup/memory.high",
         "/sys/fs/cgroup/cpu.stat",
         "/proc/pressure/cpu",
         "FOREBAY_WORKERS=2",

@@ -171,6 +171,7 @@ static void show_host(struct buf *out)
                                         "/proc/meminfo",
                                         "/proc/self/cgroup",
                                         "/sys/fs/cgroup/memory.max",
+                                        "/sys/fs/cgroup/memory.high",
                                         "/sys/fs/cgroup/cpu.max",
                                         "/sys/fs/cgroup/cpu.stat",
                                         "/proc/pressure/cpu",
