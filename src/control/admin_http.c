@@ -64,6 +64,7 @@ static void on_tick(evutil_socket_t fd, short what, void *ctx)
 {
     (void)fd;
     (void)what;
+    admin_streams_judge(as_admin(ctx));
     admin_events_tick(as_admin(ctx));
     admin_log_tick(as_admin(ctx));
     admin_top_tick(as_admin(ctx));
@@ -81,6 +82,7 @@ static void on_take(evutil_socket_t fd, short what, void *ctx)
 {
     (void)fd;
     (void)what;
+    admin_streams_judge(as_admin(ctx));
     admin_log_take(as_admin(ctx));
 }
 

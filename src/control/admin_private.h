@@ -148,7 +148,7 @@ struct admin_stream {
     struct admin_top *top;     // counts of an ADMIN_STREAM_TOP stream, owned; NULL: another kind
     uint64_t lost;             // dropped lines that the client has not been informed of yet
     unsigned silence_s;
-    bool sees_detail; // of ADMIN_STREAM_EVENTS
+    bool sees_detail; // false: only totals; streams of other kinds then end
 };
 
 // Begins an endless answer. Returns NULL if the request already has its whole answer, because it is
@@ -159,6 +159,9 @@ size_t
 admin_stream_waiting(const struct admin_stream *stream); // bytes that the client has not read yet
 void admin_stream_add(struct admin_stream *stream, struct span text); // appends to the next piece
 void admin_stream_send(struct admin_stream *stream);                  // sends the piece
+// Applies the current access rules to all streams. Called before each piece, because the rules may
+// have been replaced. A stream of the log ends if its client may no longer see detail.
+void admin_streams_judge(struct admin *admin);
 void admin_stream_arm(struct admin *admin);     // schedules a tick if there are streams
 void admin_streams_forget(struct admin *admin); // drops all streams; after the thread has stopped
 bool admin_streams_use(struct admin *admin, const struct bufferevent *bev);

@@ -7,6 +7,7 @@
 
 #include <event2/buffer.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 
 #include "stats/stats.h"
 
@@ -86,6 +87,20 @@ void admin_stream_send(struct admin_stream *stream)
 {
     if (evbuffer_get_length(stream->pending) > 0) {
         evhttp_send_reply_chunk(stream->req, stream->pending);
+    }
+}
+
+void admin_streams_judge(struct admin *admin)
+{
+    list_for_each(node, &admin->streams)
+    {
+        struct admin_stream *stream = container_of(node, struct admin_stream, node);
+        stream->sees_detail = admin_access_sees_detail(admin, stream->req);
+        if (!stream->sees_detail && stream->kind != ADMIN_STREAM_EVENTS) {
+            (void)shutdown(bufferevent_getfd(stream->bev), SHUT_RDWR);
+            admin_stream_add(stream, SPAN("\n")); // the write fails, so evhttp sees the end
+            admin_stream_send(stream);
+        }
     }
 }
 

@@ -279,6 +279,54 @@ def test_clients_without_the_right_see_no_detail_of_conditions(start, origin, tm
     assert "origin-unreachable" in plain and origin.endpoint not in plain, plain
 
 
+def test_streams_lose_their_right_with_the_token(start, origin, tmp_path):
+    """A stream that began with a token that a reload has replaced ends if it is of the log, and
+    goes on without names if it is of the totals."""
+    old, new, token = "0" * 32, "f" * 32, tmp_path / "token"
+    token.write_text(old)
+    token.chmod(0o600)
+    server = start(
+        origin, settings={"admin.token_file": str(token), "admin.trust_loopback": "false"}
+    )
+
+    def begin(path, secret):
+        connection = Connection(server.admin_port)
+        rights = [("Authorization", f"Bearer {secret}")]
+        connection.send(request_bytes("GET", f"/api/v1/{path}", "127.0.0.1", rights))
+        return connection.read_head().status, connection
+
+    def opened(path):
+        status, connection = begin(path, old)
+        assert status == 200
+        return connection
+
+    def has_new():
+        status, connection = begin("config", new)
+        connection.close()
+        return status == 200
+
+    ended, events = [opened("log"), opened("top?by=keys")], opened("events")
+    while origin.endpoint.encode() not in events.buf:
+        events.buf += events.sock.recv(65536)
+    token.write_text(new)
+    server.process.send_signal(signal.SIGHUP)
+    wait_for(has_new, "the new token")
+    with server.client() as client:
+        client.get("a-secret-name")
+    for stream in ended:
+        with stream:
+            text = bytes(stream.buf)
+            while piece := stream.sock.recv(65536):
+                text += piece
+            assert b"a-secret-name" not in text
+    with events:
+        events.buf.clear()
+        while b"event: summary" not in events.buf or not events.buf.endswith(b"\n\n\r\n"):
+            events.buf += events.sock.recv(65536)
+        last = bytes(events.buf).split(b"event: summary")[-1]
+        assert origin.endpoint.encode() not in last
+
+
 def child_of(server):
     """The id of a process that the server has started; 0: there is none."""
     tasks, children = f"/proc/{server._pid()}/task", []
