@@ -258,7 +258,12 @@ def test_few_open_files_and_many_workers(tmp_path, origin):
             "yellow",
             "AWS_ENDPOINT_URL moves STS",
         ),
-        ({"AWS_ENDPOINT_URL_S3": "https://127.0.0.1:9000"}, "red", "say http://"),
+        ({"AWS_ENDPOINT_URL_S3": "https://127.0.0.1:9"}, "red", "say http://"),
+        (
+            {"AWS_ENDPOINT_URL_S3": "https://127.0.0.1:9000"},
+            "yellow",
+            "export AWS_ENDPOINT_URL_S3=http://127.0.0.1:9",
+        ),
         (
             {"AWS_ENDPOINT_URL_S3": "http://localhost:9000"},
             "yellow",
@@ -382,7 +387,7 @@ def test_clients_are_checked_in_the_environment_of_the_command(start, origin, tm
     server = start(origin, env={"AWS_ENDPOINT_URL_S3": "https://server.example"})
     env = {**env_of(server, tmp_path), "AWS_ENDPOINT_URL_S3": "https://command.example"}
     report, _ = asked(env=env)
-    assert "https://command.example" in report.find("clients", "red") and report.exit == 1
+    assert "https://command.example" in report.find("clients", "yellow") and not report.red
     assert "https://server.example" not in str(report.rows)
     env["AWS_ENDPOINT_URL_S3"] = f"http://127.0.0.1:{server.port}"
     report, _ = asked(env=env)

@@ -42,13 +42,13 @@ static bool proxy_takes_loopback(void)
     return true;
 }
 
-static bool has_tls(commands_address_fn address, const void *ctx)
+// Returns true if the URL is https and has the address and port of a listener that speaks http.
+static bool is_https_of_http(const char *url, commands_address_fn address, const void *ctx)
 {
-    bool has = false;
-    for (unsigned i = 0; address(ctx, i) != NULL; i++) {
-        has |= strncmp(address(ctx, i), "tls:", 4) == 0;
-    }
-    return has;
+    char plain[URL_MAX];
+    return strncmp(url, "https://", 8) == 0 &&
+           snprintf(plain, sizeof(plain), "http%s", url + 5) < (int)sizeof(plain) &&
+           command_endpoint_leads_to(plain, address, ctx);
 }
 
 // Writes the URL by which clients on this host reach the server; "" if no listener has a port yet.
@@ -110,9 +110,11 @@ void command_doctor_clients(struct doctor *d, commands_address_fn address, const
                             "AWS_ENDPOINT_URL moves STS as well, and a web identity "
                             "(AWS_WEB_IDENTITY_TOKEN_FILE) needs that");
     }
-    if (endpoint != NULL && strncmp(endpoint, "https://", 8) == 0 && !has_tls(address, ctx)) {
-        command_doctor_find(d, DOCTOR_RED, "clients", "say http:// there, or add a tls: listener",
-                            "clients here speak https (%s), and no listener does", endpoint);
+    if (endpoint != NULL && is_https_of_http(endpoint, address, ctx)) {
+        command_doctor_find(d, DOCTOR_RED, "clients",
+                            "say http:// there, or put tls: before the address in `listen`",
+                            "clients here speak https (%s), and that listener speaks http",
+                            command_client_visible(endpoint));
     }
     if (endpoint != NULL && strstr(endpoint, "://localhost") != NULL) {
         command_doctor_find(
