@@ -49,3 +49,11 @@ const char *human_wait(uint64_t wait_us, char ret_text[HUMAN_TIME_MAX])
                            : "us");
     return ret_text;
 }
+
+const char *human_clock(uint64_t wall_s, char ret_text[HUMAN_TIME_MAX])
+{
+    unsigned day_s = (unsigned)(wall_s % 86400); // days of Unix time have no leap seconds
+    (void)snprintf(ret_text, HUMAN_TIME_MAX, "%02u:%02u:%02u UTC", day_s / 3600, day_s / 60 % 60,
+                   day_s % 60);
+    return ret_text;
+}

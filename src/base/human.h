@@ -15,5 +15,7 @@ const char *human_bytes_decimal(double bytes, char ret_text[HUMAN_BYTES_MAX]);
 const char *human_wait(uint64_t wait_us, char ret_text[HUMAN_TIME_MAX]);
 // Formats a time in whole days, hours or minutes, like "3 days", if it has at least two of them.
 const char *human_time(int64_t time_s, char ret_text[HUMAN_TIME_MAX]);
+// Formats the time of day of a wall clock's time, like "12:34:56 UTC".
+const char *human_clock(uint64_t wall_s, char ret_text[HUMAN_TIME_MAX]);
 
 #endif

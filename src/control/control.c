@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/human.h"
 #include "base/log.h"
 #include "control/control_private.h"
 #include "s3/s3.h"
@@ -113,6 +114,18 @@ struct question {
     struct control *control;
 };
 
+// Returns the verdict's text, with the end of the doubt of a cached object that is in doubt.
+static json_t *verdict_json(const struct proxy_object *o, const char *text)
+{
+    char until[HUMAN_TIME_MAX];
+    bool names_end = o->copy != PROXY_COPY_NONE && o->doubted_until_s > 0;
+    json_t *json = names_end ? json_sprintf("%s; it is in doubt until %s at the latest", text,
+                                            human_clock(o->doubted_until_s, until))
+                             : json_string(text);
+    check(json != NULL);
+    return json;
+}
+
 static void on_explained(void *ctx, const struct proxy_object *o)
 {
     struct question *q = ctx;
@@ -122,7 +135,7 @@ static void on_explained(void *ctx, const struct proxy_object *o)
     json_t *json = json_pack(
         "{s:o, s:o, s:o, s:o, s:o, s:b, s:b, s:b, s:o, s:s, s:I, s:I, s:o, s:b, s:b, s:b, s:b, "
         "s:i, s:I, "
-        "s:I, s:I, s:o, s:o, s:{s:s, s:s, s:o}}",
+        "s:I, s:I, s:o, s:o, s:{s:s, s:o, s:o}}",
         "uri", uri_json(o->bucket, o->key), "origin", control_text(span_from_cstr(o->origin)),
         "oddities", oddities_json(o), "origin_bucket", control_text(o->origin_bucket), "rule",
         rule_json(o->rule), "known", o->copy != PROXY_COPY_NONE, "realms", o->has_realms, "answers",
@@ -137,8 +150,8 @@ static void on_explained(void *ctx, const struct proxy_object *o)
         json_pack("{s:I, s:I, s:I, s:I, s:o}", "first", (json_int_t)o->first_byte, "end",
                   (json_int_t)o->end_byte, "blocks", (json_int_t)o->range_blocks, "cached_blocks",
                   (json_int_t)o->range_cached_blocks, "cells", cells_json(o)),
-        "policy", policy_json(o->policy), "verdict", "reason", verdict.reason, "text", verdict.text,
-        "remedy", control_text(span_from_cstr(verdict.remedy)));
+        "policy", policy_json(o->policy), "verdict", "reason", verdict.reason, "text",
+        verdict_json(o, verdict.text), "remedy", control_text(span_from_cstr(verdict.remedy)));
     check(json != NULL);
     admin_call_answer(&q->call, 200, json);
     free(q);

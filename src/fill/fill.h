@@ -259,6 +259,10 @@ uint64_t fill_epoch(const struct store *store, const struct origin *origin, stru
 // before use, because the bucket or all of the origin is in doubt (store_is_doubted()).
 bool fill_is_doubted(const struct store *store, const struct origin *origin, struct span bucket,
                      uint64_t age_ms);
+// Returns when that doubt ends, in seconds of the wall clock. 0: neither is in doubt now, but a
+// version that was confirmed before the end may still have to be confirmed.
+uint64_t fill_doubt_until_s(const struct store *store, const struct origin *origin,
+                            struct span bucket);
 
 // --- a write that passes through -----------------------------------------------------------------
 

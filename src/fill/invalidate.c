@@ -77,6 +77,13 @@ bool fill_is_doubted(const struct store *store, const struct origin *origin, str
            store_is_doubted(store, span_from_cstr(origin_name(origin)), SPAN(""), age_ms);
 }
 
+uint64_t fill_doubt_until_s(const struct store *store, const struct origin *origin,
+                            struct span bucket)
+{
+    return max_u64(store_doubt_until_s(store, span_from_cstr(origin_place(origin)), bucket),
+                   store_doubt_until_s(store, span_from_cstr(origin_name(origin)), SPAN("")));
+}
+
 // Returns true if the bucket's epoch has changed, and moves the key to it.
 static bool write_moves(struct key_write *kw, uint64_t epoch)
 {

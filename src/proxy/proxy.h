@@ -161,6 +161,7 @@ struct proxy_object {
     // A write of unknown outcome may change it, or its origin was away for some starts. So the
     // origin must confirm it first.
     bool is_doubted;
+    uint64_t doubted_until_s; // end of the doubt on the wall clock; 0: it is over, or none began
     bool may_be_stale; // while the origin fails, reads get the stale copy: cache.stale_if_error
     bool is_changed;   // a listing showed another version or size
     uint64_t age_ms;   // time since the origin confirmed it; UINT64_MAX: unknown

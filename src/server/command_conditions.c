@@ -148,13 +148,24 @@ static void tell_origin(struct conditions *conditions, enum condition which,
     }
 }
 
+// Returns true if the doubt of some bucket has lasted beyond the begin of the condition. As long as
+// the origin has not answered since then, cached objects of that bucket cannot be read.
+static bool outlasts(const struct store_doubted *doubted, const struct conditions *conditions,
+                     enum condition which)
+{
+    uint64_t since_us = conditions->guarded.items[which].since_us;
+    uint64_t from_us = since_us > 0 ? since_us : clock_wall_us();
+    return doubted->until_s > from_us / 1000000;
+}
+
 // Records the first trouble of the kind that `which` is about, and how many origins have one.
-static void tell_trouble(const struct command_origins *origins, struct conditions *conditions,
-                         enum condition which, enum origin_trouble_kind kind)
+static void tell_trouble(const struct command_origins *origins, const struct store_doubted *doubted,
+                         struct conditions *conditions, enum condition which,
+                         enum origin_trouble_kind kind)
 {
     struct origin_trouble_text trouble, first = {0};
     const struct origin *origin = NULL;
-    char text[CONDITION_TEXT_MAX];
+    char text[CONDITION_TEXT_MAX], more[CONDITION_TEXT_MAX];
     unsigned count = 0;
     for (unsigned i = 0; i < origins->origin_count; i++) {
         if (origin_in_trouble(origins->origins[i], &trouble) && trouble.kind == kind &&
@@ -168,6 +179,12 @@ static void tell_trouble(const struct command_origins *origins, struct condition
                        (unsigned long long)first.failures.failed,
                        (unsigned long long)first.failures.requests);
         first.text = text;
+    }
+    if (count > 0 && outlasts(doubted, conditions, which)) {
+        (void)snprintf(more, sizeof(more),
+                       "%.200s; cached objects of buckets in doubt cannot be read either",
+                       first.text);
+        first.text = more;
     }
     tell_origin(conditions, which, origin, count, first.text, first.remedy);
 }
@@ -278,12 +295,35 @@ static void look_at_connections(const struct command_origins *origins,
         "at once rise by themselves when the origin answers");
 }
 
-static void look_at_origins(const struct command_origins *origins, struct conditions *conditions)
+// Says how many buckets are in doubt, why, and when that ends. The store knows no names of buckets.
+static void look_at_doubts(const struct store_doubted *d, struct conditions *conditions)
+{
+    char until[HUMAN_TIME_MAX];
+    struct condition_row row = conditions_row(CONDITION_in_doubt);
+    if (d->buckets == 0 && !d->has_others) {
+        conditions_tell(conditions, CONDITION_in_doubt, false);
+        return;
+    }
+    conditions_tell_more(
+        conditions, CONDITION_in_doubt, row.remedy,
+        "%s: %u bucket%s%s in doubt; each read of a cached object there asks the origin, and fails "
+        "while the origin is away; this ends by itself at %s at the latest",
+        d->after_crash ? "the server ended without a clean stop during or shortly after writes"
+                       : "a write whose outcome is not known may still change objects",
+        d->buckets, d->buckets == 1 ? "" : "s",
+        d->has_others     ? ", and all that are not tracked one by one, are"
+        : d->buckets == 1 ? " is"
+                          : " are",
+        human_clock(d->until_s, until));
+}
+
+static void look_at_origins(const struct command_origins *origins,
+                            const struct store_doubted *doubted, struct conditions *conditions)
 {
     bool expires = false;
-    tell_trouble(origins, conditions, CONDITION_origin_unreachable, ORIGIN_KIND_SILENT);
-    tell_trouble(origins, conditions, CONDITION_origin_failing, ORIGIN_KIND_FAILS);
-    tell_trouble(origins, conditions, CONDITION_credentials_refused, ORIGIN_KIND_REFUSES);
+    tell_trouble(origins, doubted, conditions, CONDITION_origin_unreachable, ORIGIN_KIND_SILENT);
+    tell_trouble(origins, doubted, conditions, CONDITION_origin_failing, ORIGIN_KIND_FAILS);
+    tell_trouble(origins, doubted, conditions, CONDITION_credentials_refused, ORIGIN_KIND_REFUSES);
     look_at_throttling(origins, conditions);
     look_at_pace(origins, conditions);
     for (unsigned i = 0; i < origins->origin_count; i++) {
@@ -420,11 +460,14 @@ static void look_at_reload(struct command_reload *reload, struct conditions *con
 void command_conditions_look(void *ctx, struct conditions *conditions)
 {
     struct command_conditions_parts *parts = ctx;
+    struct store_doubted doubted;
     uint64_t age_ms;
     conditions_tell(conditions, CONDITION_worker_stuck,
                     !command_conditions_moves(parts->loop, &age_ms));
     look_at_store(parts->store, parts->loop, conditions);
-    look_at_origins(parts->origins, conditions);
+    store_doubted(parts->store, &doubted);
+    look_at_doubts(&doubted, conditions);
+    look_at_origins(parts->origins, &doubted, conditions);
     look_at_shed(parts, conditions);
     look_at_memory(&parts->guarded.memory, conditions);
     look_at_counts(conditions);

@@ -261,6 +261,17 @@ void store_doubt_end(struct store *store, const struct store_doubt_open *open);
 // `origin` is its name and `bucket` is empty. Any thread; no lock.
 bool store_is_doubted(const struct store *store, struct span origin, struct span bucket,
                       uint64_t age_ms);
+// Returns when the doubt of the bucket ends, in seconds of the wall clock. 0: it is not in doubt
+// now. A later write can only postpone that. Any thread; no lock.
+uint64_t store_doubt_until_s(const struct store *store, struct span origin, struct span bucket);
+// The buckets that are in doubt now. An origin that is in doubt as a whole counts as a bucket.
+struct store_doubted {
+    unsigned buckets; // of those that have a doubt of their own
+    bool has_others;  // all buckets without a doubt of their own are in doubt
+    bool after_crash; // an earlier process ended without a clean stop while it was writing
+    uint64_t until_s; // end of the last doubt, on the wall clock, maybe in the past; 0: none
+};
+void store_doubted(const struct store *store, struct store_doubted *ret_doubted); // any thread
 
 // Before the caller sends a write to a bucket, it notes the bucket on disk, so that the next
 // process knows of the write if this one ends abruptly. store_write_is_noted() returns true if the

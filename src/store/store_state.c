@@ -50,6 +50,16 @@ bool store_is_doubted(const struct store *store, struct span origin, struct span
     return state_is_doubted(&store->doubts, origin, bucket, age_ms);
 }
 
+uint64_t store_doubt_until_s(const struct store *store, struct span origin, struct span bucket)
+{
+    return state_doubt_until_s(&store->doubts, origin, bucket);
+}
+
+void store_doubted(const struct store *store, struct store_doubted *ret_doubted)
+{
+    state_doubted(&store->doubts, ret_doubted);
+}
+
 bool store_write_is_noted(const struct store *store, struct span origin, struct span bucket)
 {
     return state_write_is_noted(&store->doubts, origin, bucket);

@@ -58,6 +58,7 @@ static void take_record(struct proxy_worker *pw, struct inspect_look *look,
               : freshness_check(o->rule, view) == FRESHNESS_FRESH ? PROXY_COPY_FRESH
                                                                   : PROXY_COPY_STALE;
     o->is_doubted = fill_is_doubted(pw->store, look->key->origin, look->key->bucket, view->age_ms);
+    o->doubted_until_s = fill_doubt_until_s(pw->store, look->key->origin, look->key->bucket);
     o->is_changed = look->has_listed &&
                     ((look->listed_etag_hash != 0 && look->listed_etag_hash != view->etag_hash) ||
                      o->size_bytes != view->size_bytes);

@@ -78,6 +78,14 @@ static struct proxy_verdict verdict_of_unconfirmed(const struct proxy_object *o)
                                       "Forebay: the next read fails with 403",
                                       o->trouble.remedy};
     }
+    if (o->is_doubted) {
+        return (struct proxy_verdict){"origin",
+                                      "the origin has not confirmed it since the server was killed "
+                                      "during writes, a write had an unknown outcome, or another "
+                                      "origin was configured; it must do so, and fails or cannot "
+                                      "be used: the next read fails unless it answers by then",
+                                      o->trouble.remedy};
+    }
     if (!o->may_be_stale) {
         return (struct proxy_verdict){"origin",
                                       "the origin must confirm it, and fails or cannot be used: "

@@ -188,6 +188,31 @@ static uint64_t last_until(const struct store_doubts *doubts)
     return until_ms;
 }
 
+// Returns the end of the slot's doubt in seconds of the wall clock. 0: there is none now.
+static uint64_t slot_ends_s(const struct store_doubt_slot *slot)
+{
+    uint64_t until_ms = slot_until(slot);
+    return until_ms > clock_wall_us() / 1000 ? (until_ms + 999) / 1000 : 0;
+}
+
+uint64_t state_doubt_until_s(const struct store_doubts *doubts, struct span origin,
+                             struct span bucket)
+{
+    return slot_ends_s(doubt_find(doubts, doubt_hash(doubts, origin, bucket)));
+}
+
+void state_doubted(const struct store_doubts *doubts, struct store_doubted *ret_doubted)
+{
+    *ret_doubted = (struct store_doubted){.has_others = slot_ends_s(&doubts->others) > 0,
+                                          .after_crash = clock_monotonic_ms() <
+                                                         atomic_load(&doubts->crash_until_ms),
+                                          .until_s = (last_until(doubts) + 999) / 1000};
+    unsigned count = atomic_load_explicit(&doubts->count, memory_order_acquire);
+    for (unsigned i = 0; i < count; i++) {
+        ret_doubted->buckets += slot_ends_s(&doubts->slots[i]) > 0;
+    }
+}
+
 static void slot_doubt_past(struct store_doubt_slot *slot, uint64_t until_wall_ms)
 {
     uint64_t mono_ms = max_u64(clock_monotonic_ms(), atomic_load(&slot->until_mono_ms));
@@ -228,6 +253,7 @@ static void slot_load(struct store_doubts *doubts, struct store_doubt_slot *slot
         row->number = max_u64(row->number, until_ms);
         row->flag = false;
         atomic_store(&slot->until_mono_ms, clock_monotonic_ms() + STORE_DOUBT_MS);
+        atomic_store(&doubts->crash_until_ms, atomic_load(&slot->until_mono_ms));
         stats_add(COUNTER_bucket_doubts, 1);
     }
     slot->bucket = row->key;

@@ -19,6 +19,8 @@ struct store_doubt_slot {
 struct store_doubts {
     struct store_disk *disk;
     atomic_bool any; // false: no bucket was ever in doubt
+    // Monotonic end of the doubts that state_doubts_load() found notes of. 0: it found no note.
+    _Atomic uint64_t crash_until_ms;
     // Above 0: the next write saves `format` before it is sent, or before it ends. Either `format`
     // has lines of former holders (state_holder.c), or a doubt that a reload began may not be in
     // it.
@@ -67,6 +69,9 @@ void state_doubt_begin(struct store_doubts *doubts, struct span origin, struct s
 void state_doubt_end(struct store_doubts *doubts, const struct store_doubt_open *open);
 bool state_is_doubted(const struct store_doubts *doubts, struct span origin, struct span bucket,
                       uint64_t age_ms);
+uint64_t state_doubt_until_s(const struct store_doubts *doubts, struct span origin,
+                             struct span bucket);
+void state_doubted(const struct store_doubts *doubts, struct store_doubted *ret_doubted);
 bool state_write_is_noted(const struct store_doubts *doubts, struct span origin,
                           struct span bucket);
 void state_write_note(struct worker *w, struct store_doubts *doubts, struct span origin,

@@ -17,3 +17,10 @@ Test(human, a_wait_has_two_digits_and_a_unit)
         cr_assert_str_eq(human_wait(cases[i].wait_us, text), cases[i].text);
     }
 }
+
+Test(human, clock)
+{
+    char text[HUMAN_TIME_MAX];
+    cr_assert_str_eq(human_clock(0, text), "00:00:00 UTC");
+    cr_assert_str_eq(human_clock(20000 * 86400ull + 45296, text), "12:34:56 UTC");
+}

@@ -68,3 +68,22 @@ Test(inspect_verdict, a_stale_copy_of_an_origin_in_trouble_says_what_the_next_re
     object.copy = PROXY_COPY_FRESH;
     cr_assert_str_eq(proxy_verdict(&object, &store).reason, "hit");
 }
+
+Test(inspect_verdict, a_copy_in_doubt_of_an_origin_in_trouble_says_why_it_must_be_confirmed)
+{
+    struct proxy_rule rule = {.cache = true};
+    struct proxy_object object = {.rule = &rule,
+                                  .copy = PROXY_COPY_FRESH,
+                                  .is_doubted = true,
+                                  .range_blocks = 1,
+                                  .cached_blocks = 1,
+                                  .range_cached_blocks = 1};
+    struct store_summary store = {0};
+    cr_assert_str_eq(proxy_verdict(&object, &store).reason, "in-doubt");
+    object.trouble = (struct origin_trouble_text){.text = "it is down", .remedy = "start it"};
+    struct proxy_verdict verdict = proxy_verdict(&object, &store);
+    cr_assert_str_eq(verdict.reason, "origin");
+    cr_assert_not_null(strstr(verdict.text, "killed during writes"));
+    cr_assert_not_null(strstr(verdict.text, "the next read fails"));
+    cr_assert_str_eq(verdict.remedy, "start it");
+}

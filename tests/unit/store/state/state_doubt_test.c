@@ -97,6 +97,33 @@ Test(store_doubt, beyond_the_slots)
     store_end(store);
 }
 
+// Operators see how many buckets are in doubt, and until when.
+Test(store_doubt, the_number_of_buckets_in_doubt_and_their_end_are_known)
+{
+    struct store *store = store_new();
+    struct store_doubted doubted;
+    uint64_t now_s = clock_wall_us() / 1000000;
+    store_doubted(store, &doubted);
+    cr_assert(doubted.buckets == 0 && !doubted.has_others && doubted.until_s == 0);
+    cr_assert_eq(store_doubt_until_s(store, SPAN("origin"), SPAN("a")), 0);
+    store_doubt(store, SPAN("origin"), SPAN("a"));
+    store_doubt(store, SPAN("origin"), SPAN("b"));
+    store_doubted(store, &doubted);
+    cr_assert(doubted.buckets == 2 && !doubted.has_others && !doubted.after_crash);
+    cr_assert_geq(doubted.until_s, now_s + STORE_DOUBT_MS / 1000);
+    cr_assert_leq(store_doubt_until_s(store, SPAN("origin"), SPAN("a")), doubted.until_s);
+    cr_assert_gt(store_doubt_until_s(store, SPAN("origin"), SPAN("a")), now_s);
+    cr_assert_eq(store_doubt_until_s(store, SPAN("origin"), SPAN("c")), 0);
+    uint64_t until_s = doubted.until_s;
+    pass_ms(STORE_DOUBT_MS + 5000);
+    store_doubted(store, &doubted);
+    cr_assert_eq(doubted.buckets, 0);
+    cr_assert_leq(doubted.until_s, until_s + 1, "the end stays known");
+    cr_assert_eq(store_doubt_until_s(store, SPAN("origin"), SPAN("a")), 0);
+    cr_assert(is_doubted(store, "a", UINT64_MAX), "it must be confirmed once");
+    store_end(store);
+}
+
 // A note without a clean stop is a doubt in the next process. A time outlasts both kinds of end.
 Test(store_doubt, the_next_process)
 {
@@ -111,6 +138,9 @@ Test(store_doubt, the_next_process)
     pass_ms(STORE_DOUBT_MS / 2);
     state_doubts_load(&next->doubts);
     cr_assert(is_doubted(next, "a", 0) && is_doubted(next, "written", 0));
+    struct store_doubted doubted;
+    store_doubted(next, &doubted);
+    cr_assert(doubted.buckets == 2 && doubted.after_crash);
     cr_assert_not(is_doubted(next, "b", UINT64_MAX));
     cr_assert_not(written->flag, "it is a time now");
     pass_ms(STORE_DOUBT_MS / 2 + 5000);
