@@ -86,7 +86,7 @@ static void fill_attach(struct fill *fill, struct subscription *sub, bool joined
     a->wanted = sub->ask.object != NULL ? store_object_ref(sub->ask.object) : NULL;
     a->credentials = sub->ask.key->credentials;
     a->no_pages = sub->ask.no_pages;
-    a->ahead = sub->ask.ahead;
+    a->ahead = sub->ask.purpose != FILL_TO_SEND;
     a->next_byte = max_u64(sub->ask.first_byte, fill->first_byte);
     a->acked_byte = a->next_byte;
     a->is_condition = !joined && fill->condition.kind != ORIGIN_CONDITION_NONE;
@@ -263,8 +263,8 @@ static struct fill *fill_new(struct fill_worker *fw, struct subscription *sub, u
     fill->described = sub->described;
     sub->described = NULL;
     fill->fetch.client = sub->ask.client;
-    fill->fetch.ahead = sub->ask.ahead;
-    fill->is_readahead = sub->ask.is_readahead;
+    fill->fetch.ahead = sub->ask.purpose != FILL_TO_SEND;
+    fill->is_readahead = sub->ask.purpose == FILL_TO_READ_AHEAD;
     fill->index = sub->ask.index;
     fill->trace = sub->ask.trace;
     fill->condition = sub->ask.condition;

@@ -96,6 +96,13 @@ enum fill_index {
     FILL_INDEX_SLOW
 };
 
+// Who wants the bytes of an ask. Only the first kind of reader gets any; the others get the end.
+enum fill_purpose {
+    FILL_TO_SEND,       // this reader
+    FILL_TO_READ_AHEAD, // a reader who comes soon; its first read counts as sent by the origin
+    FILL_TO_WARM        // later readers, who get them from the cache
+};
+
 // The question. subscription_ask() copies it, and takes references of its own to the key and the
 // versions. The caller still owns those that it has.
 struct fill_ask {
@@ -111,9 +118,7 @@ struct fill_ask {
     bool has_stale; // the client gets `object`, although stale, if the origin fails
     enum fill_index index;
     bool no_pages; // bytes for this client cannot be sent from a file
-    bool ahead;    // fetch for later readers: this reader gets no bytes, only the end
-    // With `ahead`: a reader comes soon, so the first read counts as sent by the origin.
-    bool is_readahead;
+    enum fill_purpose purpose;
     // For an unknown version only. `condition` is the client's condition, which the origin
     // evaluates. `suffix_bytes` is the number of bytes wanted from the object's end. 0: the reader
     // wants first_byte to end_byte.

@@ -41,7 +41,7 @@ static bool wants_part(const struct fill_ask *ask)
 enum refusal fill_stream_reason(struct fill_worker *fw, const struct fill_ask *ask)
 {
     const struct object_limits *limits = &ask->key->limits;
-    if (ask->ahead) {
+    if (ask->purpose != FILL_TO_SEND) {
         return REFUSAL_none; // it wants no bytes
     }
     if (ask->index == FILL_INDEX_SLOW) {

@@ -235,7 +235,8 @@ static bool home_answer_described(struct home_key *h, struct subscription *sub)
     bool is_out = h->revalidation != NULL;
     bool insists = sub->ask.kind == FILL_ASK_CHECKSUMS_NOW;
     if (described == NULL && insists &&
-        (!sub->ask.ahead || is_out || checksums_learn_may_ask(h->fw, h->key->origin))) {
+        (sub->ask.purpose == FILL_TO_SEND || is_out ||
+         checksums_learn_may_ask(h->fw, h->key->origin))) {
         return false;
     }
     if (described == NULL && !insists && !is_out) {
@@ -385,12 +386,12 @@ static void home_revalidate(struct home_key *h, struct subscription *sub)
     }
     bool is_new = h->revalidation == NULL;
     if (is_new) {
-        revalidation_start(h, sub, for_checksums && sub->ask.ahead);
+        revalidation_start(h, sub, for_checksums && sub->ask.purpose != FILL_TO_SEND);
     } else {
         stats_add(COUNTER_revalidations_joined, 1);
         h->revalidation->fetch.get_decides |=
             sub->ask.kind == FILL_ASK_CURRENT_TO_READ || sub->ask.object != NULL;
-        if (h->revalidation->fetch.ahead && !sub->ask.ahead) {
+        if (h->revalidation->fetch.ahead && sub->ask.purpose == FILL_TO_SEND) {
             origin_fetch_hasten(&h->revalidation->fetch, sub->ask.client);
         }
     }

@@ -236,8 +236,7 @@ static void ask_run(struct readahead_track *t, struct ahead_run *run, uint64_t e
     struct fill_ask ask = {.key = t->key,
                            .client = t->client,
                            .object = t->object,
-                           .ahead = true,
-                           .is_readahead = true,
+                           .purpose = FILL_TO_READ_AHEAD,
                            .first_byte = t->asked_end,
                            .block = t->asked_end / size,
                            .block_size_bytes = t->block_size_bytes};

@@ -318,7 +318,7 @@ static enum warm_step ask_run(struct warm_object *o, uint64_t next_present)
     struct fill_ask ask = {.key = o->key,
                            .client = job->client,
                            .object = o->object,
-                           .ahead = true,
+                           .purpose = FILL_TO_WARM,
                            .with_checksums = o->object == NULL,
                            .first_byte = node->run.first_byte,
                            .block = block,
@@ -538,7 +538,7 @@ static enum warm_step learn_checksums(struct warm_object *o)
                                .key = o->key,
                                .client = o->job->client,
                                .object = o->object,
-                               .ahead = true};
+                               .purpose = FILL_TO_WARM};
         warm_phase_enter(o, WARM_PHASE_SUMS);
         o->check = subscription_ask(pw->fill, &ask, on_described, o);
         step = WARM_WAITS;
