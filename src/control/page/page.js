@@ -271,10 +271,10 @@ function showWaits(s) {
 function showOrigins(origins) {
   const wait = (s) => millis(s === null ? null : Math.round(1e6 * s));
   showRows("origins", [["origin", "key"], ["p50", "n"], ["p99", "n"], ["usually", "n"],
-    ["calls at once", "n"]],
+    ["calls", "n"]],
     origins.filter((o) => o.answers > 0).slice(0, 5).map((o) =>
       [o.name, wait(o.first_byte_p50_s), wait(o.first_byte_p99_s), wait(o.first_byte_usual_s),
-        count(o.calls_limit) + " of " + count(o.calls_most)]));
+        count(o.calls_limit)]));
 }
 
 // The condition that keeps the cache from its size; undefined if the disk has room and works. A
