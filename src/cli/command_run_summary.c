@@ -87,7 +87,8 @@ static void put_first(struct span kinds[KINDS_MAX], struct span line)
     kinds[0] = line;
 }
 
-// Prints the number of warnings in the log, and the last ones in words: one of each name.
+// Prints the number of warnings in the log, and the last ones in words: one of each name. Prints
+// nothing if there are none.
 static void print_warnings(struct span log)
 {
     struct span line, kinds[KINDS_MAX] = {{NULL, 0}};
@@ -99,7 +100,6 @@ static void print_warnings(struct span log)
         }
     }
     if (count == 0) {
-        command_screen_inform(COLUMN, "         warnings  0\n");
         return;
     }
     command_screen_inform(COLUMN, "         warnings  %u, the last:\n", count);
