@@ -100,8 +100,9 @@ struct store_options {
     struct store_holder *holders;
     unsigned holder_count;
     const char *origin; // name of the default origin, for store_summary.former_origin; NULL: none
-    // While memory_is_short() returns true, only this many of the bytes written last stay in the
-    // page cache; 0: all of them.
+    // The memory that written bytes may take; 0: there is no limit. write_backlog.c bounds those
+    // that the device does not have yet. While memory_is_short() returns true, only this many of
+    // the bytes written last stay in the page cache.
     uint64_t written_pages_bytes;
     bool (*memory_is_short)(void); // called on any thread
     // The memory that the page cache can use. Hits that are not in memory go past the page cache if

@@ -351,6 +351,7 @@ enum err store_open(const struct store_options *options, struct loop *loop,
         options->descriptors_max != 0 ? options->descriptors_max : DESCRIPTORS_DEFAULT;
     store->worker_count = loop_worker_count(loop);
     check(store->worker_count <= STORE_WORKERS_MAX);
+    write_backlog_init(&store->backlog, options->written_pages_bytes);
     page_admission_init(&store->page_admission, options->memory);
     recovery_init(&store->recovery, &store->index, &store->log, &store->disk, &store->condemned);
     index_writer_init(&store->writer, &store->index, options->written_pages_bytes,

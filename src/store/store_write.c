@@ -21,7 +21,8 @@
 // reader. A training set is larger than memory, and its pages would be gone before they are read
 // again. Readers that come too late for the chunks then wait for the run's end. While many chunks
 // wait for the device, they are written into the page cache, so that a burst is stored. All other
-// bytes go there, too, and its pages are pushed to the device (segment_push.c). One run may be
+// bytes go there, too, and its pages are pushed to the device (segment_push.c). But while such
+// pages crowd a limited memory (write_backlog.c), all chunks of longer runs pass it. One run may be
 // written both ways. No page has bytes of both, because the payload begins and ends with a page of
 // its own, and a write begins with a checksum unit.
 #include <errno.h>
@@ -59,9 +60,10 @@ struct store_run {
     enum run_step step;
     uint64_t began_us; // when the operation in flight began
     enum run_file file;
-    bool skips_page_cache; // its payload shall be written past the page cache
-    bool has_pages;        // some of its payload was written through the page cache
-    bool is_wanted_now;    // the next write of payload does not wait for more chunks
+    bool skips_page_cache;  // its payload shall be written past the page cache
+    bool is_direct_refused; // the file system refused a write of this run past the page cache
+    bool has_pages;         // some of its payload was written through the page cache
+    bool is_wanted_now;     // the next write of payload does not wait for more chunks
     enum err err;
     bool touched, finishing, aborted; // touched: something was written to the reservation
     bool is_long;                     // a long run, see store_long.c
@@ -256,7 +258,7 @@ static void run_fill_page(struct store_run *run)
 static void on_run_opened_direct(void *ctx, enum err err, int fd)
 {
     struct store_run *run = as_run(ctx);
-    check(run->step == RUN_PAYLOAD && run->skips_page_cache);
+    check(run->step == RUN_PAYLOAD);
     if (err != ERR_OK) {
         run_write_paged(run);
         return;
@@ -280,7 +282,9 @@ static bool run_write_direct(struct store_run *run)
 // Returns whether the next write of payload passes the page cache.
 static bool run_passes_page_cache(const struct store_run *run)
 {
-    return run->skips_page_cache && !write_backlog_is_long(&run->store->backlog);
+    const struct write_backlog *backlog = &run->store->backlog;
+    return !run->is_direct_refused && (write_backlog_crowds_memory(backlog) ||
+                                       (run->skips_page_cache && !write_backlog_is_long(backlog)));
 }
 
 static void run_start_op(struct store_run *run, enum run_step step, unsigned iov_count,
@@ -479,7 +483,7 @@ static void on_run_op(struct disk_op *op)
     write_backlog_ends(&run->store->backlog, now_us, now_us - run->began_us);
     if (disk_op_is_refused(op)) {
         segment_direct_refused(run->reservation.segment, op);
-        run->skips_page_cache = false;
+        run->is_direct_refused = true;
         run->writing_units = 0;
         run_go(run); // writes the same units again, or drops them
         return;

@@ -15,6 +15,8 @@ WORDS = {
     1: ("memory.limit_in_bytes", "total_rss", "total_cache", "memory.oom_control"),
     2: ("memory.max", "anon", "file", "memory.events"),
 }
+# Pages that the disk does not have yet.
+UNWRITTEN = {1: ("total_dirty", "total_writeback"), 2: ("file_dirty", "file_writeback")}
 
 
 class NoCgroup(Exception):
@@ -96,8 +98,17 @@ class MemoryCgroup(Cgroup):
 
     def stat(self):
         """Returns (anonymous bytes, page cache bytes)."""
-        rows = dict(line.split() for line in (self.folder / "memory.stat").read_text().splitlines())
+        rows = self._rows()
         return int(rows[self.anon_word]), int(rows[self.file_word])
+
+    def _rows(self):
+        text = (self.folder / "memory.stat").read_text()
+        return dict(line.split() for line in text.splitlines())
+
+    def unwritten_bytes(self):
+        """Returns the bytes in the page cache that the disk does not have yet."""
+        rows = self._rows()
+        return sum(int(rows[word]) for word in UNWRITTEN[self.version])
 
     def anonymous_bytes(self):
         return self.stat()[0]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Slow and fast readers of large objects in a pod of 128 MiB, a real memory cgroup. A soak in a pod
-of 256 MiB.
+"""Slow and fast readers of large objects in a pod of 128 MiB, a real memory cgroup. A slow disk
+there. A soak in a pod of 256 MiB.
 
 FOREBAY_SOAK_S is the length of the soak (4, at scale 1 1800). From 120 on the test judges growth.
 """
@@ -249,6 +249,42 @@ def test_a_pod_of_128_mib(group, start, origin, engine, kind, workers, tmp_path,
         for reader in readers:
             reader.close()
         shutil.rmtree(tmp_path / "tree", ignore_errors=True)
+
+
+@pytest.mark.both_engines
+@pytest.mark.parametrize("size", (200_000, 16 * MIB))
+def test_a_slow_disk_does_not_fill_a_pod_with_unwritten_pages(
+    group, start, origin, engine, size, figure
+):
+    """Clients read faster from the origin than the disk writes, in a pod of 128 MiB. The written
+    bytes that the disk does not have yet take a quarter of its memory at most."""
+    if group is None:
+        not_run("this machine lets us make no memory cgroup")
+    if build_kind() == "release":
+        not_run("a release has no faults")
+    count = 2 * POD // size
+    for i in range(count):
+        origin.put(f"cold/{i}", size)
+    server = start(
+        origin,
+        engine=engine,
+        wrapper=group.wrapper,
+        env={"FOREBAY_DISK_FAULTS": "push:1+:rate:4000000"},
+        settings=settings_of_the_pod(group, **{"cache.size": "2GiB", "workers": 1}),
+    )
+
+    def read_some(first):
+        with server.connection() as connection:
+            for i in range(first, count, 8):
+                connection.send(f"GET /bkt/cold/{i} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+                judge_streamed(connection, origin, f"cold/{i}", 0, size)
+
+    with Watch(group.unwritten_bytes, []) as watch:
+        parallel(8, read_some)
+    assert watch.error is None and watch.rounds > 3
+    figure(f"{engine}, objects of {size} bytes: unwritten up to {watch.highest / MIB:.1f} MiB")
+    assert 0 < watch.highest <= POD // 4 + 2 * MIB
+    assert group.kills() == 0
 
 
 def test_requests_that_wait_at_the_origin_are_counted(start, origin, engine, figure):

@@ -22,8 +22,12 @@
 #define WRITE_BACKLOG_MAX (256u << 20)
 // The least memory for chunks that wait to be written, whatever limits.max_buffer is.
 #define WRITE_BACKLOG_QUEUE_MIN (1u << 20)
+// The least room for the backlog, whatever the memory limit is. Twice as much holds one largest
+// block.
+#define WRITE_BACKLOG_ROOM_MIN (8u << 20)
 
 struct write_backlog {
+    uint64_t room_bytes;             // share of the memory limit; UINT64_MAX: there is no limit
     _Atomic uint64_t promised_bytes; // bytes of begun runs that were not received yet
     _Atomic uint64_t queued_bytes;   // bytes in chunks that were received but not written yet
     _Atomic uint64_t dirty_bytes;    // bytes in the page cache that are not on the device yet
@@ -35,12 +39,17 @@ struct write_backlog {
     _Atomic uint64_t moved_us;
 };
 
+// `memory_bytes` is the memory that bytes of the backlog may take; 0: there is no limit.
+void write_backlog_init(struct write_backlog *backlog, uint64_t memory_bytes);
 // Returns true if one more run may begin.
 bool write_backlog_takes(const struct write_backlog *backlog);
 // Returns why write_backlog_takes() or write_backlog_is_over() refuses a run: ERR_BUFFER_FULL if a
 // larger limits.max_buffer would have avoided it, else ERR_DISK_BUSY.
 enum err write_backlog_error(const struct write_backlog *backlog, uint64_t now_us);
-// Returns true if the chunks that wait for the device take too much memory. The caller then cancels
+// Returns true if written pages take so much memory that further payload shall be written past the
+// page cache.
+bool write_backlog_crowds_memory(const struct write_backlog *backlog);
+// Returns true if the bytes that wait for the device take too much memory. The caller then cancels
 // its run.
 bool write_backlog_is_over(const struct write_backlog *backlog);
 // Returns true if more than half of the chunks that may wait for the device do. Runs then write

@@ -53,6 +53,7 @@ static void write_runs(enum disk_engine engine, bool memory_is_short, bool is_pa
     for (unsigned i = 0; i < RUNS; i++) {
         snprintf(keys[i], sizeof(keys[i]), "k%u", i);
         struct object object = {keys[i], "\"e\"", RUN_BLOCKS * BLOCK, BLOCK, 1 + i};
+        wait_for(stats_sum(COUNTER_write_backlog) == 0); // else it may pass the page cache
         enum err err; // the next segment may still be in the making
         wait_for(!box_has_no_segment(
             err = box_write(&box, 0, &object, 0, RUN_BLOCKS, RUN_BLOCKS, &places[i])));

@@ -14,11 +14,13 @@
 
 #define RUN (4 * MIB)
 #define RUNS_MAX 96u
+#define RUNS_BEYOND_ROOM 12u // more than the memory of a test may have
 
 Test(write_backlog, takes_runs_while_the_device_keeps_up)
 {
     chunk_budget_init(1024 * MIB);
-    struct write_backlog backlog = {0};
+    struct write_backlog backlog;
+    write_backlog_init(&backlog, 0);
     write_backlog_promise(&backlog, 1024 * MIB); // of a slow origin; the device is idle
     cr_assert(write_backlog_takes(&backlog));
     write_backlog_append(&backlog, WRITE_BACKLOG_MAX / 4);
@@ -38,7 +40,8 @@ Test(write_backlog, takes_runs_while_the_device_keeps_up)
 Test(write_backlog, is_small_where_memory_is)
 {
     chunk_budget_init(32 * MIB);
-    struct write_backlog backlog = {0};
+    struct write_backlog backlog;
+    write_backlog_init(&backlog, 0);
     write_backlog_promise(&backlog, 32 * MIB);
     write_backlog_append(&backlog, 8 * MIB);
     cr_assert(write_backlog_takes(&backlog));
@@ -53,7 +56,8 @@ Test(write_backlog, is_small_where_memory_is)
 Test(write_backlog, names_the_limit_that_refuses)
 {
     chunk_budget_init(32 * MIB);
-    struct write_backlog backlog = {0};
+    struct write_backlog backlog;
+    write_backlog_init(&backlog, 0);
     write_backlog_promise(&backlog, 512 * MIB);
     write_backlog_append(&backlog, 9 * MIB);
     cr_assert_eq(write_backlog_error(&backlog, 1000), ERR_BUFFER_FULL);
@@ -70,7 +74,8 @@ Test(write_backlog, names_the_limit_that_refuses)
 
 Test(write_backlog, knows_a_slow_device)
 {
-    struct write_backlog backlog = {0};
+    struct write_backlog backlog;
+    write_backlog_init(&backlog, 0);
     cr_assert(write_backlog_is_quick(&backlog, 1000));
     write_backlog_begins(&backlog, 1000);
     cr_assert(write_backlog_is_quick(&backlog, WRITE_BACKLOG_SLOW_US));
@@ -84,7 +89,8 @@ Test(write_backlog, knows_a_slow_device)
 
 Test(write_backlog, tries_a_device_again_that_was_slow)
 {
-    struct write_backlog backlog = {0};
+    struct write_backlog backlog;
+    write_backlog_init(&backlog, 0);
     write_backlog_begins(&backlog, 1000);
     write_backlog_ends(&backlog, 400000, 399000);
     cr_assert_not(write_backlog_is_quick(&backlog, 399999 + WRITE_BACKLOG_DOUBT_US));
@@ -95,7 +101,8 @@ Test(write_backlog, tries_a_device_again_that_was_slow)
 Test(write_backlog, waits_for_no_write_where_none_is_under_way)
 {
     chunk_budget_init(32 * MIB);
-    struct write_backlog backlog = {0};
+    struct write_backlog backlog;
+    write_backlog_init(&backlog, 0);
     write_backlog_begins(&backlog, 1000);
     write_backlog_stall(&backlog);
     cr_assert_not(write_backlog_takes(&backlog));
@@ -103,6 +110,39 @@ Test(write_backlog, waits_for_no_write_where_none_is_under_way)
     cr_assert(write_backlog_takes(&backlog));
     write_backlog_stall(&backlog);
     cr_assert(write_backlog_takes(&backlog), "no write would ever take it back");
+}
+
+Test(write_backlog, keeps_to_its_room_where_a_limit_bounds_memory)
+{
+    chunk_budget_init(32 * MIB);
+    struct write_backlog backlog;
+    write_backlog_init(&backlog, 16 * MIB);
+    write_backlog_push(&backlog, 8 * MIB);
+    cr_assert_not(write_backlog_crowds_memory(&backlog));
+    write_backlog_push(&backlog, 8 * MIB);
+    cr_assert(write_backlog_crowds_memory(&backlog));
+    cr_assert(write_backlog_takes(&backlog));
+    write_backlog_push(&backlog, 1);
+    cr_assert_not(write_backlog_takes(&backlog));
+    cr_assert_eq(write_backlog_error(&backlog, 1000), ERR_DISK_BUSY,
+                 "a larger buffer would not help");
+    write_backlog_push(&backlog, 16 * MIB - 1);
+    cr_assert_not(write_backlog_is_over(&backlog), "runs that have begun go on");
+    write_backlog_push(&backlog, 2);
+    cr_assert(write_backlog_is_over(&backlog));
+    write_backlog_pushed(&backlog, 32 * MIB + 2);
+    cr_assert(write_backlog_takes(&backlog));
+    cr_assert_not(write_backlog_crowds_memory(&backlog));
+}
+
+Test(write_backlog, has_room_for_the_largest_block_in_any_memory)
+{
+    chunk_budget_init(256 * MIB);
+    struct write_backlog backlog;
+    write_backlog_init(&backlog, MIB);
+    write_backlog_promise(&backlog, STORE_BLOCK_SIZE_MAX);
+    write_backlog_append(&backlog, STORE_BLOCK_SIZE_MAX);
+    cr_assert_not(write_backlog_is_over(&backlog));
 }
 
 // --- with a store --------------------------------------------------------------------------------
@@ -167,11 +207,18 @@ static void start_until_refused(struct worker *w, void *ctx)
     }
 }
 
+static bool is_not_short(void)
+{
+    return false;
+}
+
 static bool still_begin(struct still *s, enum disk_engine engine, uint64_t buffer_bytes,
-                        const char *held)
+                        uint64_t written_pages_bytes, const char *held)
 {
     *s = (struct still){0};
     box_init(&s->box, engine, 1024 * MIB);
+    s->box.options.written_pages_bytes = written_pages_bytes;
+    s->box.options.memory_is_short = is_not_short;
     if (!box_open(&s->box)) {
         box_remove(&s->box);
         return false;
@@ -202,7 +249,7 @@ Test(write_backlog, a_stalled_disk_bounds_the_backlog)
     static const enum disk_engine engines[] = {DISK_ENGINE_THREADS, DISK_ENGINE_URING};
     for (unsigned i = 0; i < ARRAY_LEN(engines); i++) {
         struct still s;
-        if (!still_begin(&s, engines[i], 1024 * MIB, "write")) {
+        if (!still_begin(&s, engines[i], 1024 * MIB, 0, "write")) {
             continue;
         }
         unsigned long refused = stats_sum(COUNTER_admission_rejected_disk_busy);
@@ -227,7 +274,7 @@ Test(write_backlog, cancels_a_run_rather_than_hold_the_readers_memory)
     static const enum disk_engine engines[] = {DISK_ENGINE_THREADS, DISK_ENGINE_URING};
     for (unsigned i = 0; i < ARRAY_LEN(engines); i++) {
         struct still s;
-        if (!still_begin(&s, engines[i], 4 * MIB, "write")) {
+        if (!still_begin(&s, engines[i], 4 * MIB, 0, "write")) {
             continue;
         }
         wait_for((box_on_worker(&s.box, 0, start_until_refused, &s), s.begun > 0));
@@ -248,12 +295,60 @@ static void start_one(struct worker *w, void *ctx)
     s->begun += run_start(w, s, s->begun);
 }
 
+// Writes runs one after the other while the device completes no write-back, until one is refused.
+// Returns how many were stored.
+static unsigned write_without_write_back(enum disk_engine engine, bool may_be_direct,
+                                         uint64_t most_bytes)
+{
+    struct still s;
+    if (!still_begin(&s, engine, 1024 * MIB, 16 * MIB, "push")) {
+        return 0;
+    }
+    if (!may_be_direct) {
+        atomic_store(&s.box.store->log.pool.refuses_direct, true);
+    }
+    unsigned long refused = stats_sum(COUNTER_admission_rejected_disk_busy);
+    for (unsigned i = 0; i < RUNS_BEYOND_ROOM && s.begun == i; i++) {
+        wait_for((box_on_worker(&s.box, 0, start_one, &s),
+                  s.begun > i || stats_sum(COUNTER_admission_rejected_disk_busy) > refused));
+        wait_for(atomic_load(&s.done) == s.begun);
+        cr_assert_leq(stats_sum(COUNTER_write_backlog), most_bytes);
+    }
+    cr_assert_eq(atomic_load(&s.failed), 0);
+    cr_assert(unlink(s.gate) == 0);
+    wait_for(stats_sum(COUNTER_write_backlog) == 0);
+    unsigned stored = s.begun;
+    still_end(&s);
+    return stored;
+}
+
+Test(write_backlog, runs_pass_the_page_cache_rather_than_fill_a_limited_memory)
+{
+    struct box box;
+    box_init(&box, DISK_ENGINE_AUTO, 64 * MIB);
+    bool has_direct_io = box_has_direct_io(&box);
+    box_remove(&box);
+    static const enum disk_engine engines[] = {DISK_ENGINE_THREADS, DISK_ENGINE_URING};
+    for (unsigned i = 0; i < ARRAY_LEN(engines) && has_direct_io; i++) {
+        unsigned stored = write_without_write_back(engines[i], true, 12 * MIB);
+        cr_assert(stored == RUNS_BEYOND_ROOM || stored == 0);
+    }
+}
+
+Test(write_backlog, runs_are_refused_rather_than_fill_a_limited_memory_without_direct_io)
+{
+    static const enum disk_engine engines[] = {DISK_ENGINE_THREADS, DISK_ENGINE_URING};
+    for (unsigned i = 0; i < ARRAY_LEN(engines); i++) {
+        cr_assert_leq(write_without_write_back(engines[i], false, 20 * MIB), 5);
+    }
+}
+
 Test(write_backlog, write_back_goes_on_after_many_pushes)
 {
     static const enum disk_engine engines[] = {DISK_ENGINE_THREADS, DISK_ENGINE_URING};
     for (unsigned i = 0; i < ARRAY_LEN(engines); i++) {
         struct still s;
-        if (!still_begin(&s, engines[i], 1024 * MIB, "push")) {
+        if (!still_begin(&s, engines[i], 1024 * MIB, 0, "push")) {
             continue;
         }
         cr_assert(unlink(s.gate) == 0);
