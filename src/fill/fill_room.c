@@ -26,8 +26,8 @@ struct fill_room *fill_room_new(const struct fill_options *options)
     room->listed = calloc(FILL_LISTED, sizeof(*room->listed));
     room->uncacheable = calloc(FILL_UNCACHEABLE, sizeof(*room->uncacheable));
     room->run_sums = calloc(FILL_RUN_SUMS, sizeof(*room->run_sums));
-    check(room->here != NULL && room->ahead != NULL && room->kinds != NULL && room->listed != NULL &&
-          room->uncacheable != NULL && room->run_sums != NULL);
+    check(room->here != NULL && room->ahead != NULL && room->kinds != NULL &&
+          room->listed != NULL && room->uncacheable != NULL && room->run_sums != NULL);
     open_keys_init(room);
     for (unsigned i = 0; i < room->worker_count; i++) {
         struct fill_worker *fw = &room->workers[i];

@@ -220,11 +220,6 @@ static void op_finish_unissued(struct worker *w, struct disk_op *op)
     op_enter(op, STATE_FINISHED);
 }
 
-bool disk_op_is_refused(const struct disk_op *op)
-{
-    return op->is_direct && op->errno_value == EINVAL;
-}
-
 void disk_io_cancel(struct disk_op *op)
 {
     if (op->state != STATE_WAITING && op->state != STATE_INFLIGHT) {

@@ -11,6 +11,7 @@
 #ifndef FOREBAY_LOOP_LOOP_H
 #define FOREBAY_LOOP_LOOP_H
 
+#include <errno.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -211,7 +212,10 @@ struct disk_op {
 // that wait.
 void disk_io_start(struct worker *w, struct disk_op *op);
 // Returns true if the file system refused a direct operation that has ended.
-bool disk_op_is_refused(const struct disk_op *op);
+static inline bool disk_op_is_refused(const struct disk_op *op)
+{
+    return op->is_direct && op->errno_value == EINVAL;
+}
 // Cancels the operation. done() still runs, once the I/O is over, with ERR_CANCELLED or the real
 // result. So the caller must close a descriptor that was opened. Does nothing if the operation is
 // not running.
