@@ -96,7 +96,7 @@ enum fill_index {
     FILL_INDEX_SLOW
 };
 
-// Who wants the bytes of an ask. Only the first kind of reader gets any; the others get the end.
+// For whom the bytes of an ask are. Only FILL_TO_SEND delivers any; the others report the end.
 enum fill_purpose {
     FILL_TO_SEND,       // this reader
     FILL_TO_READ_AHEAD, // a reader who comes soon; its first read counts as sent by the origin

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What counts as a hit. The metrics, `status`, the counts by bucket and the access log agree."""
+"""The bytes that count as hits. The metrics, `status`, the counts by bucket and the access log agree."""
 
 import threading
 

@@ -104,7 +104,7 @@ def line_of(process):
 
 
 def test_the_second_run_reads_what_the_first_has_cached(run, origin, tmp_path):
-    size = 20 << 20  # of which read-ahead fetches some
+    size = 20 << 20  # read-ahead fetches some of it
     origin.put("a", size)
     first = run("sh", "-c", READ)
     assert first.returncode == 0, first.stderr

@@ -458,7 +458,7 @@ static void mix(enum disk_engine engine)
     box_remove(&box);
 }
 
-Test(segment_write, whatever_is_stored_despite_faults_is_right)
+Test(segment_write, bytes_that_are_stored_despite_faults_are_right)
 {
     for (unsigned i = 0; i < 10; i++) {
         mix(DISK_ENGINE_THREADS);
