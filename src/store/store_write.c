@@ -38,6 +38,8 @@ static_assert(STORE_RUN_BLOCKS_MAX * STORE_BLOCK_SIZE_MIN == STORE_RUN_MAX,
               "the longest run of the smallest blocks");
 static_assert(STORE_RUN_MAX <= STORE_BLOCK_SIZE_MAX, "a block is the longest payload");
 
+// What the caller said last: that more bytes follow, that these were all, or to drop the run.
+enum run_end { RUN_GOES_ON, RUN_FINISHES, RUN_IS_ABORTED };
 enum run_step { RUN_IDLE, RUN_INTENT, RUN_PAYLOAD, RUN_HEADER };
 // The segment's descriptor that the operation in flight uses.
 enum run_file { RUN_FILE_NONE, RUN_FILE_PAGED, RUN_FILE_DIRECT };
@@ -65,9 +67,10 @@ struct store_run {
     bool has_pages;         // some of its payload was written through the page cache
     bool is_wanted_now;     // the next write of payload does not wait for more chunks
     enum err err;
-    bool touched, finishing, aborted; // touched: something was written to the reservation
-    bool is_long;                     // a long run, see store_long.c
-    char *head;                       // the sector of the intent; later the header and its padding
+    enum run_end end;
+    bool touched; // something was written to the reservation
+    bool is_long; // a long run, see store_long.c
+    char *head;   // the sector of the intent; later the header and its padding
     void (*done)(void *ctx, enum err err, const struct store_place *place);
     void *ctx;
     // NULL: store_run_watch() was not called.
@@ -181,13 +184,13 @@ static struct store_place run_place(const struct store_run *run)
 
 static void run_end(struct store_run *run)
 {
-    bool keep = run->finishing && !run->aborted && run->err == ERR_OK;
-    check(run->aborted || run->finishing);
+    bool keep = run->end == RUN_FINISHES && run->err == ERR_OK;
+    check(run->end != RUN_GOES_ON);
     check(!keep || run->written_units >= run->unit_count);
     if (!keep) {
         run_give_up(run);
     }
-    if (!run->aborted) {
+    if (run->end != RUN_IS_ABORTED) {
         struct store_place place = run_place(run);
         run->done(run->ctx, run->err, keep ? &place : NULL);
     }
@@ -292,7 +295,7 @@ static void run_start_op(struct store_run *run, enum run_step step, unsigned iov
 {
     check(run->step == RUN_IDLE && step != RUN_IDLE);
     check(iov_count > 0 && iov_count <= ARRAY_LEN(run->iov));
-    check(!run->aborted && run->err == ERR_OK);
+    check(run->end != RUN_IS_ABORTED && run->err == ERR_OK);
     run->step = step;
     run->touched = true;
     run->began_us = worker_now_us(run->worker);
@@ -383,7 +386,7 @@ static struct run_header run_header_of(const struct store_run *run)
 static void run_write_header(struct store_run *run)
 {
     const struct run_layout *layout = &run->reservation.layout;
-    check(run->finishing && run->appended_bytes >= run->payload_len);
+    check(run->end == RUN_FINISHES && run->appended_bytes >= run->payload_len);
     struct run_header header = run_header_of(run);
     uint32_t head_bytes =
         layout->intent ? header.header_len : layout->payload_offset - layout->header_offset;
@@ -450,7 +453,7 @@ static void run_units_written(struct store_run *run, bool are_paged)
 
 static void run_tell_written(struct store_run *run)
 {
-    if (run->on_written == NULL || run->aborted) {
+    if (run->on_written == NULL || run->end == RUN_IS_ABORTED) {
         return;
     }
     struct store_place pages = run_place(run);
@@ -514,9 +517,9 @@ static void run_go(struct store_run *run)
     if (run->step != RUN_IDLE) {
         return;
     }
-    if (run->err != ERR_OK || run->aborted) {
+    if (run->err != ERR_OK || run->end == RUN_IS_ABORTED) {
         run_drop_chunks(run);
-        if (run->aborted || run->finishing) {
+        if (run->end != RUN_GOES_ON) {
             run_end(run);
         }
         return;
@@ -525,8 +528,8 @@ static void run_go(struct store_run *run)
     bool all_appended = run->appended_bytes >= run->payload_len;
     if (layout->intent && run_fill_iov(run, 0) > 0) {
         unsigned least = run_passes_page_cache(run) ? CHUNKS_PER_WRITE : CHUNKS_PER_WRITE / 4;
-        if (run->writing_units < least && !run->finishing && !all_appended && !run->is_wanted_now &&
-            !chunk_budget_is_short()) {
+        if (run->writing_units < least && run->end == RUN_GOES_ON && !all_appended &&
+            !run->is_wanted_now && !chunk_budget_is_short()) {
             run->writing_units = 0;
             return; // wait for more chunks, so that writes are larger
         }
@@ -535,7 +538,7 @@ static void run_go(struct store_run *run)
                      layout->payload_offset + run->written_units * STORE_CHECKSUM_UNIT);
         return;
     }
-    if (run->finishing) {
+    if (run->end == RUN_FINISHES) {
         run_write_header(run);
     }
 }
@@ -697,7 +700,7 @@ enum err store_run_begin(struct worker *w, struct store *store, struct store_obj
 
 static void run_leave_out(struct store_run *run, enum err why)
 {
-    check(!as_run(run)->aborted);
+    check(as_run(run)->end != RUN_IS_ABORTED);
     if (run->err == ERR_OK) {
         run->err = why;
         refusal_count(refusal_of_error(why));
@@ -715,7 +718,7 @@ void store_run_append(struct store_run *run, struct chunk *chunk)
 {
     as_run(run);
     uint64_t left = run->payload_len - run->appended_bytes;
-    check(!run->finishing);
+    check(run->end == RUN_GOES_ON);
     check(left > 0);
     check(run->appended_bytes % STORE_CHECKSUM_UNIT == 0); // the last chunk is the only shorter one
     check(run->appended_units < run->unit_count);
@@ -738,14 +741,14 @@ void store_run_append(struct store_run *run, struct chunk *chunk)
 
 void store_run_write_now(struct store_run *run)
 {
-    check(!as_run(run)->finishing && !run->aborted);
+    check(as_run(run)->end == RUN_GOES_ON);
     run->is_wanted_now = run->appended_units > run->written_units + run->writing_units;
     run_go(run);
 }
 
 uint64_t store_run_unwritten_bytes(const struct store_run *run)
 {
-    bool dropped = run->err != ERR_OK || run->aborted;
+    bool dropped = run->err != ERR_OK || run->end == RUN_IS_ABORTED;
     uint32_t units = dropped ? run->writing_units : run->appended_units - run->written_units;
     return (uint64_t)units * STORE_CHECKSUM_UNIT;
 }
@@ -753,7 +756,7 @@ uint64_t store_run_unwritten_bytes(const struct store_run *run)
 void store_run_watch(struct store_run *run,
                      void (*on_written)(void *ctx, const struct store_place *pages), void *ctx)
 {
-    check(as_run(run)->on_written == NULL && !run->finishing);
+    check(as_run(run)->on_written == NULL && run->end == RUN_GOES_ON);
     run->on_written = on_written;
     run->watch_ctx = ctx;
 }
@@ -763,10 +766,10 @@ void store_run_finish(struct store_run *run, uint32_t block_count,
                       void *ctx)
 {
     as_run(run);
-    check(!run->finishing && !run->aborted && done != NULL);
+    check(run->end == RUN_GOES_ON && done != NULL);
     check(block_count > 0);
     check(block_count <= run->block_count);
-    run->finishing = true;
+    run->end = RUN_FINISHES;
     run->done = done;
     run->ctx = ctx;
     uint64_t payload_len = segment_run_payload_len(
@@ -791,7 +794,7 @@ void store_run_abort(struct store_run *run)
         return;
     }
     as_run(run);
-    check(!run->finishing && !run->aborted);
-    run->aborted = true;
+    check(run->end == RUN_GOES_ON);
+    run->end = RUN_IS_ABORTED;
     worker_defer(run->worker, &run->task);
 }

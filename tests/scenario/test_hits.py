@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bytes that count as hits. The metrics, `status`, the counts by bucket and the access log agree."""
+"""The bytes that count as hits. The metrics, `status`, the counts by bucket and the access log
+agree."""
 
 import threading
 
