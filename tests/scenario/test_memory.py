@@ -254,22 +254,24 @@ def test_a_pod_of_128_mib(group, start, origin, engine, kind, workers, tmp_path,
 @pytest.mark.both_engines
 @pytest.mark.parametrize("size", (200_000, 16 * MIB))
 def test_a_slow_disk_does_not_fill_a_pod_with_unwritten_pages(
-    group, start, origin, engine, size, figure
+    group, start, origin, engine, size, tmp_path, figure
 ):
-    """Clients read faster from the origin than the disk writes, in a pod of 128 MiB. The written
-    bytes that the disk does not have yet take a quarter of its memory at most."""
+    """Clients read from the origin in a pod of 128 MiB, and the disk completes no write-back. The
+    written bytes that the disk does not have yet take a quarter of its memory at most."""
     if group is None:
         not_run("this machine lets us make no memory cgroup")
     if build_kind() == "release":
         not_run("a release has no faults")
     count = 2 * POD // size
+    held = tmp_path / "held"
+    held.touch()
     for i in range(count):
         origin.put(f"cold/{i}", size)
     server = start(
         origin,
         engine=engine,
         wrapper=group.wrapper,
-        env={"FOREBAY_DISK_FAULTS": "push:1+:rate:4000000"},
+        env={"FOREBAY_DISK_FAULTS": f"push:file={held}:hold,sync:file={held}:hold"},
         settings=settings_of_the_pod(group, **{"cache.size": "2GiB", "workers": 1}),
     )
 
@@ -279,8 +281,11 @@ def test_a_slow_disk_does_not_fill_a_pod_with_unwritten_pages(
                 connection.send(f"GET /bkt/cold/{i} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
                 judge_streamed(connection, origin, f"cold/{i}", 0, size)
 
-    with Watch(group.unwritten_bytes, []) as watch:
-        parallel(8, read_some)
+    try:
+        with Watch(group.unwritten_bytes, []) as watch:
+            parallel(8, read_some)
+    finally:
+        held.unlink()
     assert watch.error is None and watch.rounds > 3
     figure(f"{engine}, objects of {size} bytes: unwritten up to {watch.highest / MIB:.1f} MiB")
     assert 0 < watch.highest <= POD // 4 + 2 * MIB
