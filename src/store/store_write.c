@@ -38,7 +38,7 @@ static_assert(STORE_RUN_BLOCKS_MAX * STORE_BLOCK_SIZE_MIN == STORE_RUN_MAX,
               "the longest run of the smallest blocks");
 static_assert(STORE_RUN_MAX <= STORE_BLOCK_SIZE_MAX, "a block is the longest payload");
 
-// What the caller said last: that more bytes follow, that these were all, or to drop the run.
+// The last word of the caller: more bytes follow, these were all, or the run is to be dropped.
 enum run_end { RUN_GOES_ON, RUN_FINISHES, RUN_IS_ABORTED };
 enum run_step { RUN_IDLE, RUN_INTENT, RUN_PAYLOAD, RUN_HEADER };
 // The segment's descriptor that the operation in flight uses.
