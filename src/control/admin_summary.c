@@ -19,7 +19,7 @@
 //                first_byte_p99_s, first_byte_usual_s, calls_limit, calls_most, calls_lowered}],
 //                how soon it answered reads within the last minute, and what is usual; a time that
 //                is not known is null; how many calls may run at once now and at most, and whether
-//                SlowDown or timeouts have lowered them
+//                SlowDown, timeouts or failed connections have lowered them
 //   counters     {row: total}; gauges have their current value
 //   histograms   {row: {bounds_us, counts, sum_us}}; counts are not cumulated, the last one is
 //                above all bounds

@@ -226,7 +226,7 @@ bool origin_is_slow(struct origin *origin, struct origin_pace *ret_pace);
 // allows more while calls wait.
 struct origin_calls {
     unsigned limit, most;
-    bool is_lowered; // `limit` is below `most`, and SlowDown or timeouts have lowered it.
+    bool is_lowered; // By SlowDown, timeouts or failed connections, and not yet as high again.
 };
 struct origin_calls origin_calls(const struct origin *origin); // Any thread.
 struct origin_times {

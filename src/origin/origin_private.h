@@ -143,11 +143,12 @@ struct origin_worker {
     struct origin_lines waiters[ORIGIN_CALL_KINDS];
     enum origin_call_kind turn; // The kind whose turn is next; never ORIGIN_CALL_AHEAD.
     unsigned waiting_count, running_count, relay_count;
-    // origin_calls() reads `limit` and `is_settled` from any thread.
+    // origin_calls() reads `limit` and `lowered_from` from any thread.
     unsigned slots_max, slots_first, successes, refusals;
     atomic_uint limit;
-    atomic_bool is_settled; // After the first SlowDown or timeout. Then `limit` grows slowly.
-    uint64_t refused_at_us; // The time of the last SlowDown or timeout.
+    atomic_uint lowered_from; // `limit` before it was lowered; 0: it has reached that again.
+    bool is_settled;          // A call met SlowDown, a timeout or a failed connection.
+    uint64_t refused_at_us;   // The time of the last of these.
     // Times from a request to the first byte of its answer. `recent_us` is an average of the last
     // few answers.
     uint64_t recent_us, best_us, former_best_us, best_since_us;

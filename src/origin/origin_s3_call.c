@@ -539,6 +539,13 @@ static void on_timer(struct timer *timer)
     }
 }
 
+// Returns true if the last attempt was signed with the keys that the next one would have.
+static bool has_current_keys(const struct origin_s3_call *c)
+{
+    return credentials_set_same_keys(
+        c->set, credentials_renewer_get(origin_s3_state_of(c->call.ow)->renewer, c->call.ow->w));
+}
+
 static void on_credentials(struct credentials_waiter *waiter, enum err err)
 {
     struct origin_s3_call *c = container_of(waiter, struct origin_s3_call, waiter);
@@ -546,7 +553,9 @@ static void on_credentials(struct credentials_waiter *waiter, enum err err)
     if (err != ERR_OK) {
         origin_trouble_met(c->call.ow->origin, ORIGIN_TROUBLE_KEYS_NONE, UINT64_MAX, "");
     }
-    if (err != ERR_OK || c->upload_has_left) {
+    if (err == ERR_OK && c->upload_has_left && has_current_keys(c)) {
+        call_end(c, origin_s3_call_keys_stay(c));
+    } else if (err != ERR_OK || c->upload_has_left) {
         origin_count_error(ERR_ORIGIN_CREDENTIALS);
         call_end(c, ERR_ORIGIN_CREDENTIALS);
     } else {

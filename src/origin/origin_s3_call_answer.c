@@ -307,6 +307,13 @@ static bool mend_clock(struct origin_s3_call *c, const struct s3_error_body *bod
     return true;
 }
 
+static enum err keys_expired(struct origin_s3_call *c)
+{
+    origin_count_error(ERR_ORIGIN_CREDENTIALS);
+    origin_trouble_met(c->call.ow->origin, ORIGIN_TROUBLE_KEYS_EXPIRED, c->started_us, "");
+    return ERR_ORIGIN_CREDENTIALS;
+}
+
 static bool mend_credentials(struct origin_s3_call *c, const struct s3_error_body *body,
                              struct origin_s3_verdict *ret_verdict)
 {
@@ -324,9 +331,7 @@ static bool mend_credentials(struct origin_s3_call *c, const struct s3_error_bod
         return true;
     }
     if (origin_s3_status_is_token_error(body->code)) {
-        origin_count_error(ERR_ORIGIN_CREDENTIALS);
-        origin_trouble_met(c->call.ow->origin, ORIGIN_TROUBLE_KEYS_EXPIRED, c->started_us, "");
-        *ret_verdict = end_with(ERR_ORIGIN_CREDENTIALS);
+        *ret_verdict = end_with(keys_expired(c));
         return true;
     }
     return false;
@@ -395,15 +400,32 @@ static void note_last_failure(struct origin_s3_call *c, enum err err)
     }
 }
 
-struct origin_s3_verdict origin_s3_call_answered(struct origin_s3_call *c)
+static struct s3_error_body read_body(const struct origin_s3_call *c)
 {
     struct s3_error_body body = {{NULL, 0}, {NULL, 0}, {NULL, 0}, {NULL, 0}};
-    struct origin_s3_verdict verdict = ask;
-    unsigned status = c->response_head.status;
-    check(origin_s3_call_has_head(c));
     if (c->collected.len > 0) {
         (void)s3_error_read(c->call.arena, buf_span(&c->collected), &body);
     }
+    return body;
+}
+
+enum err origin_s3_call_keys_stay(struct origin_s3_call *c)
+{
+    struct s3_error_body body = read_body(c);
+    if (origin_s3_status_is_token_error(body.code)) {
+        return keys_expired(c);
+    }
+    enum err err = refuses_credentials(c, &body) ? ERR_ORIGIN_REFUSED : ERR_ORIGIN_CREDENTIALS;
+    origin_count_error(err);
+    return err;
+}
+
+struct origin_s3_verdict origin_s3_call_answered(struct origin_s3_call *c)
+{
+    struct s3_error_body body = read_body(c);
+    struct origin_s3_verdict verdict = ask;
+    unsigned status = c->response_head.status;
+    check(origin_s3_call_has_head(c));
     if (c->call.r != NULL) {
         c->call.r->error_code = body.code;
     }

@@ -189,5 +189,8 @@ struct origin_s3_verdict origin_s3_call_failed(struct origin_s3_call *c, enum er
                                                const char *detail);
 // Decides what follows a collected answer, which may lead to another attempt.
 struct origin_s3_verdict origin_s3_call_answered(struct origin_s3_call *c);
+// Judges the collected refusal of an upload whose keys are still those of Forebay after a renewal.
+// Returns the error that the call ends with.
+enum err origin_s3_call_keys_stay(struct origin_s3_call *c);
 
 #endif

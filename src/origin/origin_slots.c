@@ -426,19 +426,35 @@ void origin_slots_init(struct origin_worker *ow, unsigned most, unsigned first)
     timer_init(ow->w, &ow->rate_timer, on_rate_timer);
 }
 
+static void limit_lower(struct origin_worker *ow, unsigned limit)
+{
+    if (limit > 0 && limit < ow->limit) {
+        ow->lowered_from = ow->lowered_from > ow->limit ? ow->lowered_from : ow->limit;
+        ow->limit = limit;
+    }
+}
+
+static void limit_raise(struct origin_worker *ow)
+{
+    ow->limit++;
+    if (ow->limit >= ow->lowered_from) {
+        ow->lowered_from = 0;
+    }
+}
+
 void origin_slot_slow_down(struct origin_worker *ow)
 {
     ow->refused_at_us = clock_monotonic_us();
     if (!ow->is_settled) {
         ow->is_settled = true;
         ow->successes = 0;
-        ow->limit = ow->limit > 1 ? ow->limit / 2 : 1;
+        limit_lower(ow, ow->limit / 2);
         return;
     }
     ow->refusals++;
     if (ow->refusals == 2) {
         ow->refusals = 0;
-        ow->limit -= ow->limit > 1;
+        limit_lower(ow, ow->limit - 1);
     }
 }
 
@@ -477,7 +493,7 @@ void origin_slot_success(struct origin_worker *ow, uint64_t first_byte_us)
     ow->successes++;
     if (!ow->is_settled || recovers || ow->successes >= ow->limit) {
         ow->successes = 0;
-        ow->limit++;
+        limit_raise(ow);
         slots_wake(ow);
     }
 }
@@ -485,13 +501,11 @@ void origin_slot_success(struct origin_worker *ow, uint64_t first_byte_us)
 struct origin_calls origin_calls(const struct origin *origin)
 {
     struct origin_calls calls = {0};
-    bool is_settled = false;
     for (unsigned i = 0; i < origin->worker_count; i++) {
         const struct origin_worker *ow = &origin->workers[i];
         calls.limit += ow->limit;
         calls.most += ow->slots_max;
-        is_settled |= ow->is_settled;
+        calls.is_lowered |= ow->lowered_from > 0;
     }
-    calls.is_lowered = is_settled && calls.limit < calls.most;
     return calls;
 }

@@ -155,7 +155,7 @@ static bool outlasts(const struct store_doubted *doubted, const struct condition
 {
     uint64_t since_us = conditions->guarded.items[which].since_us;
     uint64_t from_us = since_us > 0 ? since_us : clock_wall_us();
-    return doubted->until_s > from_us / 1000000;
+    return doubted->until_s > (from_us + 999999) / 1000000; // until_s is rounded up, too
 }
 
 // Records the first trouble of the kind that `which` is about, and how many origins have one.
@@ -287,7 +287,8 @@ static void look_at_connections(const struct command_origins *origins,
         return;
     }
     (void)snprintf(text, sizeof(text),
-                   "%s: Forebay lowered the calls at once to %u of %u after SlowDown or timeouts",
+                   "%s: Forebay lowered the calls at once to %u of %u after SlowDown, timeouts or "
+                   "failed connections",
                    conditions_row(which).text, least.limit, least.most);
     tell_origin(
         conditions, which, origin, 1, text,

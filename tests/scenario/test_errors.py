@@ -126,6 +126,18 @@ def test_errors_about_our_own_keys_are_hidden(start, origin, code):
     assert b"canary" not in reply.body
 
 
+def test_a_write_that_meets_refused_keys_gets_the_same_error_as_a_read(start, origin):
+    """A body cannot be sent twice. So a write ends when Forebay has loaded its keys again and
+    found the same ones. The first write, too, makes the condition."""
+    server = start(origin)
+    origin.fault(None, "error", (403, "InvalidAccessKeyId", "No"), times=None)
+    with server.client() as client:
+        reply = client.request("PUT", "/bkt/k", body=b"x" * 100)
+        assert reply.status == 403 and reply.code == "AccessDenied", reply
+        server.wait_condition("credentials-refused")
+        assert client.get("k").status == 403
+
+
 @pytest.mark.parametrize("size", [10000, 60000, 100000])
 def test_long_errors_are_bounded(start, origin, size):
     """An error with long details keeps its code. A detail that is too long is left out as a

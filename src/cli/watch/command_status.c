@@ -161,8 +161,8 @@ static void print_origins(const json_t *origins)
     {
         if (json_is_true(json_object_get(origin, "calls_lowered"))) {
             command_screen_print(INDENT,
-                                 "  calls    lowered to %llu at once of %llu, after SlowDown or "
-                                 "timeouts: %s\n",
+                                 "  calls    lowered to %llu at once of %llu, after SlowDown, "
+                                 "timeouts or failed connections: %s\n",
                                  (unsigned long long)command_client_u64(origin, "calls_limit"),
                                  (unsigned long long)command_client_u64(origin, "calls_most"),
                                  command_client_shown(origin, "name"));

@@ -137,6 +137,11 @@ Test(origin_slots, after_slowdown_one_more_for_as_many_answers_as_there_are)
     cr_assert(calls.limit == 2 * FIRST && calls.is_lowered, "what others read");
     answers(&rig, 2 * FIRST, 30000);
     cr_assert_eq(rig.ow.limit, 2 * FIRST + 1);
+    while (rig.ow.limit < 4 * FIRST) {
+        cr_assert(origin_calls(&rig.origin).is_lowered);
+        answers(&rig, 1, 30000);
+    }
+    cr_assert(!origin_calls(&rig.origin).is_lowered, "it is as high again");
     end(&rig);
 }
 
