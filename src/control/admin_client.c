@@ -128,11 +128,20 @@ static enum err parse_answer(struct span answer, unsigned *ret_status, struct bu
     return ERR_OK;
 }
 
+// Returns the path of a Unix socket: of unix:/PATH, or of /PATH alone, as admin.socket has it.
+// NULL: the address is another.
+static const char *socket_path(const char *address)
+{
+    const char *path = strncmp(address, "unix:", 5) == 0 ? address + 5 : address;
+    return path != address || path[0] == '/' ? path : NULL;
+}
+
 static int connect_to(const char *address, unsigned timeout_ms)
 {
     struct span where = span_from_cstr(address);
-    if (span_starts_with(where, SPAN("unix:"))) {
-        return connect_unix(address + 5, timeout_ms);
+    const char *path = socket_path(address);
+    if (path != NULL) {
+        return connect_unix(path, timeout_ms);
     }
     if (span_starts_with(where, SPAN("http://"))) {
         where = (struct span){where.ptr + 7, where.len - 7};
@@ -146,7 +155,7 @@ static int connect_to(const char *address, unsigned timeout_ms)
 static void render_head(const struct admin_client_request *request, unsigned minor, struct buf *out)
 {
     struct span host = span_from_cstr(request->address);
-    if (span_starts_with(host, SPAN("unix:"))) {
+    if (socket_path(request->address) != NULL) {
         host = SPAN("localhost");
     } else if (span_starts_with(host, SPAN("http://"))) {
         host = (struct span){host.ptr + 7, host.len - 7};

@@ -378,7 +378,9 @@ class Worded(Forebay):
             self.output,
             wait,
         )
-        told = run_forebay("env", "--shell", "dotenv", "-q", "--admin", admin).stdout
+        # A path alone is a socket, too, as in admin.socket.
+        path = f"{self.folder}/admin"
+        told = run_forebay("env", "--shell", "dotenv", "-q", "--admin", path).stdout
         self.port = int(re.search(r"AWS_ENDPOINT_URL_S3=\"?http://127.0.0.1:(\d+)", told).group(1))
 
     def level(self):

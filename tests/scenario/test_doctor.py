@@ -944,3 +944,12 @@ def test_an_access_log_that_cannot_be_opened(doctor, start, origin, tmp_path):
     path.parent.mkdir()
     done = run_forebay("check", f"--origin.endpoint={origin.endpoint}", f"--access_log.path={path}")
     assert done.returncode == 0 and not list(path.parent.iterdir()), done
+
+
+def test_limits_of_the_shell_are_not_shown_as_those_of_a_running_server(start, origin, tmp_path):
+    """A command with settings looks from its own shell, whose limit on open files says nothing of
+    the server that runs with these settings."""
+    origin.put("a", 100)
+    server = start(origin, settings={"admin.socket": tmp_path / "admin.sock"})
+    report, _ = asked(*server.command()[2:], env=env_of(server, tmp_path))
+    assert "open files" not in report.find("limits", "green"), report.rows

@@ -181,14 +181,14 @@ int command_doctor(int argc, char **argv)
                             .bucket_count = commands_common()->operand_count};
     struct buf why;
     child_end_with_reader(STDOUT_FILENO); // a server that asked for the report may be killed
-    bool is_local = commands_argument_take(&argc, argv, "--local");
+    doctor.is_local = commands_argument_take(&argc, argv, "--local");
     int setting_count = argc - (int)doctor.bucket_count;
     doctor.timeout_ms =
         min_u64(max_u64(commands_common()->timeout_ms, TIMEOUT_MIN_MS), TIMEOUT_MAX_MS);
     log_init(LOG_LEVEL_ERROR, false); // findings report what the parts would log
     buf_init(&doctor.out, OUTPUT_MAX_BYTES);
     buf_init(&why, OUTPUT_MAX_BYTES);
-    if (setting_count > 0 || is_local || !command_doctor_ask(&doctor, &why)) {
+    if (setting_count > 0 || doctor.is_local || !command_doctor_ask(&doctor, &why)) {
         look_here(&doctor, setting_count, argv + doctor.bucket_count, &why);
     }
     buf_done(&why);

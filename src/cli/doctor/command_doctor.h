@@ -27,6 +27,7 @@ struct doctor {
     unsigned count[3];        // findings by state
     int exit_code;            // exit code of the first red finding that sets one
     bool has_speed;
+    bool is_local; // --local, as the server runs it: the limits of this process are the server's
 };
 
 // --- command_doctor_find.c

@@ -277,15 +277,13 @@ static void check_engine(struct doctor *d)
     buf_done(&why);
 }
 
-static void check_limits(struct doctor *d)
+// Checks the limit on open files of this process, which a server that starts here would have.
+// Returns true if it suffices.
+static bool check_descriptors(struct doctor *d)
 {
     const struct config *c = d->config;
-    struct rlimit files;
-    cpu_set_t cpus;
-    bool is_good = true;
     struct command_limits_plan plan = command_limits_plan(c);
     if (plan.descriptors < plan.least) {
-        is_good = false;
         command_doctor_find(d, DOCTOR_RED, "limits",
                             "raise the hard limit on open files (ulimit -Hn, LimitNOFILE=), or set "
                             "workers lower",
@@ -293,7 +291,6 @@ static void check_limits(struct doctor *d)
                             (unsigned long long)plan.descriptors, c->workers,
                             (unsigned long long)plan.least);
     } else if (plan.is_short) {
-        is_good = false;
         command_doctor_find(
             d, DOCTOR_YELLOW, "limits",
             "raise the hard limit on open files (ulimit -Hn, LimitNOFILE=)",
@@ -301,6 +298,17 @@ static void check_limits(struct doctor *d)
             (unsigned long long)plan.descriptors, plan.clients, c->limits_max_connections,
             plan.origin_connections, c->origin_connections);
     }
+    return plan.descriptors >= plan.least && !plan.is_short;
+}
+
+// A running server has its own limit on open files, and conditions that say when it is reached.
+static void check_limits(struct doctor *d)
+{
+    const struct config *c = d->config;
+    bool has_server = !d->is_local && d->peer->has_cache;
+    char files[32] = "";
+    cpu_set_t cpus;
+    bool is_good = has_server || check_descriptors(d);
     if (c->memory_limit_bytes > 0 && c->limits_max_buffer_bytes > c->memory_limit_bytes / 2) {
         is_good = false;
         command_doctor_find(
@@ -316,13 +324,16 @@ static void check_limits(struct doctor *d)
         command_doctor_find(d, DOCTOR_YELLOW, "limits", "set workers to auto",
                             "%u workers on %d CPUs", c->workers, CPU_COUNT(&cpus));
     }
-    if (is_good && getrlimit(RLIMIT_NOFILE, &files) == 0) {
-        command_doctor_find(
-            d, DOCTOR_GREEN, "limits", NULL, "%llu open files, %u workers, buffers of %s%s%s",
-            (unsigned long long)files.rlim_max, c->workers,
-            command_bytes((double)c->limits_max_buffer_bytes),
-            c->memory_limit_bytes > 0 ? " in a memory limit of " : "",
-            c->memory_limit_bytes > 0 ? command_bytes((double)c->memory_limit_bytes) : "");
+    if (is_good) {
+        if (!has_server) {
+            (void)snprintf(files, sizeof(files), "%llu open files, ",
+                           (unsigned long long)command_limits_plan(c).descriptors);
+        }
+        command_doctor_find(d, DOCTOR_GREEN, "limits", NULL, "%s%u workers, buffers of %s%s%s",
+                            files, c->workers, command_bytes((double)c->limits_max_buffer_bytes),
+                            c->memory_limit_bytes > 0 ? " in a memory limit of " : "",
+                            c->memory_limit_bytes > 0 ? command_bytes((double)c->memory_limit_bytes)
+                                                      : "");
     }
 }
 
