@@ -4,7 +4,7 @@
 include(GNUInstallDirs)
 set(here ${CMAKE_CURRENT_LIST_DIR})
 
-install(FILES ${CMAKE_SOURCE_DIR}/conf/forebay.yaml DESTINATION /etc/forebay)
+install(FILES ${here}/forebay.yaml DESTINATION /etc/forebay)
 install(FILES ${CMAKE_SOURCE_DIR}/deploy/systemd/forebay.service
               ${CMAKE_SOURCE_DIR}/deploy/systemd/forebay.socket
         DESTINATION lib/systemd/system)
@@ -14,6 +14,7 @@ install(FILES ${CMAKE_SOURCE_DIR}/deploy/helm/forebay/files/forebay.rules.yaml
               ${CMAKE_SOURCE_DIR}/deploy/prometheus/forebay.test.yaml
               ${CMAKE_SOURCE_DIR}/deploy/helm/forebay/files/grafana/forebay.json
               ${CMAKE_SOURCE_DIR}/deploy/systemd/other-disk.conf
+              ${CMAKE_SOURCE_DIR}/conf/forebay.yaml
         DESTINATION share/doc/forebay/examples)
 # The runbook that alerts link to, and the pages that it links to.
 install(FILES ${CMAKE_SOURCE_DIR}/deploy/prometheus/README.md
