@@ -270,11 +270,11 @@ function showWaits(s) {
 // Shows how soon the slowest origins answer.
 function showOrigins(origins) {
   const wait = (s) => millis(s === null ? null : Math.round(1e6 * s));
-  showRows("origins", [["origin", "key"], ["p50", "n"], ["p99", "n"], ["usually", "n"],
-    ["calls", "n"]],
+  const name = (o) => o.name + (o.calls_lowered ?
+    `: lowered to ${count(o.calls_limit)} calls at once` : "");
+  showRows("origins", [["origin", "key"], ["p50", "n"], ["p99", "n"], ["usually", "n"]],
     origins.filter((o) => o.answers > 0).slice(0, 5).map((o) =>
-      [o.name, wait(o.first_byte_p50_s), wait(o.first_byte_p99_s), wait(o.first_byte_usual_s),
-        count(o.calls_limit)]));
+      [name(o), wait(o.first_byte_p50_s), wait(o.first_byte_p99_s), wait(o.first_byte_usual_s)]));
 }
 
 // The condition that keeps the cache from its size; undefined if the disk has room and works. A
