@@ -24,7 +24,7 @@ import threading
 import time
 from pathlib import Path
 
-from client import Client, Closed, Connection
+from client import Client, Closed, Connection, judge
 from waiting import WAIT_S, NeverCame, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -562,3 +562,21 @@ def parallel(count, work, wait=600):
     if errors:
         raise errors[0]
     return results
+
+
+def read_in_parallel(readers, server, origin, key, count, part):
+    """READERS connections share COUNT ranges of one object, each of PART bytes, and read each
+    once."""
+    ranges = iter(range(0, count * part, part))
+    taking = threading.Lock()
+
+    def read(_):
+        with server.client() as client:
+            while True:
+                with taking:
+                    first = next(ranges, None)
+                if first is None:
+                    return
+                judge(client.get(key, first, first + part - 1), origin, key, first, part)
+
+    parallel(readers, read)

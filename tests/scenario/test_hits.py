@@ -6,7 +6,7 @@ import threading
 
 import pytest
 from client import judge, judge_streamed
-from forebay import parallel
+from forebay import parallel, read_in_parallel
 from oracle import oracle_judge
 from test_control import ask
 
@@ -115,25 +115,7 @@ def test_readers_of_all_ranges_at_once_have_each_byte_from_the_origin(start, ori
     """Eight readers share the ranges of one object, and read each once."""
     server = start(origin, engine=engine, settings={"workers": 4})
     origin.put("ranges", SIZE)
-    ranges = iter(range(0, SIZE, MIB))
-    taking = threading.Lock()
-
-    def read(number):
-        with server.client() as client:
-            while True:
-                with taking:
-                    first = next(ranges, None)
-                if first is None:
-                    return
-                judge(
-                    client.get("ranges", first, first + MIB - 1),
-                    origin,
-                    "ranges",
-                    first,
-                    MIB,
-                )
-
-    parallel(8, read)
+    read_in_parallel(8, server, origin, "ranges", SIZE // MIB, MIB)
     assert sources(server, SIZE) == (0, SIZE)
     server.settle()
     assert origin.bytes_sent("ranges") == SIZE

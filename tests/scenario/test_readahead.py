@@ -7,7 +7,7 @@ import threading
 
 import pytest
 from client import judge, judge_streamed
-from forebay import parallel
+from forebay import parallel, read_in_parallel
 from waiting import wait_for
 
 MIB = 1 << 20
@@ -119,30 +119,13 @@ def test_parts_in_a_stride(start, origin, engine, part, stride):
     )
 
 
-def read_in_parallel(server, origin, key, count, part):
-    """Sixteen connections share the ranges of one object."""
-    ranges = iter(range(0, count * part, part))
-    taking = threading.Lock()
-
-    def read(_):
-        with server.client() as client:
-            while True:
-                with taking:
-                    first = next(ranges, None)
-                if first is None:
-                    return
-                judge(client.get(key, first, first + part - 1), origin, key, first, part)
-
-    parallel(16, read)
-
-
 @pytest.mark.tsan
 def test_ranges_of_one_object_in_any_order(start, origin, engine):
     """Readers of one object also share its read-ahead."""
     server = start(origin, engine=engine)
     count, part = 64, 2 * MIB
     origin.put("ranges", count * part)
-    read_in_parallel(server, origin, "ranges", count, part)
+    read_in_parallel(16, server, origin, "ranges", count, part)
     server.settle()
     judge_once(origin, "ranges", count * part)
 
@@ -212,7 +195,7 @@ def test_ranges_of_one_object_over_all_workers_are_the_origins(start, origin, en
     server = start(origin, engine=engine, settings={"workers": 4})
     count, part = 64, 2 * MIB
     origin.put("ranges", count * part)
-    read_in_parallel(server, origin, "ranges", count, part)
+    read_in_parallel(16, server, origin, "ranges", count, part)
     server.wait_metric("forebay_http_response_bytes_total", lambda v: v == count * part)
     assert served(server, "origin") == count * part
 

@@ -58,7 +58,7 @@ static void do_grow(struct worker *w, void *ctx)
                               &it->run) == ERR_OK);
     store_object_unref(object);
     store_run_watch(it->run, on_growing, it);
-    grow(it, 12);
+    grow(it, it->wanted_units);
 }
 
 static void do_range_of_pages(struct worker *w, void *ctx)
@@ -104,7 +104,7 @@ Test(segment_write, the_written_part_of_a_run_can_be_sent_before_its_end)
         box_init(&box, engines[i], 64 * MIB);
         cr_assert(box_open(&box));
         struct object object = {"k", "\"e\"", 32 * BLOCK, BLOCK, 1};
-        struct growing it = {.box = &box, .object = &object};
+        struct growing it = {.box = &box, .object = &object, .wanted_units = 12};
         box_on_worker(&box, 0, do_grow, &it);
         wait_for(atomic_load(&it.written_bytes) >= 8 * CHUNK_SIZE);
         if (disk_io_residency_mode() != DISK_RESIDENCY_NONE) {
@@ -127,18 +127,6 @@ Test(segment_write, the_written_part_of_a_run_can_be_sent_before_its_end)
 }
 
 // --- past the page cache -------------------------------------------------------------------------
-
-static void do_begin_direct(struct worker *w, void *ctx)
-{
-    struct growing *it = ctx;
-    struct store_object *object = box_object(it->box, it->object);
-    cr_assert(store_run_begin(w, it->box->store, object, 0, 32,
-                              (struct store_run_use){.group = STORE_PRIORITY_NORMAL},
-                              &it->run) == ERR_OK);
-    store_object_unref(object);
-    store_run_watch(it->run, on_growing, it);
-    grow(it, it->wanted_units);
-}
 
 static void do_write_now(struct worker *w, void *ctx)
 {
@@ -176,7 +164,7 @@ Test(segment_write, bytes_that_wait_for_a_larger_write_are_written_when_they_are
     cr_assert(box_open(&box));
     struct object object = {"k", "\"e\"", 32 * BLOCK, BLOCK, 1};
     struct growing it = {.box = &box, .object = &object, .wanted_units = 3};
-    box_on_worker(&box, 0, do_begin_direct, &it);
+    box_on_worker(&box, 0, do_grow, &it);
     cr_assert(written_bytes(&it) == 0);
     box_on_worker(&box, 0, do_write_now, &it);
     wait_for(written_bytes(&it) == 3 * CHUNK_SIZE);
@@ -199,9 +187,9 @@ Test(segment_write, a_long_queue_is_written_through_the_page_cache)
                                {"b", "\"e\"", 32 * BLOCK, BLOCK, 2}};
     struct growing runs[] = {{.box = &box, .object = &objects[0], .wanted_units = 9},
                              {.box = &box, .object = &objects[1], .wanted_units = 9}};
-    box_on_worker(&box, 0, do_begin_direct, &runs[0]);
+    box_on_worker(&box, 0, do_grow, &runs[0]);
     cr_assert(atomic_load(&runs[0].written_bytes) == 0);
-    box_on_worker(&box, 0, do_begin_direct, &runs[1]);
+    box_on_worker(&box, 0, do_grow, &runs[1]);
     wait_for(atomic_load(&runs[1].written_bytes) >= 8 * CHUNK_SIZE);
     box_on_worker(&box, 0, do_abort, &runs[0]);
     box_on_worker(&box, 0, do_abort, &runs[1]);
