@@ -91,7 +91,7 @@ void control_doctor_free(struct command_doctor_run *run)
 }
 
 // Returns the command line of the process. The caller frees the array, but not the strings. The
-// buckets follow "--", so that no bucket name is taken for an option.
+// buckets follow "--", because a name that begins with "-" would be read as an option.
 static char **words_of(const struct command_doctor_run *run)
 {
     const char *first[] = {"forebay", "doctor", "--local", "--json", run->admin};

@@ -164,14 +164,14 @@ enum disk_op_kind {
     DISK_PUSH
 };
 
-// One disk operation, embedded in its owner, which container_of() finds. Buffers, paths and iov
-// must stay valid until the callback. This layer itself continues short reads and writes, and
-// repeats calls after EINTR. A read past the end of the file is no error: `result` is then smaller
-// than requested.
 // Every file system that has direct I/O accepts this alignment of offsets, addresses and lengths,
 // unless its blocks are larger.
 #define DISK_DIRECT_ALIGN 4096u
 
+// One disk operation, embedded in its owner, which container_of() finds. Buffers, paths and iov
+// must stay valid until the callback. This layer itself continues short reads and writes, and
+// repeats calls after EINTR. A read past the end of the file is no error: `result` is then smaller
+// than requested.
 struct disk_op {
     struct list_node node;
     enum disk_op_kind kind;

@@ -279,26 +279,25 @@ static void check_engine(struct doctor *d)
 
 // Checks the limit on open files of this process, which a server that starts here would have.
 // Returns true if it suffices.
-static bool check_descriptors(struct doctor *d)
+static bool check_descriptors(struct doctor *d, const struct command_limits_plan *plan)
 {
     const struct config *c = d->config;
-    struct command_limits_plan plan = command_limits_plan(c);
-    if (plan.descriptors < plan.least) {
+    if (plan->descriptors < plan->least) {
         command_doctor_find(d, DOCTOR_RED, "limits",
                             "raise the hard limit on open files (ulimit -Hn, LimitNOFILE=), or set "
                             "workers lower",
                             "%llu open files: %u workers need at least %llu",
-                            (unsigned long long)plan.descriptors, c->workers,
-                            (unsigned long long)plan.least);
-    } else if (plan.is_short) {
+                            (unsigned long long)plan->descriptors, c->workers,
+                            (unsigned long long)plan->least);
+    } else if (plan->is_short) {
         command_doctor_find(
             d, DOCTOR_YELLOW, "limits",
             "raise the hard limit on open files (ulimit -Hn, LimitNOFILE=)",
             "%llu open files: %u clients of %u, %u connections to each origin of %u",
-            (unsigned long long)plan.descriptors, plan.clients, c->limits_max_connections,
-            plan.origin_connections, c->origin_connections);
+            (unsigned long long)plan->descriptors, plan->clients, c->limits_max_connections,
+            plan->origin_connections, c->origin_connections);
     }
-    return plan.descriptors >= plan.least && !plan.is_short;
+    return plan->descriptors >= plan->least && !plan->is_short;
 }
 
 // A running server has its own limit on open files, and conditions that say when it is reached.
@@ -308,7 +307,8 @@ static void check_limits(struct doctor *d)
     bool has_server = !d->is_local && d->peer->has_cache;
     char files[32] = "";
     cpu_set_t cpus;
-    bool is_good = has_server || check_descriptors(d);
+    struct command_limits_plan plan = command_limits_plan(c);
+    bool is_good = has_server || check_descriptors(d, &plan);
     if (c->memory_limit_bytes > 0 && c->limits_max_buffer_bytes > c->memory_limit_bytes / 2) {
         is_good = false;
         command_doctor_find(
@@ -327,7 +327,7 @@ static void check_limits(struct doctor *d)
     if (is_good) {
         if (!has_server) {
             (void)snprintf(files, sizeof(files), "%llu open files, ",
-                           (unsigned long long)command_limits_plan(c).descriptors);
+                           (unsigned long long)plan.descriptors);
         }
         command_doctor_find(d, DOCTOR_GREEN, "limits", NULL, "%s%u workers, buffers of %s%s%s",
                             files, c->workers, command_bytes((double)c->limits_max_buffer_bytes),

@@ -38,7 +38,6 @@
 #include "store/store_private.h"
 
 #define WINDOW_BYTES (512u << 10)
-#define DIRECT_ALIGN 4096u
 #define ROUND_US 3600000000u
 #define TICK_US 1000000u // how often the thread checks whether a round is due
 #define BEHIND_US 100000u
@@ -48,10 +47,10 @@
 #define UNREADABLE_MAX 16u
 #define IOPRIO_WHO_PROCESS 1
 #define IOPRIO_IDLE (3 << 13)
-static_assert(WINDOW_BYTES >= STORE_CHECKSUM_UNIT + DIRECT_ALIGN,
+static_assert(WINDOW_BYTES >= STORE_CHECKSUM_UNIT + DISK_DIRECT_ALIGN,
               "a unit fits, wherever it begins");
-static_assert(WINDOW_BYTES >= RUN_HEADER_MAX + DIRECT_ALIGN, "so does a header");
-static_assert(WINDOW_BYTES % DIRECT_ALIGN == 0, "O_DIRECT reads whole blocks");
+static_assert(WINDOW_BYTES >= RUN_HEADER_MAX + DISK_DIRECT_ALIGN, "so does a header");
+static_assert(WINDOW_BYTES % DISK_DIRECT_ALIGN == 0, "O_DIRECT reads whole blocks");
 
 // --- waiting
 
@@ -129,7 +128,7 @@ static enum err window_read(struct scrub *scrub, struct segment *segment, uint32
                             uint32_t len)
 {
     char name[SEGMENT_NAME_LEN];
-    check(scrub->number != 0 && offset % DIRECT_ALIGN == 0);
+    check(scrub->number != 0 && offset % DISK_DIRECT_ALIGN == 0);
     check(len > 0 && len <= WINDOW_BYTES);
     segment_name(scrub->number, name);
     int failed = store_fault_strike(STORE_FAULT_SCRUB);
@@ -171,10 +170,10 @@ static enum err scrub_bytes(struct scrub *scrub, uint32_t offset, uint32_t len,
                             struct span *ret_bytes)
 {
     uint32_t end = offset + len;
-    check(len > 0 && len <= WINDOW_BYTES - DIRECT_ALIGN);
+    check(len > 0 && len <= WINDOW_BYTES - DISK_DIRECT_ALIGN);
     if (offset < scrub->window_offset || end > scrub->window_offset + scrub->window_len) {
         struct segment *segment = segment_log_entry(scrub->log, scrub->number);
-        uint32_t from = offset & ~(DIRECT_ALIGN - 1);
+        uint32_t from = offset & ~(DISK_DIRECT_ALIGN - 1);
         uint32_t size = scrub->log->segment_size_bytes;
         uint32_t want = (uint32_t)min_u64(WINDOW_BYTES, size - from);
         scrub->window_len = 0;
@@ -184,7 +183,7 @@ static enum err scrub_bytes(struct scrub *scrub, uint32_t offset, uint32_t len,
         scrub->window_offset = from;
         enum err err = window_read(scrub, segment, from, want);
         if (err == ERR_IO) { // read less, because only bytes after `end` may be unreadable
-            want = (uint32_t)align_up_u64(end, DIRECT_ALIGN) - from;
+            want = (uint32_t)align_up_u64(end, DISK_DIRECT_ALIGN) - from;
             err = window_read(scrub, segment, from, want);
         }
         segment_unpin(segment);
@@ -481,7 +480,7 @@ static void *scrub_main(void *ctx)
     // Kernels without I/O classes ignore this.
     (void)syscall(SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, IOPRIO_IDLE);
     check(scrub->window == NULL && scrub->header == NULL);
-    scrub->window = aligned_alloc(DIRECT_ALIGN, WINDOW_BYTES);
+    scrub->window = aligned_alloc(DISK_DIRECT_ALIGN, WINDOW_BYTES);
     scrub->header = malloc(RUN_HEADER_MAX);
     check(scrub->window != NULL);
     check(scrub->header != NULL);
