@@ -2,13 +2,19 @@
 // Decides whether the rights of an access key cover the effects of a request. Pure; any thread.
 #include "auth/auth.h"
 
-static enum err refuse_with(struct arena *arena, struct s3_error_detail *ret_detail,
-                            const char *what, struct span name, enum err err)
+// Says why the key may not have this effect. Names `any` only if it is what the key lacks, because
+// an operator who reads the message may grant it.
+static struct span refusal(struct arena *arena, const struct access_keys_principal *p,
+                           enum s3_operation operation, const struct s3_effect *effect)
 {
-    char *text = arena_printf(arena, "Access key %.*s %s on this resource",
-                              (int)min_u64(name.len, 128), name.ptr != NULL ? name.ptr : "", what);
-    ret_detail->message = span_from_cstr(text);
-    return err;
+    struct s3_effect any = *effect;
+    any.rights = S3_ALLOW_ANY;
+    bool needs_any = effect->scope != S3_SCOPE_SOMEWHERE && (effect->rights & S3_ALLOW_ANY) != 0;
+    const char *what = needs_any && !access_keys_allowed(p, &any)
+                           ? "needs the right 'any'"
+                           : arena_printf(arena, "is not allowed %s", s3_operation_name(operation));
+    return span_from_cstr(arena_printf(arena, "Access key %.*s %s on this resource",
+                                       (int)min_u64(p->id.len, 128), p->id.ptr, what));
 }
 
 // Checks the right for every effect of the request. If the body names keys, gate_allows() checks
@@ -23,11 +29,8 @@ enum err auth_rights_judge(struct arena *arena, const struct access_keys_princip
     }
     for (unsigned i = 0; i < effects->count; i++) {
         if (!access_keys_allowed(p, &effects->items[i])) {
-            bool is_unknown = (effects->items[i].rights & S3_ALLOW_ANY) != 0;
-            const char *what =
-                is_unknown ? "needs the right 'any'"
-                           : arena_printf(arena, "is not allowed %s", s3_operation_name(operation));
-            return refuse_with(arena, ret_detail, what, p->id, ERR_ACCESS_DENIED);
+            ret_detail->message = refusal(arena, p, operation, &effects->items[i]);
+            return ERR_ACCESS_DENIED;
         }
     }
     return ERR_OK;
