@@ -5,6 +5,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -34,6 +36,19 @@ void http_address_format(const struct sockaddr_storage *addr, socklen_t len, cha
         bool named = len > offsetof(struct sockaddr_un, sun_path) && un->sun_path[0] == '/';
         snprintf(ret_text, size, "unix:%.*s", named ? (int)sizeof(un->sun_path) : 0, un->sun_path);
     }
+}
+
+bool http_address_is_loopback(const struct sockaddr_storage *addr)
+{
+    if (addr->ss_family == AF_INET) {
+        const struct sockaddr_in *in = (const struct sockaddr_in *)addr;
+        return (ntohl(in->sin_addr.s_addr) >> 24) == 127;
+    }
+    if (addr->ss_family == AF_INET6) {
+        const struct in6_addr *in6 = &((const struct sockaddr_in6 *)addr)->sin6_addr;
+        return IN6_IS_ADDR_LOOPBACK(in6) || (IN6_IS_ADDR_V4MAPPED(in6) && in6->s6_addr[12] == 127);
+    }
+    return addr->ss_family == AF_UNIX;
 }
 
 static enum err listen_failed(struct listener *l, const char *address, struct buf *ret_why)
@@ -118,6 +133,20 @@ static bool split_host_port(const char *address, char *ret_host, size_t host_siz
     return true;
 }
 
+// Chooses how fast connections from this host are sent to. Some systems default to BBR, which
+// starts a timer for every few packets to pace them. On the loopback, that costs almost as much CPU
+// time as sending itself, and avoids no loss. Reno has no timer, and each kernel has it. A
+// connection gets its algorithm from the listener, and would keep the timer if it were changed
+// later.
+static void listener_avoid_pacing(const struct listener *l, const struct sockaddr_storage *addr)
+{
+    if (!l->is_unix && http_address_is_loopback(addr)) {
+        static const char reno[] = "reno";
+        // A failure only makes replies cost more.
+        (void)setsockopt(l->fd, IPPROTO_TCP, TCP_CONGESTION, reno, sizeof(reno) - 1);
+    }
+}
+
 // Sets l->address from the socket. Returns false for an unknown address family.
 static bool remember_address(struct listener *l)
 {
@@ -131,6 +160,7 @@ static bool remember_address(struct listener *l)
     }
     http_address_format(&addr, len, text, sizeof(text));
     snprintf(l->address, sizeof(l->address), "%s%s", l->is_tls ? "tls:" : "", text);
+    listener_avoid_pacing(l, &addr);
     return true;
 }
 

@@ -410,6 +410,7 @@ enum err http_listener_inherit(struct listener *l, const struct http_inherited *
 // Writes "127.0.0.1:5000", "[::1]:5000" or "unix:PATH".
 void http_address_format(const struct sockaddr_storage *addr, socklen_t len, char *ret_text,
                          size_t size);
+bool http_address_is_loopback(const struct sockaddr_storage *addr); // true for a unix socket too
 
 // --- http_drain.c --------------------------------------------------------------------------------
 

@@ -108,19 +108,6 @@ static struct http_worker *worker_with_fewest(struct http_server *server)
     return &server->workers[best];
 }
 
-static bool address_is_loopback(const struct sockaddr_storage *addr)
-{
-    if (addr->ss_family == AF_INET) {
-        const struct sockaddr_in *in = (const struct sockaddr_in *)addr;
-        return (ntohl(in->sin_addr.s_addr) >> 24) == 127;
-    }
-    if (addr->ss_family == AF_INET6) {
-        const struct in6_addr *in6 = &((const struct sockaddr_in6 *)addr)->sin6_addr;
-        return IN6_IS_ADDR_LOOPBACK(in6) || (IN6_IS_ADDR_V4MAPPED(in6) && in6->s6_addr[12] == 127);
-    }
-    return addr->ss_family == AF_UNIX;
-}
-
 static void append_refusal(struct http_server *server, const struct http_refusal *refusal,
                            struct buf *out)
 {
@@ -231,7 +218,7 @@ static void hand_over(struct listener *l, int fd, const struct sockaddr_storage 
     h->fd = fd;
     h->ssl = ssl;
     h->admission = admission;
-    h->loopback = l->is_unix || address_is_loopback(addr);
+    h->loopback = l->is_unix || http_address_is_loopback(addr);
     format_peer(l, addr, addr_len, h->peer, sizeof(h->peer));
     atomic_fetch_add_explicit(&h->hw->connection_count, 1, memory_order_relaxed);
     mailbox_send(h->hw->worker, &h->message);

@@ -6,6 +6,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <openssl/err.h>
 #include <openssl/pem.h>
 #include <openssl/ssl.h>
@@ -382,6 +384,39 @@ Test(http_server, inherited)
     cr_assert(fcntl(listening, F_GETFD) & FD_CLOEXEC);
     close(fd);
     front_free(f);
+}
+
+// Writes the name of the algorithm that decides how fast the socket sends.
+static void congestion_control(int fd, char *ret_name, socklen_t size)
+{
+    memset(ret_name, 0, size);
+    cr_assert(getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, ret_name, &size) == 0);
+}
+
+// Starts a server on a listener that is bound to `host`, and writes the listener's algorithm.
+static void congestion_control_of_listener(uint32_t host, char *ret_name, socklen_t size)
+{
+    int listening = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in addr = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(host)};
+    cr_assert(bind(listening, (const struct sockaddr *)&addr, sizeof(addr)) == 0);
+    cr_assert(listen(listening, 16) == 0);
+    struct http_inherited inherited = {.fd = listening};
+    struct front *f =
+        front_new((struct http_options){.inherited = &inherited, .inherited_count = 1}, 1);
+    congestion_control(listening, ret_name, size);
+    front_free(f);
+}
+
+Test(http_server, listener_on_loopback_does_not_pace_what_it_sends)
+{
+    char systems[16], name[16];
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    congestion_control(fd, systems, sizeof(systems));
+    close(fd);
+    congestion_control_of_listener(INADDR_LOOPBACK, name, sizeof(name));
+    cr_assert_str_eq(name, "reno");
+    congestion_control_of_listener(INADDR_ANY, name, sizeof(name));
+    cr_assert_str_eq(name, systems);
 }
 
 // Without descriptors, new connections are shed and accepting pauses instead of spinning. Then it
