@@ -75,6 +75,25 @@ def test_the_index_has_each_page():
     ] == []
 
 
+def section(page, anchor):
+    """The heading of the anchor and the text under it. Without an anchor: the page."""
+    text = page.read_text()
+    for title, body in re.findall(r"^#+ (.*)\n((?:(?!#+ ).*\n)*)", text, re.M):
+        if anchor == re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-"):
+            return title + body
+    return "" if anchor else text
+
+
+def test_the_first_links_for_programs_lead_to_sections_that_name_them():
+    page, missing = pages.GUIDE / "clients.md", []
+    links = re.findall(r"\*\*([\w, ]+)\*\*: \[[^\]]*\]\(([^)]*)\)", page.read_text())
+    for names, target in links:
+        name, _, anchor = target.partition("#")
+        text = section(pages.GUIDE / name if name else page, anchor)
+        missing += [each for each in names.split(", ") if each not in text]
+    assert links and missing == []
+
+
 # --- Run -----------------------------------------------------------------------------------------
 
 
