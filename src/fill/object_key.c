@@ -91,26 +91,51 @@ static char *key_copy(char *at, struct span from, struct span *ret)
     return at + from.len;
 }
 
-// Builds the stored realm: the realm, '|' and the origin's name. The origin's number and the epoch
-// follow, each after a byte that no name contains.
+// --- the stored realm ----------------------------------------------------------------------------
+
+// The stored realm is the realm, '|' and the origin's name. The origin's number and the bucket's
+// epoch follow, unless they are 0, in hexadecimal, each after a byte that no name contains.
+#define BEFORE_NUMBER '\001'
+#define BEFORE_EPOCH '\0'
+#define MARKED_MAX (1 + 16 + 1)
+
+bool object_key_realm_is_of(struct span realm, const struct origin *origin)
+{
+    struct span name = span_from_cstr(origin_name(origin));
+    realm.len = span_find(realm, BEFORE_EPOCH);
+    realm.len = span_find(realm, BEFORE_NUMBER);
+    return realm.len > name.len && realm.ptr[realm.len - name.len - 1] == '|' &&
+           memcmp(realm.ptr + realm.len - name.len, name.ptr, name.len) == 0;
+}
+
+uint64_t object_key_realm_epoch(struct span realm)
+{
+    uint64_t epoch = 0;
+    for (size_t i = span_find(realm, BEFORE_EPOCH) + 1; i < realm.len; i++) {
+        epoch = epoch << 4 | (uint64_t)hex_digit(realm.ptr[i]);
+    }
+    return epoch;
+}
+
+// Writes `before` and the value to ret_text. Returns them; returns nothing for 0.
+static struct span marked(char before, uint64_t value, char ret_text[MARKED_MAX])
+{
+    if (value == 0) {
+        return (struct span){0};
+    }
+    int len = snprintf(ret_text + 1, MARKED_MAX - 1, "%llx", (unsigned long long)value);
+    ret_text[0] = before;
+    return (struct span){ret_text, 1 + (size_t)len};
+}
+
 struct object_key *object_key_new_in(struct object_key **spare, const struct store *store,
                                      const struct object_key *from)
 {
     struct span name = span_from_cstr(origin_name(from->origin));
-    char epoch_text[1 + 16 + 1];
-    size_t epoch_len = 0;
-    if (from->epoch > 0) {
-        epoch_len = 1 + (size_t)snprintf(epoch_text + 1, sizeof(epoch_text) - 1, "%llx",
-                                         (unsigned long long)from->epoch);
-        epoch_text[0] = '\0';
-    }
-    char number_text[1 + 16 + 1];
-    size_t number_len = 0;
-    if (origin_number(from->origin) > 0) {
-        number_len = (size_t)snprintf(number_text, sizeof(number_text), "\001%llx",
-                                      (unsigned long long)origin_number(from->origin));
-    }
-    size_t realm_len = from->realm.len + 1 + name.len + number_len + epoch_len;
+    char number_text[MARKED_MAX], epoch_text[MARKED_MAX];
+    struct span number = marked(BEFORE_NUMBER, origin_number(from->origin), number_text);
+    struct span epoch = marked(BEFORE_EPOCH, from->epoch, epoch_text);
+    size_t realm_len = from->realm.len + 1 + name.len + number.len + epoch.len;
     struct object_key *k = key_alloc(spare, realm_len + from->bucket.len + from->key.len);
     atomic_init(&k->refs, 1);
     char *at = (char *)(k + 1);
@@ -120,8 +145,8 @@ struct object_key *object_key_new_in(struct object_key **spare, const struct sto
     at = key_copy(at, from->realm, &piece);
     *at++ = '|';
     at = key_copy(at, name, &piece);
-    at = key_copy(at, (struct span){number_text, number_len}, &piece);
-    at = key_copy(at, (struct span){epoch_text, epoch_len}, &piece);
+    at = key_copy(at, number, &piece);
+    at = key_copy(at, epoch, &piece);
     at = key_copy(at, from->bucket, &k->bucket);
     at = key_copy(at, from->key, &k->key);
     check(at <= (char *)(k + 1) + k->room);

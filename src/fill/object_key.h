@@ -57,5 +57,9 @@ void object_key_unref_to(struct object_key *key, struct object_key **spare);
 // Returns true if Forebay sends the origin the same requests for both keys and applies the same
 // rule. Both keys must name the same object.
 bool object_key_asks_alike(const struct object_key *a, const struct object_key *b);
+// Returns true if an object with this stored realm, as in object_key.realm, came from the origin.
+bool object_key_realm_is_of(struct span realm, const struct origin *origin);
+// Returns the epoch in a stored realm: that of the bucket when the object's key was built.
+uint64_t object_key_realm_epoch(struct span realm);
 
 #endif

@@ -500,6 +500,9 @@ void store_pins_put_aside(struct store *store, const char *why);
 // Blocks. One thread at a time.
 enum err store_pins_save(struct store *store, struct span text, struct buf *ret_why) MUST_USE;
 
+// No look-up uses the object's stored names any more, for example since the epoch of its bucket was
+// raised. A review removes its runs, so that they do not keep the room of objects that are read.
+#define STORE_GROUP_GONE (STORE_GROUP_PINS + 1)
 // Returns the group of an object, given the names under which it is stored. A thread of the store
 // calls it; it must not block. store_set_group_of() with NULL makes the groups unknown from now on.
 // When that call returns, no call of the former function is in progress.
@@ -510,10 +513,10 @@ void store_set_group_of(struct store *store, store_group_fn group_of, void *ctx)
 void store_set_pins(struct store *store, bool has_pins);
 enum store_review {
     STORE_REVIEW_PINNED = 1, // runs in STORE_GROUP_PINS whose pins may have been removed
-    STORE_REVIEW_OTHERS = 2, // other runs, which may have been pinned
+    STORE_REVIEW_OTHERS = 2, // other runs, which may have been pinned or may be gone
 };
-// Starts a background job that sets the groups of stored runs to what group_of() returns now. It
-// reads the header of each run. Any thread.
+// Starts a background job that sets the groups of stored runs to what group_of() returns now, and
+// removes those that are gone. It reads the header of each run. Any thread.
 void store_review(struct store *store, unsigned reviews);
 
 struct store_pins_figures {

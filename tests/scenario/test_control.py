@@ -929,6 +929,19 @@ def test_evicted_objects_are_fetched_again(forebay, origin):
     assert fetched("a", "p/1", "p/2", "q/1") == ["a", "p/1", "p/2", "q/1"]
 
 
+def test_an_evicted_bucket_leaves_its_room_to_what_is_stored_next(start, origin):
+    """The objects of an evicted bucket do not count any more. What was stored of them does not keep
+    other objects out of the cache, although it was read more often."""
+    forebay = start(origin, settings={"cache.size": "96MiB", "cache.ttl": "1d"})
+    for key in range(40):
+        origin.put(f"a/{key}", MIB)
+    for _ in range(3):
+        ask(forebay, "warm", "s3://bkt/a/", "--wait")  # fails if an object is not kept
+        read(forebay, *(f"a/{key}" for key in range(40)))
+        assert ask(forebay, "evict", "s3://bkt")[-1]["objects"] == 40
+        forebay.wait_metric("forebay_cache_objects", lambda v: v == 0)
+
+
 def test_evict_refuses_names_that_the_origin_does_not_know(forebay, origin):
     """A URI of which nothing was cached and that the origin does not know is probably misspelt. It
     has a warning, and a non-zero exit code unless --allow-empty is given."""

@@ -2,8 +2,8 @@
 // Evicts an object or a bucket when an operator requests it, as if a write had changed it. Each
 // realm may have a copy of the object in the cache, under a name of its own. The home of each name
 // invalidates the copy. From then on no reader on any worker gets that copy, even if a run of it is
-// in flight. To evict a whole bucket, its epoch is raised. The bytes stay on disk until their
-// segment is evicted.
+// in flight. To evict a whole bucket, its epoch is raised, and a review removes what is stored
+// under the former epoch. The bytes stay on disk until their segment is evicted.
 //
 // An operator may name a thousand objects in many realms. A worker has only a few names in flight
 // at a time, which it charges to BUDGET_WRITES. It allocates nothing for the others. An eviction
@@ -151,7 +151,11 @@ static void on_bucket_ready(struct bucket_write *bw)
 
 static void on_bucket_ended(struct bucket_write *bw)
 {
-    eviction_end(bw->ctx, worker_current());
+    struct eviction *e = bw->ctx;
+    if (e->err == ERR_OK) {
+        store_review(e->proxy->store, STORE_REVIEW_PINNED | STORE_REVIEW_OTHERS);
+    }
+    eviction_end(e, worker_current());
 }
 
 static void on_evict(struct worker *to, struct message *message)

@@ -62,20 +62,6 @@ static void on_published(void *ctx)
 
 // --- names under which runs are cached -----------------------------------------------------------
 
-// Returns true if `realm`, the first part of a key's name, names the origin. It has the form
-// "realm|origin", maybe followed by "\001number" and "\0epoch" (object_key.c).
-static bool is_of_origin(struct span realm, const struct origin *origin)
-{
-    struct span name = span_from_cstr(origin_name(origin));
-    for (size_t i = 0; i < realm.len; i++) {
-        if (realm.ptr[i] == '\0' || realm.ptr[i] == '\001') {
-            realm.len = i;
-        }
-    }
-    return realm.len > name.len && realm.ptr[realm.len - name.len - 1] == '|' &&
-           memcmp(realm.ptr + realm.len - name.len, name.ptr, name.len) == 0;
-}
-
 // Returns the group of an object, given `group`, its group under other names of its bucket, and one
 // more name, `bucket`. Clients may know a bucket of an origin by several names, and a pin under any
 // of them applies.
@@ -94,6 +80,7 @@ static unsigned group_of(void *ctx, struct span realm, struct span bucket, struc
 {
     struct proxy *proxy = ctx;
     unsigned group = STORE_PRIORITY_NORMAL;
+    const struct origin *origin = NULL; // NULL: the configuration no longer has it
     bool is_listed = false;
     pthread_mutex_lock(&proxy->live.lock);
     const struct live *live = proxy->live.now;
@@ -101,15 +88,19 @@ static unsigned group_of(void *ctx, struct span realm, struct span bucket, struc
     for (unsigned i = 0; i < live->settings.bucket_count; i++) {
         const struct proxy_bucket *b = &live->settings.buckets[i];
         is_listed |= span_equal_cstr(bucket, b->name);
-        if (span_equal_cstr(bucket, b->origin_bucket) && is_of_origin(realm, b->origin)) {
+        if (span_equal_cstr(bucket, b->origin_bucket) && object_key_realm_is_of(realm, b->origin)) {
+            origin = b->origin;
             group = group_by_name(live, span_from_cstr(b->name), key, group);
         }
     }
-    if (!is_listed && is_of_origin(realm, proxy->options.default_origin)) {
+    if (!is_listed && object_key_realm_is_of(realm, proxy->options.default_origin)) {
+        origin = proxy->options.default_origin;
         group = group_by_name(live, bucket, key, group);
     }
     pthread_mutex_unlock(&proxy->live.lock);
-    return group;
+    bool is_gone =
+        origin != NULL && object_key_realm_epoch(realm) < fill_epoch(proxy->store, origin, bucket);
+    return is_gone ? STORE_GROUP_GONE : group;
 }
 
 // --- changes: on a thread of the pool ------------------------------------------------------------

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reviews stored runs after the list of pins has changed, and moves each run to the group of its
-// name. The policy knows a run only by a hash. So a review reads the names in the headers of runs,
-// segment by segment, but only of runs whose group may change. A step reads at most STEP_RUNS
-// headers. Between steps the thread rewrites survivors, drains rings and records the time.
+// Reviews stored runs after the list of pins has changed, or after a bucket was evicted, and moves
+// each run to the group of its name. The policy knows a run only by a hash. So a review reads the
+// names in the headers of runs, segment by segment, but only of runs whose group may change. A step
+// reads at most STEP_RUNS headers. Between steps the thread rewrites survivors, drains rings and
+// records the time.
+//
+// A run whose name nobody looks up any more is removed. Otherwise the policy would keep it for what
+// it was worth, and would refuse new runs for its sake.
 //
 // No other thread waits for a review. A run that is removed during the review is skipped. A run
 // whose header cannot be read keeps its group until a client reads the run.
@@ -10,6 +14,7 @@
 
 #include <stdlib.h>
 
+#include "store/index/index_writer.h"
 #include "store/retention/retention_rewrite.h"
 #include "store/segment/segment_list.h"
 #include "store/segment/segment_log.h"
@@ -141,7 +146,8 @@ static void segment_end(struct retention *r)
 
 // --- names of runs
 
-static void run_regroup(struct retention *r, const struct segment_row *row, int fd)
+// Returns true if it has queued the removal of the run, because its name is gone.
+static bool run_regroup(struct retention *r, const struct segment_row *row, int fd)
 {
     struct retention_review *review = r->review;
     struct store_place place = segment_row_place(row, review->number, review->salt);
@@ -150,7 +156,7 @@ static void run_regroup(struct retention *r, const struct segment_row *row, int 
     check(place.segment_number == review->number);
     place.segment = review->segment;
     if (retention_head_read(r->disk, &place, fd, review->head, &header) != ERR_OK) {
-        return; // skip the run: if a client reads it later, that read reports the error
+        return false; // skip the run: if a client reads it later, that read reports the error
     }
     pthread_mutex_lock(&r->names.lock);
     bool knows = r->names.group_of != NULL;
@@ -158,6 +164,10 @@ static void run_regroup(struct retention *r, const struct segment_row *row, int 
                          ? r->names.group_of(r->names.ctx, header.realm, header.bucket, header.key)
                          : STORE_PRIORITY_NORMAL;
     pthread_mutex_unlock(&r->names.lock);
+    if (group == STORE_GROUP_GONE) {
+        index_writer_remove_later(r->writer, header.hash, &place, false);
+        return true;
+    }
     uint32_t index;
     pthread_mutex_lock(&r->lock);
     if (knows && policy_segment_find(r->policy, review->number, row->header_offset, &index) &&
@@ -165,22 +175,27 @@ static void run_regroup(struct retention *r, const struct segment_row *row, int 
         policy_segment_regroup(r->policy, review->number, index, retention_policy_group(group));
     }
     pthread_mutex_unlock(&r->lock);
+    return false;
 }
 
 static void runs_regroup(struct retention *r)
 {
     struct retention_review *review = r->review;
+    bool any_gone = false;
     int fd;
     check(review->segment != NULL);
     check(review->row_at <= review->row_count);
     if (review->row_at < review->row_count && segment_borrow_wait(review->segment, &fd) == ERR_OK) {
         uint32_t end = (uint32_t)min_u64(review->row_count, review->row_at + STEP_RUNS);
         for (; review->row_at < end && !retention_stopping(r); review->row_at++) {
-            run_regroup(r, &review->rows[review->row_at], fd);
+            any_gone |= run_regroup(r, &review->rows[review->row_at], fd);
         }
         segment_return(review->segment);
     } else {
         review->row_at = review->row_count;
+    }
+    if (any_gone) { // so that the writer's queue has room for the removals of the next step
+        (void)index_writer_flush(r->writer); // a removal that failed leaves its run as it was
     }
     if (review->row_at == review->row_count) {
         segment_end(r);

@@ -23,6 +23,8 @@ static void expect(const struct object_key *key, const char *name)
     cr_assert(span_equal_cstr(key->bucket, "bucket"));
     cr_assert(span_starts_with(key->realm, SPAN("realm|")));
     cr_assert(key->realm_own_len == 5 && key->epoch == 7 && key->limits.cache);
+    cr_assert_eq(object_key_realm_epoch(key->realm), 7);
+    cr_assert_eq(object_key_realm_epoch(SPAN("realm|origin\0011")), 0);
     cr_assert(key->table == NULL && key->credentials == NULL);
 }
 

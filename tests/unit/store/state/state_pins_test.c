@@ -98,8 +98,8 @@ Test(store_pins, a_damaged_list_still_counts)
     box_remove(&box);
 }
 
-// Keys below this number are pinned now.
-static atomic_uint pinned_below;
+// Keys below this number are pinned now, and keys from the other one on are gone.
+static atomic_uint pinned_below, gone_from = UINT_MAX;
 
 static unsigned group_of(void *ctx, struct span realm, struct span bucket, struct span key)
 {
@@ -109,7 +109,9 @@ static unsigned group_of(void *ctx, struct span realm, struct span bucket, struc
     cr_assert(span_equal_cstr(realm, "default") && span_equal_cstr(bucket, "bkt"));
     (void)span_split(&key, '-', &word);
     cr_assert(span_to_u64(key, &number));
-    return number < atomic_load(&pinned_below) ? STORE_GROUP_PINS : STORE_PRIORITY_NORMAL;
+    return number >= atomic_load(&gone_from)     ? STORE_GROUP_GONE
+           : number < atomic_load(&pinned_below) ? STORE_GROUP_PINS
+                                                 : STORE_PRIORITY_NORMAL;
 }
 
 static uint64_t pinned_runs(struct box *box)
@@ -160,6 +162,37 @@ Test(store_pins, pinned_bytes_follow_the_pinned_names)
         wait_for(pinned_runs(&box) == 10);
         store_review(box.store, STORE_REVIEW_PINNED);
         wait_for(pinned_runs(&box) == 0);
+        box_close(&box);
+        box_remove(&box);
+    }
+}
+
+// Their names are out of use, for example because their bucket was evicted. Otherwise their worth
+// would keep other objects out of the cache.
+Test(store_pins, a_review_removes_runs_whose_names_are_gone)
+{
+    for (unsigned e = 0; e < ARRAY_LEN(engines); e++) {
+        struct box box;
+        cr_assert(setenv("FOREBAY_SEGMENT_SIZE", "131072", 1) == 0);
+        box_init(&box, engines[e], 16 * MIB);
+        box.options.block_size_bytes_max = BLOCK;
+        box.options.policy = STORE_POLICY_EPOCH;
+        if (!box_open(&box)) {
+            box_remove(&box);
+            continue;
+        }
+        store_set_group_of(box.store, group_of, NULL);
+        put(&box, 0, 40);
+        atomic_store(&gone_from, 25);
+        store_review(box.store, STORE_REVIEW_PINNED | STORE_REVIEW_OTHERS);
+        wait_for(stats_sum(COUNTER_cache_objects) == 25);
+        for (unsigned i = 0; i < 40; i++) {
+            char key[16];
+            (void)snprintf(key, sizeof(key), "key-%u", i);
+            struct object object = {key, "\"e\"", LEN, BLOCK, 100 + i};
+            cr_assert_eq(box_read(&box, 0, &object), i < 25 ? LEN : 0);
+        }
+        atomic_store(&gone_from, UINT_MAX);
         box_close(&box);
         box_remove(&box);
     }
