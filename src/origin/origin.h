@@ -202,6 +202,12 @@ struct origin_trouble_text {
 // Returns true while the origin is in trouble: its last calls got no answer, many of them ended
 // with a server error, or it refused our credentials. Any thread.
 bool origin_in_trouble(const struct origin *origin, struct origin_trouble_text *ret_text);
+// What people read about an origin that closes connections without an answer. `remedy` names
+// settings of the default origin.
+struct origin_advice {
+    const char *text, *remedy;
+};
+struct origin_advice origin_advice_if_closed(void);
 // Returns true while the origin answers no requests, if it has answered a probe before. The next
 // answered probe ends this state. So a caller that has a stale version need not ask the origin. Any
 // thread.

@@ -283,6 +283,12 @@ bool origin_in_trouble(const struct origin *origin, struct origin_trouble_text *
     return trouble != ORIGIN_TROUBLE_NONE;
 }
 
+struct origin_advice origin_advice_if_closed(void)
+{
+    const struct trouble_row *row = &rows[ORIGIN_TROUBLE_RESET];
+    return (struct origin_advice){row->text, row->remedy};
+}
+
 // An answer of the endpoint's own name, which the probe asks, does not show whether host names with
 // a bucket are resolved. They may be resolved for other buckets. An answer of the origin shows a
 // loop. A store may answer requests for objects only, and a probe of it never shows that it is

@@ -610,6 +610,17 @@ def test_an_origin_that_speaks_the_other_scheme(doctor, origin):
     assert report.exit == 4 and "say http://" in report.find("origin", "red")
 
 
+def test_an_origin_that_closes_connections_gets_the_remedy_of_its_condition(doctor, origin):
+    """A store that answered a minute ago does not want TLS now. Its remedy is that of the condition
+    origin-unreachable."""
+    for how in ("close", "reset"):
+        origin.clear_faults()
+        origin.fault(None, how, times=None)
+        found = doctor().find("origin", "red")
+        assert "it closes the connection without an answer" in found, found
+        assert "if it answered before, check the store and load balancers" in found
+
+
 def test_an_origin_that_never_answers(doctor):
     with socket.socket() as hole:
         hole.bind(("127.0.0.1", 0))

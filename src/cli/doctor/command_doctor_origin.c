@@ -131,6 +131,12 @@ static struct fault fault_of(const struct doctor *d, const char *url, const stru
                                    "file), and the host in origin.endpoint as in the certificate"};
     case CURLE_SSL_CONNECT_ERROR:
         return (struct fault){why, "say http:// in origin.endpoint if it speaks plain HTTP"};
+    case CURLE_GOT_NOTHING:
+    case CURLE_SEND_ERROR:
+    case CURLE_RECV_ERROR: {
+        struct origin_advice advice = origin_advice_if_closed();
+        return (struct fault){advice.text, advice.remedy};
+    }
     default:
         return (struct fault){why,
                               "say https:// in origin.endpoint if it speaks TLS; try: curl -v URL"};
