@@ -17,6 +17,16 @@ Test(refusal, each_row_is_found_by_its_word)
     cr_assert_eq((int)refusal_of_word("weak-etag"), (int)REFUSAL_none);
 }
 
+// A count is shown long after the state that it counts, and a single late read begins no condition.
+Test(refusal, no_remedy_refers_to_a_condition_that_need_not_hold)
+{
+    for (int i = REFUSAL_none + 1; i < REFUSAL_COUNT_; i++) {
+        const char *remedy = refusal_text((enum refusal)i)->remedy;
+        cr_assert_null(strstr(remedy, "condition"), "%s", remedy);
+        cr_assert_null(strstr(remedy, "disk-"), "%s", remedy);
+    }
+}
+
 Test(refusal, each_resource_has_an_error_of_its_own)
 {
     static const struct {
