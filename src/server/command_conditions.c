@@ -423,8 +423,8 @@ static void look_at_memory(struct command_conditions_reached *reached,
     struct condition_row row = conditions_row(CONDITION_memory);
     bool has_changed = reached->value != max_bytes;
     conditions_tell_more(conditions, CONDITION_memory, row.remedy,
-                         "%s: limits.max_buffer (%s%s%s%s) was used up within the last minute, and "
-                         "clients were refused with SlowDown, %llu times since the start",
+                         "%s: limits.max_buffer (%s%s%s%s) was used up within the last minute: "
+                         "clients got SlowDown, or over TLS a close, %llu times since the start",
                          row.text, human_bytes((double)reached->value, then),
                          has_changed ? " then, " : "",
                          has_changed ? human_bytes((double)max_bytes, now) : "",

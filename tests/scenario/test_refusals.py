@@ -10,13 +10,16 @@ import contextlib
 import json
 import pathlib
 import re
+import socket
+import ssl
 
 import pytest
 from client import Client, judge
 from conftest import not_run
 from forebay import build_kind, run_forebay
+from test_connections import certificate  # noqa: F401 (a fixture)
 from test_control import ask, said
-from waiting import wait_for
+from waiting import WAIT_S, wait_for
 
 MIB = 1 << 20
 TABLE = pathlib.Path(__file__).parents[2] / "src/stats/refusals.def"
@@ -288,6 +291,40 @@ def test_shed_requests_name_the_limit_that_refused_them(start, origin):
     said(server, "reload")
     text = server.condition_rows()["requests-shed"]["text"]
     assert "limits.max_connections (1 then, 5 now) 1 times" in text, text
+
+
+@pytest.mark.parametrize("limit", ["limits.max_connections", "limits.max_connections_per_source"])
+def test_a_tls_connection_beyond_a_limit_is_closed_without_a_reply(
+    start, origin, certificate, limit
+):
+    """A TLS client beyond a limit of connections gets no 503, because no handshake is made for it.
+    The access log, the condition and the setting's text say so."""
+    server = start(
+        origin,
+        ahead_s=0,
+        settings={
+            "listen": "127.0.0.1:0,tls:127.0.0.1:0",
+            "listen_tls.cert": certificate[0],
+            "listen_tls.key": certificate[1],
+            limit: 1,
+        },
+    )
+    trust = ssl.create_default_context(cafile=certificate[0])
+    with server.client() as client:
+        assert client.request("GET", "/bkt/none").status == 404
+        with (
+            socket.create_connection(("127.0.0.1", server.tls_port), WAIT_S) as extra,
+            pytest.raises((ssl.SSLEOFError, ConnectionError)),
+        ):
+            trust.wrap_socket(extra, server_hostname="127.0.0.1")
+    why = "source" if "source" in limit else "connections"
+    (line,) = server.access_log(lambda e: e.get("why") == why)
+    assert (line["status"], line["error"], line["bytes"]) == (0, "SlowDown", 0), line
+    server.wait_condition("requests-shed")
+    assert "over TLS a close" in server.condition_rows()["requests-shed"]["text"]
+    table = run_forebay("config", "docs").stdout.splitlines()
+    (row,) = [row for row in table if f"`{limit}`" in row]
+    assert "over TLS a close" in row, row
 
 
 def test_limits_jobs_and_reloads_are_conditions(start, origin):
