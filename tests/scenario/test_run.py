@@ -191,6 +191,18 @@ def test_the_last_warning_is_shown_in_words(run, origin):
     assert re.search(r"^ +origin-unreachable: .+; .+", last) and "=" not in last, words.stderr
 
 
+def test_a_cache_that_must_shrink_is_a_sentence_in_the_summary(run, origin):
+    """The second run has a smaller cache.size than what the first one has stored. The summary says
+    that in a sentence, without keys of the log."""
+    for i in range(48):
+        origin.put(f"o{i}", 1 << 20)
+    read = 'for i in $(seq 0 47); do curl -sf "$AWS_ENDPOINT_URL_S3/bkt/o$i" -o /dev/null; done'
+    assert run("sh", "-c", read).returncode == 0
+    said = run("sh", "-c", READ, size="16MiB").stderr.partition("the last:\n")[2]
+    sentence = "cache shrunk: the cache was larger than cache.size, so cached data was removed"
+    assert sentence in said and "bytes" not in said, said
+
+
 def test_a_condition_is_printed_while_the_command_runs(run, origin):
     """A condition is printed once when it begins, because the log of this server is hidden. If the
     origin refuses the keys, the line says that they are those of the command."""

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/client/command_log_line.h"
 
+#include "base/human.h"
+
 // Fields that are a text for people, the best one first.
 static const char *const texts[] = {"text", "hint", "why", "reason", "effect"};
 
@@ -61,6 +63,26 @@ static void append_text(struct buf *out, struct span text)
     }
 }
 
+// Appends " NAME VALUE". A size in bytes loses the unit of its name, and gets one of its own.
+static void append_field(struct buf *out, const struct field *field)
+{
+    static const char unit[] = "_bytes";
+    size_t len = field->name.len, unit_len = sizeof(unit) - 1;
+    char bytes[HUMAN_BYTES_MAX];
+    uint64_t value;
+    bool is_size =
+        len > unit_len &&
+        span_equal_cstr((struct span){field->name.ptr + len - unit_len, unit_len}, unit) &&
+        span_to_u64(field->value, &value);
+    append_name(out, (struct span){field->name.ptr, is_size ? len - unit_len : len});
+    buf_append_char(out, ' ');
+    if (is_size) {
+        buf_append_cstr(out, human_bytes((double)value, bytes));
+    } else {
+        buf_append_span(out, field->value);
+    }
+}
+
 static void append_all(struct buf *out, struct span line)
 {
     struct field field;
@@ -69,9 +91,7 @@ static void append_all(struct buf *out, struct span line)
         if (!span_equal_cstr(field.name, "ts") && !span_equal_cstr(field.name, "level") &&
             !span_equal_cstr(field.name, "event") && !span_equal_cstr(field.name, "remedy")) {
             buf_append_cstr(out, before);
-            append_name(out, field.name);
-            buf_append_char(out, ' ');
-            buf_append_span(out, field.value);
+            append_field(out, &field);
             before = ", ";
         }
     }

@@ -109,7 +109,10 @@ static void fit_full_disk(struct fitting *f)
     if (gone > 0) {
         f->count -= gone;
         memmove(f->files, f->files + gone, f->count * sizeof(*f->files));
-        log_warn("cache_shrunk", "reason=no_space removed=%zu segments=%zu", gone, f->count);
+        log_warn("cache_shrunk",
+                 "reason=no_space removed=%zu segments=%zu text=\"the file system of cache.dir has "
+                 "no space, so cached data was removed\"",
+                 gone, f->count);
     }
 }
 
@@ -138,7 +141,8 @@ size_t store_fit(struct store *store, struct segment_file *files, size_t count)
         index_remove_files(store->disk.dir.index_fd);
     }
     log_warn("cache_shrunk",
-             "was_bytes=%llu now_bytes=%llu segments=%zu removed=%zu empty=%zu index=%s",
+             "was_bytes=%llu now_bytes=%llu segments=%zu removed=%zu empty=%zu index=%s text=\"the "
+             "cache was larger than cache.size, so cached data was removed\"",
              (unsigned long long)before, (unsigned long long)f.used, f.count, f.full_gone,
              f.empty_gone, drop ? "dropped" : "kept");
     return f.count;

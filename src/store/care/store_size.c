@@ -18,7 +18,10 @@
 // space.
 #include "store/care/store_size.h"
 
+#include <stdio.h>
+
 #include "base/clock.h"
+#include "base/human.h"
 #include "base/log.h"
 #include "stats/stats.h"
 #include "store/retention/retention.h"
@@ -173,6 +176,17 @@ uint64_t store_block_size_max(const struct store *store)
     return store->disk.attached ? store->log.segment_size_bytes / 2 : UINT64_MAX;
 }
 
+static void tell_cut(uint64_t wanted, uint64_t now)
+{
+    char text[128], wanted_text[HUMAN_BYTES_MAX], now_text[HUMAN_BYTES_MAX];
+    (void)snprintf(text, sizeof(text), "cache.size is %s, because it cannot grow to %s in this run",
+                   human_bytes((double)now, now_text), human_bytes((double)wanted, wanted_text));
+    log_warn(
+        "cache_size_cut",
+        "text=%s wanted_bytes=%llu now_bytes=%llu remedy=\"restart Forebay to use the whole size\"",
+        log_quote(span_from_cstr(text)), (unsigned long long)wanted, (unsigned long long)now);
+}
+
 static void size_tell(struct store *store, uint64_t was, uint64_t wanted, bool is_new)
 {
     struct store_size *size = &store->size;
@@ -189,8 +203,7 @@ static void size_tell(struct store *store, uint64_t was, uint64_t wanted, bool i
                  (unsigned long long)atomic_load(&store->disk.used_bytes));
     }
     if (wanted > store->disk.capacity_bytes) {
-        log_warn("cache_size_cut", "wanted_bytes=%llu now_bytes=%llu remedy=restart",
-                 (unsigned long long)wanted, (unsigned long long)store->disk.capacity_bytes);
+        tell_cut(wanted, store->disk.capacity_bytes);
     }
 }
 

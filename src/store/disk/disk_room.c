@@ -36,6 +36,13 @@ enum { ANSWER_NONE, ANSWER_REFUSED, ANSWER_GRANTED };
 
 static const char *const names[] = {"size", "min_free", "inodes", "space"};
 static_assert(ARRAY_LEN(names) == DISK_ROOM_OF_COUNT_, "a name for each");
+static const char *const texts[] = {
+    [DISK_ROOM_OF_SIZE] = "the cache is larger than cache.size, so it evicts older data",
+    [DISK_ROOM_OF_MIN_FREE] = "less than cache.min_free is free, so the cache evicts older data",
+    [DISK_ROOM_OF_INODES] = "the file system of cache.dir has no inode for another segment",
+    [DISK_ROOM_OF_SPACE] = "the file system of cache.dir refuses space for another segment",
+};
+static_assert(ARRAY_LEN(texts) == DISK_ROOM_OF_COUNT_, "a text for each");
 
 bool disk_room_is_short(const struct store_disk *disk, enum disk_room_of of)
 {
@@ -65,8 +72,9 @@ static void room_tell(struct store_disk *disk, enum disk_room_of of, bool is_sho
     check(!is_short || missing > 0);
     atomic_store(&disk->room.is_short[of], is_short);
     if (is_short) {
-        log_warn_condition("cache_short", "of=%s missing=%llu used_bytes=%llu capacity_bytes=%llu",
-                           names[of], (unsigned long long)missing,
+        log_warn_condition("cache_short",
+                           "of=%s text=\"%s\" missing=%llu used_bytes=%llu capacity_bytes=%llu",
+                           names[of], texts[of], (unsigned long long)missing,
                            (unsigned long long)atomic_load(&disk->used_bytes),
                            (unsigned long long)atomic_load(&disk->capacity_bytes));
     }

@@ -19,8 +19,9 @@ Test(command_log_line, text_and_remedy_of_the_line_are_shown_without_its_keys)
         "ts=1 level=warn event=origin_unreachable origin=s3 why=refused text=\"it is \\\"off\\\"\" "
         "remedy=\"start it\"",
         "origin unreachable: it is \"off\"; start it");
-    expect("ts=1 level=warn event=cache_size_cut wanted_bytes=9 remedy=restart",
-           "cache size cut (wanted bytes 9); restart");
+    expect("ts=1 level=warn event=cache_size_beyond_disk size_bytes=3221225472 room_bytes=9 "
+           "remedy=\"free some\"",
+           "cache size beyond disk (size 3.0 GiB, room 9 B); free some");
     expect("event=condition_begun name=disk-full severity=critical text=\"no room\" remedy=\"make "
            "it\"",
            "disk-full: no room; make it");
