@@ -426,6 +426,25 @@ def test_status_and_stats(forebay, origin):
     assert head.split()[:2] == ["req/s", "hit%"] and line.split()[0] == "0.0"
 
 
+def test_status_says_that_readers_share_a_fetch(forebay, origin):
+    """Two readers wait for the same bytes, which `status` counts for each of them. It says why the
+    origin sent fewer."""
+    origin.put("a", MIB)
+    assert "several readers" not in said(forebay, "status")
+    with origin.hold("a") as gate, ThreadPoolExecutor(2) as pool:
+        readers = [pool.submit(read, forebay, "a") for _ in range(2)]
+        forebay.wait_metric("forebay_http_requests_inflight", lambda v: v == 2)
+        gate.set()
+        for reader in readers:
+            reader.result()
+    forebay.wait_metric("forebay_http_requests_total", lambda v: v == 2)
+    text = said(forebay, "status")
+    assert "2.0 MiB from the origin" in text, text
+    assert re.search(
+        r"origin +[0-9]+ requests, 1\.0 MiB \(fetched once for several readers\)", text
+    )
+
+
 def test_status_says_what_a_cache_costs(forebay, origin):
     """If the origin got more requests than clients made, `status` does not call them saved."""
     for i in range(3):

@@ -194,9 +194,12 @@ static void print_screen(const struct command_client *client, const json_t *f, d
         command_bytes(command_client_double(f, "served_disk_bytes")),
         command_bytes(command_client_double(f, "served_origin_bytes")),
         (unsigned long long)command_client_u64(f, "requests"));
-    command_screen_print(INDENT, "  origin   %llu requests, %s\n",
+    double received = command_client_double(f, "origin_received_bytes");
+    bool has_shared = command_client_double(f, "served_origin_bytes") > received;
+    command_screen_print(INDENT, "  origin   %llu requests, %s%s\n",
                          (unsigned long long)command_client_u64(f, "origin_requests"),
-                         command_bytes(command_client_double(f, "origin_received_bytes")));
+                         command_bytes(received),
+                         has_shared ? " (fetched once for several readers)" : "");
     print_origins(json_object_get(f, "origins"));
     print_savings(json_object_get(f, "savings"));
     command_screen_print(INDENT, "  now      %llu requests, %llu fills\n",
