@@ -57,6 +57,7 @@ struct run {
     char dir[PATH_MAX];
     bool is_other_dir; // another process uses the first directory
     char dir_flag[FLAG_MAX], socket_flag[FLAG_MAX], endpoint_flag[FLAG_MAX];
+    char ca_file_flag[FLAG_MAX];
     char url[64];
     bool is_quiet, is_global;
     unsigned restarts;
@@ -164,6 +165,16 @@ static const char *client_endpoint(const struct run *run)
     return endpoint[0] != '\0' && is_default(run->config, "origin.endpoint") ? endpoint : NULL;
 }
 
+// Returns the file of certificate authorities that the SDKs of this environment use, which the
+// server uses for its https origin, too. NULL: there is none, or the settings name one.
+static const char *client_ca_file(const struct run *run)
+{
+    const char *file = run->client.ca_file.text, *endpoint = client_endpoint(run);
+    endpoint = endpoint != NULL ? endpoint : run->config->origin_endpoint;
+    bool is_used = file[0] != '\0' && strncmp(endpoint, "https:", strlen("https:")) == 0;
+    return is_used && is_default(run->config, "origin.ca_file") ? file : NULL;
+}
+
 // Prints the origin, and the setting, variable or profile that names it: with -v, or if the start
 // failed, because a user who gave no --origin.endpoint does not see the reason otherwise.
 static void print_origin(const struct run *run, bool has_failed)
@@ -179,6 +190,12 @@ static void print_origin(const struct run *run, bool has_failed)
         command_screen_tell(
             2, "forebay run: the origin is %s (%s)\n", command_client_visible(url),
             command_client_visible(is_client ? run->client.endpoint.source : setting));
+        if (client_ca_file(run) != NULL) {
+            command_screen_tell(2,
+                                "forebay run: its certificate authorities are those in %s (%s)\n",
+                                command_client_visible(run->client.ca_file.text),
+                                command_client_visible(run->client.ca_file.source));
+        }
     }
 }
 
@@ -305,6 +322,11 @@ static void tell_server(struct run *run, int argc, char **argv)
         (void)snprintf(run->endpoint_flag, sizeof(run->endpoint_flag), "--origin.endpoint=%s",
                        endpoint);
         command_server_word(&run->server, run->endpoint_flag);
+    }
+    if (client_ca_file(run) != NULL) {
+        (void)snprintf(run->ca_file_flag, sizeof(run->ca_file_flag), "--origin.ca_file=%s",
+                       run->client.ca_file.text);
+        command_server_word(&run->server, run->ca_file_flag);
     }
 }
 

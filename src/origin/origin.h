@@ -103,6 +103,8 @@ struct origin_client {
     struct origin_client_value endpoint;
     // The first of AWS_REGION, AWS_DEFAULT_REGION and the profile's region that is a valid name.
     struct origin_client_value region;
+    // AWS_CA_BUNDLE, or ca_bundle of the profile. "": the system's certificate authorities.
+    struct origin_client_value ca_file;
     bool ignores_endpoints; // The SDKs ignore all endpoints of variables and shared files.
 };
 // Reads variables and the shared files. May block; not on a worker.

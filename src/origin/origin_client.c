@@ -92,6 +92,18 @@ static void find_region(const struct shared_profile *p, struct origin_client_val
     }
 }
 
+static void find_ca_file(const struct shared_profile *p, struct origin_client_value *ca_file)
+{
+    static const char *const names[] = {"AWS_CA_BUNDLE"};
+    const char *variable = first_set(names, ARRAY_LEN(names));
+    struct span value;
+    if (variable != NULL) {
+        note(p, span_from_cstr(getenv(variable)), variable, "", ca_file);
+    } else if (shared_profile_value(p, "ca_bundle", &value)) {
+        note(p, value, NULL, "", ca_file);
+    }
+}
+
 void origin_client_read(struct origin_client *ret_client)
 {
     struct shared_profile p;
@@ -102,5 +114,6 @@ void origin_client_read(struct origin_client *ret_client)
         find_endpoint(&p, &ret_client->endpoint);
     }
     find_region(&p, &ret_client->region);
+    find_ca_file(&p, &ret_client->ca_file);
     shared_profile_done(&p);
 }

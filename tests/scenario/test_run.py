@@ -13,6 +13,7 @@ import sys
 import pytest
 
 from forebay import KEYS, binary, run_forebay
+from origin import Origin
 from waiting import WAIT_S, wait_for
 
 ACCESS, SECRET = next(iter(KEYS.items()))
@@ -276,6 +277,29 @@ def test_the_profile_names_the_origin_as_for_the_sdks(run, origin, tmp_path, pro
     assert "the origin is http://127.0.0.1:7 (--origin.endpoint" in (
         run("true", env=env, flags=flags).stderr
     )
+
+
+def test_the_authorities_of_the_sdks_are_those_of_the_origin(run, tmp_path):
+    """AWS_CA_BUNDLE names the authority of a store with a certificate of its own, as for the SDKs.
+    origin.ca_file wins over it."""
+    files = [str(tmp_path / name) for name in ("ca.pem", "key.pem", "none.pem")]
+    made = (
+        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 "
+        "-subj /CN=x -addext subjectAltName=IP:127.0.0.1 -out {} -keyout {}"
+    )
+    subprocess.run(made.format(*files).split(), check=True, capture_output=True)
+    with Origin(credentials=KEYS, tls=tuple(files[:2])) as secret:
+        secret.put("a", 1000)
+        env = {"AWS_ENDPOINT_URL_S3": secret.endpoint}
+        read = (sys.executable, "-c", BOTO3)
+        got = run("sh", "-c", READ.replace("-sf", "-s").replace(" -o /dev/null", ""), env=env)
+        assert "AWS_CA_BUNDLE" in got.stdout and not secret.requests("a"), got
+        env["AWS_CA_BUNDLE"] = files[0]
+        got = run(*read, env=env, flags=["-v"])
+        assert got.stdout.split()[-1:] == ["1000"], got
+        assert f"authorities are those in {files[0]} (env AWS_CA_BUNDLE)" in got.stderr, got
+        got = run("true", env=env, flags=[f"--origin.ca_file={files[2]}"])
+        assert got.returncode == 125 and files[2] in got.stderr, got
 
 
 def test_ignored_endpoints_are_no_origin(run, tmp_path):

@@ -8,11 +8,12 @@
 
 static const char *const variables[] = {
     "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL",   "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS",
-    "AWS_REGION",          "AWS_DEFAULT_REGION", "AWS_PROFILE"};
+    "AWS_REGION",          "AWS_DEFAULT_REGION", "AWS_PROFILE",
+    "AWS_CA_BUNDLE"};
 
 static const char config_text[] =
     "[default]\r\nendpoint_url = http://default:1\r\nregion = eu-west-1\r\n"
-    "[profile plain]\nregion=ap-south-1\n# endpoint_url = http://comment\n"
+    "[profile plain]\nregion=ap-south-1\nca_bundle = /etc/ca.pem\n# endpoint_url = http://comment\n"
     "[profile services]\nservices = lab\nendpoint_url = http://profile:2\n"
     "[services lab]\ndynamodb =\n  endpoint_url = http://dynamodb:3\n"
     "s3 =\n  # endpoint_url = http://comment\n\n  addressing_style = path\n"
@@ -118,5 +119,23 @@ Test(origin_client, the_region_is_the_first_that_is_valid)
     setenv("AWS_REGION", "us-west-2", 1);
     origin_client_read(&client);
     cr_assert_str_eq(client.region.text, "us-west-2");
+    harness_remove_root(&h);
+}
+
+Test(origin_client, the_authorities_are_those_of_the_variable_or_the_profile)
+{
+    struct harness h = {0};
+    struct origin_client client;
+    set_up(&h);
+    origin_client_read(&client);
+    cr_assert_str_eq(client.ca_file.text, "");
+    setenv("AWS_PROFILE", "plain", 1);
+    origin_client_read(&client);
+    cr_assert_str_eq(client.ca_file.text, "/etc/ca.pem");
+    cr_assert_str_eq(client.ca_file.source, "profile plain");
+    setenv("AWS_CA_BUNDLE", "/home/ca.pem", 1);
+    origin_client_read(&client);
+    cr_assert_str_eq(client.ca_file.text, "/home/ca.pem");
+    cr_assert_str_eq(client.ca_file.source, "env AWS_CA_BUNDLE");
     harness_remove_root(&h);
 }
