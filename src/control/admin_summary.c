@@ -16,10 +16,12 @@
 //                stats.h, cost_bytes is 0 inside the origin's region; wait_s is the time that hits
 //                saved, at miss_s for a miss; both are null before the cache has seen a miss
 //   origins      those in use, the slowest first: [{name, answers, first_byte_p50_s,
-//                first_byte_p99_s, first_byte_usual_s, calls_limit, calls_most, calls_lowered}],
-//                how soon it answered reads within the last minute, and what is usual; a time that
-//                is not known is null; how many calls may run at once now and at most, and whether
-//                SlowDown, timeouts or failed connections have lowered them
+//                first_byte_p99_s, first_byte_usual_s, calls_limit, calls_most, calls_lowered,
+//                ended, failed}], how soon it answered reads within the last minute, and what is
+//                usual; a time that is not known is null; how many calls may run at once now and
+//                at most, and whether SlowDown, timeouts or failed connections have lowered them;
+//                how many of the last requests count, and how many of these ended with 5xx other
+//                than SlowDown, as in origin_failed()
 //   counters     {row: total}; gauges have their current value
 //   histograms   {row: {bounds_us, counts, sum_us}}; counts are not cumulated, the last one is
 //                above all bounds

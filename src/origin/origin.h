@@ -218,8 +218,11 @@ bool origin_is_silent(const struct origin *origin);
 // and retries did not help. Any thread.
 #define ORIGIN_THROTTLES "it throttles: SlowDown" // in words
 bool origin_throttles(const struct origin *origin, unsigned window_s);
-// Returns how many of the last requests ended so. Any thread.
+// Returns how many of the last requests ended so, after retries. Any thread.
 struct origin_failures origin_throttled(const struct origin *origin);
+// Returns how many of the last requests ended with another server error, after retries. Requests
+// that ended with SlowDown do not count. Any thread.
+struct origin_failures origin_failed(const struct origin *origin);
 // How soon the origin has answered reads within the last minute. The times are those from the
 // request to the first byte of the answer, exact to a sixteenth.
 struct origin_pace {

@@ -315,6 +315,11 @@ struct origin_failures origin_throttled(const struct origin *origin)
     return origin_failures_of(origin, ORIGIN_SHARE_REFUSED);
 }
 
+struct origin_failures origin_failed(const struct origin *origin)
+{
+    return origin_failures_of(origin, ORIGIN_SHARE_FAILED);
+}
+
 bool origin_throttles(const struct origin *origin, unsigned window_s)
 {
     uint64_t at_us = atomic_load(&origin->throttled_at_us), now_us = clock_monotonic_us();

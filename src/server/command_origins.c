@@ -640,13 +640,15 @@ json_t *command_origins_json(struct origin *const *origins, unsigned count)
     for (unsigned i = 0; i < used; i++) {
         const struct origin_pace *pace = &rows[i].pace;
         struct origin_calls calls = origin_calls(rows[i].origin);
-        json_t *row =
-            json_pack("{s:o, s:I, s:o, s:o, s:o, s:I, s:I, s:b}", "name",
-                      control_text(span_from_cstr(origin_shown(rows[i].origin))), "answers",
-                      (json_int_t)pace->answers, "first_byte_p50_s", seconds_json(pace->median_us),
-                      "first_byte_p99_s", seconds_json(pace->p99_us), "first_byte_usual_s",
-                      seconds_json(pace->usual_us), "calls_limit", (json_int_t)calls.limit,
-                      "calls_most", (json_int_t)calls.most, "calls_lowered", calls.is_lowered);
+        struct origin_failures failures = origin_failed(rows[i].origin);
+        json_t *row = json_pack(
+            "{s:o, s:I, s:o, s:o, s:o, s:I, s:I, s:b, s:I, s:I}", "name",
+            control_text(span_from_cstr(origin_shown(rows[i].origin))), "answers",
+            (json_int_t)pace->answers, "first_byte_p50_s", seconds_json(pace->median_us),
+            "first_byte_p99_s", seconds_json(pace->p99_us), "first_byte_usual_s",
+            seconds_json(pace->usual_us), "calls_limit", (json_int_t)calls.limit, "calls_most",
+            (json_int_t)calls.most, "calls_lowered", calls.is_lowered, "ended",
+            (json_int_t)failures.requests, "failed", (json_int_t)failures.failed);
         check(row != NULL && json_array_append_new(json, row) == 0);
     }
     free(rows);

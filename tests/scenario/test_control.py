@@ -96,6 +96,8 @@ ORIGIN = {
     "calls_limit": int,
     "calls_most": int,
     "calls_lowered": bool,
+    "ended": int,
+    "failed": int,
 }
 CONDITION = {"name": str, "severity": str, "text": str, "remedy": str, "since": float}
 SHAPES = {

@@ -667,7 +667,24 @@ def test_an_origin_that_fails(doctor, origin):
         assert report.exit == 4 and report.red == {"origin"}, report.rows
         found = report.find("origin", "red")
         assert f"it answers {asked_for} with a server error (status 500)" in found
-        assert "the health of the store" in found
+        assert "the store's own log and health" in found
+
+
+def test_an_origin_that_fails_some_requests_is_a_warning(doctor, origin):
+    """The verdict does not change from run to run: a check whose request fails is repeated, and
+    the finding says how many of the requests failed."""
+    origin.put("a", 100)
+    for method, asked_for in (("GET", "LIST of bkt"), ("HEAD", "HEAD of bkt")):
+        origin.clear_faults()
+        key = "a" if method == "HEAD" else None
+        # The first request of the doctor is an unsigned HEAD of the endpoint.
+        origin.fault(key, "error", (500, "InternalError", "Oops"), method=method)
+        report = doctor("bkt")
+        found = report.find("origin", "yellow")
+        said = f"it answers {asked_for} with a server error (status 500), in 1 of 3 requests"
+        assert report.exit == 0 and not report.red and said in found, report.rows
+        assert "access log" in found and "forebay_origin_errors_total" in found
+        assert "LIST, HEAD and ranged GET work" in report.find("rights", "green")
 
 
 def test_an_untrusted_certificate(doctor, tmp_path):

@@ -410,6 +410,11 @@ def test_an_origin_that_begins_to_fail_is_named_everywhere(start, origin):
     for _ in range(4):
         assert client.get("k").status == 500
     assert server.condition_rows() == {}
+    env = {"FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"}
+    shown = run_forebay("status", env=env)
+    assert re.search(r"failed +4 of the last \d+ requests, with a server error", shown.stdout), (
+        shown
+    )
     assert client.get("k").status == 500
     server.wait_condition("origin-failing")
     wait_for(lambda: events(server, "origin_failing"), "the line in the log")
@@ -420,10 +425,10 @@ def test_an_origin_that_begins_to_fail_is_named_everywhere(start, origin):
     assert row["text"].startswith(said) and "of the last" in row["text"], row
     ready = server.admin("/readyz")
     assert ready.status == 200 and said.encode() in ready.body, ready
-    shown = run_forebay("status", env={"FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"})
+    shown = run_forebay("status", env=env)
     assert shown.returncode == 1, shown
     assert "critical origin-failing for" in shown.stdout, shown
-    assert "see the log and the health of the store" in shown.stdout, shown
+    assert "see the store's own log and health" in shown.stdout, shown
     assert ("red", f"origin-failing: {row['text']}", row["remedy"]) in doctor(server)["server"]
     server.advance(3600)
     assert "origin-failing" in server.conditions()

@@ -4,6 +4,7 @@
 // the findings in struct doctor. Requests to origins run on the worker of command_probe.c, and the
 // main thread waits for them.
 #include <curl/curl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -22,7 +23,16 @@
 #define BUCKET_NAME_MAX 258u       // with the mark before it, and a NUL
 #define BUCKETS_MAX 20u            // maximum number of buckets to check
 #define THROTTLED_S 60u
+#define TRIES_MAX 3u // requests that a check sends if the first one fails
+#define TRIES_PAUSE_MS 200u
 #define LATE_S 1.0 // An answer that takes longer is yellow.
+#define FAILURE_MAX 512u
+// The share of failures that is a condition takes more requests than a doctor sends.
+#define SOME_FAIL_REMEDY                                                                           \
+    "see the store's own log and health, and those of gateways before it. A server of Forebay "    \
+    "counts failures in forebay_origin_errors_total{reason=\"5xx\"}, and its access log has 5xx "  \
+    "as "                                                                                          \
+    "why of each request of a client that failed"
 #define SKEW_YELLOW_S 300
 #define SKEW_REFUSED_S 900 // from this difference on S3 refuses signatures
 
@@ -247,18 +257,56 @@ static bool is_failure(const struct command_probe_answer *a)
            (a->err == ERR_OK && a->status >= 500 && a->status != 501);
 }
 
-static void find_failure(struct doctor *d, const struct origin *origin, const char *bucket,
-                         enum command_probe_kind kind, const struct command_probe_answer *a)
+// Describes a failure: "HEAD of data with a server error (status 500)".
+static void describe_failure(const char *bucket, enum command_probe_kind kind,
+                             const struct command_probe_answer *a, char ret_text[FAILURE_MAX])
 {
-    char what[512], status[32] = "5xx"; // the status of some answers is unknown here
+    char status[32] = "5xx"; // the status of some answers is unknown here
     bool has_bucket = kind != PROBE_BUCKETS;
     if (a->status != 0) {
         (void)snprintf(status, sizeof(status), "status %u", a->status);
     }
-    (void)snprintf(what, sizeof(what), "it answers %s%s%s with a server error (%s)",
-                   asked_name(kind), has_bucket ? " of " : "", has_bucket ? bucket : "", status);
+    (void)snprintf(ret_text, FAILURE_MAX, "%s%s%s with a server error (%s)", asked_name(kind),
+                   has_bucket ? " of " : "", has_bucket ? bucket : "", status);
+}
+
+static void find_failure(struct doctor *d, const struct origin *origin, const char *bucket,
+                         enum command_probe_kind kind, const struct command_probe_answer *a)
+{
+    char failure[FAILURE_MAX], what[FAILURE_MAX + 32];
+    describe_failure(bucket, kind, a, failure);
+    (void)snprintf(what, sizeof(what), "it answers %s", failure);
     command_doctor_red_of_origin(d, "origin", conditions_row(CONDITION_origin_failing).remedy, what,
                                  origin_shown(origin));
+}
+
+// Sends the request of a check. If the origin fails it, sends it again: a store that fails some
+// requests must not get another verdict from run to run. If only some of these requests fail,
+// *ret_answer is a good one, and a yellow finding says how many failed.
+static void ask_origin(struct doctor *d, struct command_probe *probe,
+                       const struct command_probe_ask *ask, struct command_probe_answer *ret_answer)
+{
+    char failure[FAILURE_MAX];
+    unsigned tries = 1, failed = 1;
+    command_probe_ask(probe, ask, command_doctor_probe_ms(d), ret_answer);
+    if (!is_failure(ret_answer)) {
+        return;
+    }
+    describe_failure(ask->bucket, ask->kind, ret_answer, failure);
+    while (tries < TRIES_MAX && !command_doctor_is_out_of_time(d) &&
+           !origin_throttles(ask->origin, THROTTLED_S)) {
+        struct command_probe_answer next;
+        (void)poll(NULL, 0, TRIES_PAUSE_MS); // a signal may end the pause sooner
+        command_probe_ask(probe, ask, command_doctor_probe_ms(d), &next);
+        tries++;
+        failed += is_failure(&next) ? 1 : 0;
+        *ret_answer = is_failure(&next) ? *ret_answer : next;
+    }
+    if (failed < tries) {
+        command_doctor_find(d, DOCTOR_YELLOW, "origin", SOME_FAIL_REMEDY,
+                            "%s: it answers %s, in %u of %u requests", origin_shown(ask->origin),
+                            failure, failed, tries);
+    }
 }
 
 // Reports why a request got no good answer. Credentials without the right to list may still read,
@@ -333,7 +381,7 @@ static void check_bucket(struct doctor *d, struct command_probe *probe, struct o
                             "%s: not checked, because other answers came late", bucket);
         return;
     }
-    command_probe_ask(probe, &ask, command_doctor_probe_ms(d), &listed);
+    ask_origin(d, probe, &ask, &listed);
     if (!is_good(&listed)) {
         find_refused(d, origin, bucket, PROBE_LIST, &listed);
         return;
@@ -344,7 +392,7 @@ static void check_bucket(struct doctor *d, struct command_probe *probe, struct o
     }
     ask.key = listed.key;
     ask.kind = PROBE_HEAD;
-    command_probe_ask(probe, &ask, command_doctor_probe_ms(d), &got);
+    ask_origin(d, probe, &ask, &got);
     if (!is_good(&got)) {
         find_refused(d, origin, bucket, PROBE_HEAD, &got);
         return;
@@ -352,7 +400,7 @@ static void check_bucket(struct doctor *d, struct command_probe *probe, struct o
     uint64_t size_bytes = got.size_bytes;
     if (size_bytes > 0) {
         ask.kind = PROBE_GET;
-        command_probe_ask(probe, &ask, command_doctor_probe_ms(d), &got);
+        ask_origin(d, probe, &ask, &got);
         if (!is_good(&got)) {
             find_refused(d, origin, bucket, PROBE_GET, &got);
             return;
@@ -397,7 +445,7 @@ static void check_listed_bucket(struct doctor *d, struct command_probe *probe)
     const struct command_origins *o = &probe->origins;
     struct command_probe_answer answer;
     struct command_probe_ask ask = {.kind = PROBE_BUCKETS, .origin = o->origins[0]};
-    command_probe_ask(probe, &ask, command_doctor_probe_ms(d), &answer);
+    ask_origin(d, probe, &ask, &answer);
     if (is_good(&answer) && answer.key[0] != '\0') {
         check_bucket(d, probe, o->origins[0], answer.key);
     } else if (is_good(&answer)) {

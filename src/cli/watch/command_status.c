@@ -136,8 +136,22 @@ static void print_savings(const json_t *savings)
     buf_done(&saved);
 }
 
+// Prints how many of an origin's last requests failed, if it is a percent of them.
+static void print_failures(const json_t *origin)
+{
+    uint64_t ended = command_client_u64(origin, "ended");
+    uint64_t failed = command_client_u64(origin, "failed");
+    if (failed > 0 && failed * 100 >= ended) {
+        command_screen_print(INDENT,
+                             "  failed   %llu of the last %llu requests, with a server error "
+                             "(5xx) after retries: %s\n",
+                             (unsigned long long)failed, (unsigned long long)ended,
+                             command_client_shown(origin, "name"));
+    }
+}
+
 // Prints how soon each origin answers that has answered within the last minute; of many, the
-// slowest. Prints how many calls may run at once where Forebay has lowered that.
+// slowest. Prints how many calls may run at once where Forebay has lowered that, and failures.
 static void print_origins(const json_t *origins)
 {
     size_t i;
@@ -159,6 +173,7 @@ static void print_origins(const json_t *origins)
     }
     json_array_foreach(origins, i, origin)
     {
+        print_failures(origin);
         if (json_is_true(json_object_get(origin, "calls_lowered"))) {
             command_screen_print(INDENT,
                                  "  calls    lowered to %llu at once of %llu, after SlowDown, "
