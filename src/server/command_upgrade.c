@@ -222,12 +222,22 @@ bool command_upgrade_wait_turn(struct command_upgrade *u)
     return true;
 }
 
+// Joins the lines of `why`, because the former process logs and prints them as one line.
 void command_upgrade_fail(struct command_upgrade *u, const char *why)
 {
-    if (u->former_fd >= 0) {
-        say(u->former_fd, FAILED, why);
-        fd_close(&u->former_fd);
+    struct span rest = span_from_cstr(why), line;
+    struct buf joined;
+    if (u->former_fd < 0) {
+        return;
     }
+    buf_init(&joined, 2 * rest.len + 1);
+    while (span_split(&rest, '\n', &line)) {
+        buf_append_cstr(&joined, joined.len > 0 && line.len > 0 ? "; " : "");
+        buf_append_span(&joined, line);
+    }
+    say(u->former_fd, FAILED, buf_cstr(&joined));
+    buf_done(&joined);
+    fd_close(&u->former_fd);
 }
 
 void command_upgrade_serving(struct command_upgrade *u, int *ret_fd)

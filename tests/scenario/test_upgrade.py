@@ -9,6 +9,7 @@ import http.client
 import http.server
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -20,7 +21,7 @@ import pytest
 
 import upgrading
 from client import Connection, judge, request_bytes
-from forebay import binary, parallel, run_forebay, scaled
+from forebay import PATIENT, binary, parallel, run_forebay, scaled
 from test_origin_trouble import certificate  # noqa: F401 (a fixture)
 from test_reload import certificate as pair_of_keys
 from upgrading import Installed, control, follow, pid_of, upgrade
@@ -240,6 +241,19 @@ def test_a_program_that_does_not_start_changes_nothing(serve, origin, installed)
         upgrade(server)
         load.more(1)
     assert len(origin.requests(key="a")) == 1
+
+
+def test_mistakes_in_the_settings_are_one_line_of_an_upgrade(serve, origin, installed):
+    """The mistakes that the new program finds are one line in the output and in the log."""
+    server = serve(origin)
+    installed.write(f'#!/bin/sh\nexec {binary()} "$@" --cache.size=x --cache.ttl=y\n')
+    got = run_forebay(
+        *PATIENT, "upgrade", env={"FOREBAY_ADMIN": f"http://127.0.0.1:{server.admin_port}"}
+    )
+    assert got.returncode == 1, got
+    mistakes = r"--cache\.size[^\\]*; --cache\.ttl: .* or 7d( \(exit code 3\))?"
+    assert re.fullmatch(f"forebay upgrade: {mistakes}\n", got.stderr), got.stderr
+    server.wait_stderr(f'"upgrade_failed".*{mistakes}"}}$')
 
 
 def is_gone(pid):
