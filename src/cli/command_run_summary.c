@@ -14,6 +14,7 @@
 #define KINDS_MAX 3u  // names of warnings that the summary shows
 #define CHECKS_MIN 10 // fewer are not worth a line
 #define CHECKS_PART 4 // this part of the requests needed a check, or more
+#define FULL_PART 10  // this part of the fetches was refused by a full cache, or more
 // Returns the value of a counter of counters.def in a summary.
 #define VALUE(summary, name)                                                                       \
     command_client_double(json_object_get(summary, "counters"), stats_name(COUNTER_##name))
@@ -57,6 +58,22 @@ static void print_checks(const json_t *summary, uint64_t requests)
             "         checks    %.0f with the origin, whether objects have changed. If they do not "
             "change, --cache.ttl 30d, or a rule with freshness: immutable (-c FILE), saves them\n",
             checks);
+    }
+}
+
+// Prints how many fetches a full cache did not store, if they were a large part, and how to find a
+// better size.
+static void print_unstored(const json_t *summary)
+{
+    double refused = VALUE(summary, admission_rejected_not_admitted);
+    double all = VALUE(summary, fills_stored) + VALUE(summary, fills_unstored);
+    if (refused > 0 && refused * FULL_PART >= all) {
+        command_screen_inform(COLUMN,
+                              "         unstored  %.0f %% of the fetches, because the cache is "
+                              "full: cache.size is %s. "
+                              "forebay plan --dataset SIZE tells what a larger one is good for\n",
+                              share(refused, all),
+                              command_bytes(VALUE(summary, cache_capacity_bytes)));
     }
 }
 
@@ -177,6 +194,7 @@ void command_run_summary_print(const json_t *summary, struct span log, const cha
     if (requests > 0) {
         print_served(summary, dir, requests);
         print_checks(summary, requests);
+        print_unstored(summary);
     } else {
         print_idle(dir, command_client_sum(json_object_get(summary, "requests")), is_global);
     }

@@ -184,6 +184,21 @@ def test_the_summary_names_the_settings_that_avoid_checks(run, origin):
     assert "checks" not in run("sh", "-c", read, flags=["--cache.ttl=30d"]).stderr
 
 
+def test_the_summary_names_plan_if_the_data_is_larger_than_the_cache(run, origin):
+    """If a large part of the data was not stored because the cache is full, the summary says so, and
+    how to find a better size. It does not where all of it fits."""
+    for i in range(64):
+        origin.put(f"o{i}", 1 << 20)
+    read = 'for i in $(seq 0 63); do curl -sf "$AWS_ENDPOINT_URL_S3/bkt/o$i" -o /dev/null; done'
+    assert "unstored" not in run("sh", "-c", read, size="256MiB").stderr
+    said = run("sh", "-c", read, size="16MiB").stderr
+    assert re.search(
+        r"unstored  [0-9]+ % of the fetches, because the cache is full: cache.size is 16\.0 MiB\. "
+        r"forebay plan --dataset SIZE",
+        said,
+    ), said
+
+
 def test_the_last_warning_is_shown_in_words(run, origin):
     """The summary shows text and remedy of the last warning, not its line of the log."""
     origin.down()
