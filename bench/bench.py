@@ -66,6 +66,9 @@ def main():
     )
     parser.add_argument("--objects", type=int, help="how many `scale` makes")
     parser.add_argument(
+        "--workers", type=int, default=1, help="workers of each server, each with a core of its own"
+    )
+    parser.add_argument(
         "--former", help="another binary of Forebay, measured beside it where a scenario can"
     )
     parser.add_argument("--engine", default="auto")
@@ -85,14 +88,13 @@ def main():
     signal.signal(
         signal.SIGTERM, signal.default_int_handler
     )  # servers end with the rig, whoever ends it
-    version = subprocess.run(
-        [args.forebay, "version"], capture_output=True, text=True, check=True
-    ).stdout.strip()
+    former = f"; former: {version(args.former)}" if args.former else ""
     report = Report(
-        f"{version.splitlines()[0]}; {os.cpu_count()} cores ({model()}), Linux "
+        f"{version(args.forebay)}{former}; {os.cpu_count()} cores ({model()}), Linux "
         f"{platform.release()}, "
         f"{time.strftime('%Y-%m-%d')}; {args.rounds} rounds{', quick' if args.quick else ''}, "
-        f"engine {args.engine}. Medians; after ratios the least and the most of the rounds."
+        f"engine {args.engine}, workers: {args.workers}. "
+        f"Medians; after ratios the least and the most of the rounds."
     )
     for name in args.scenarios or SCENARIOS:
         run(name, report, args)
@@ -100,6 +102,11 @@ def main():
             report.write(Path(args.results))
     print("", *report.summary(), sep="\n")
     return 1 if report.failures else 0
+
+
+def version(binary):
+    out = subprocess.run([binary, "version"], capture_output=True, text=True, check=True).stdout
+    return out.splitlines()[0]
 
 
 def model():

@@ -31,7 +31,7 @@ test="$unit python3 python3-venv clang-format-14 e2fsprogs mount nbdkit libnbd-b
  curl procps mandoc zsh fish"
 page="chromium"
 fuzz="clang-14 libclang-rt-14-dev"
-bench="nginx-light wrk python3 curl procps iproute2"
+bench="nginx-light wrk python3 curl procps iproute2 openssl"
 clients="awscli python3-boto3 s3cmd s3fs fuse3 curl"
 clients_java="default-jdk-headless maven"
 # promtool for tests/scenario/test_metrics.py. It has its own list, because it is 22 MB to fetch and

@@ -7,11 +7,12 @@ figures of pairs.
         forebay = rig.forebay(origin)
         result = rig.load(forebay, rig.plan(paths), connections=16)
 
-Everything listens on loopback, on free ports, and ends with the rig. A server
-has the first core, the client the second and what follows; the origin is on the client's unless
-told otherwise.
+Everything listens on loopback, on free ports, and ends with the rig. A server has the first core,
+or as many as it has workers; client and origin share the others unless told otherwise. A server
+that has TLS has a `tls_port` beside its port.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -19,6 +20,7 @@ import resource
 import shutil
 import signal
 import socket
+import ssl
 import statistics
 import subprocess
 import sys
@@ -32,15 +34,17 @@ sys.path.insert(0, str(ROOT / "tests" / "scenario"))
 from ports import free_ports  # noqa: E402
 from signer import Signer  # noqa: E402
 
+from .table import number  # noqa: E402
+
 NAMES_OF_A_FILE = 50000  # file systems have a limit
 EVENT = "raw_syscalls:sys_enter"
 ACCESS = ("AKIABENCHMARK", "secret-of-the-benchmark")
 NGINX = """
-worker_processes 1;
+worker_processes {workers};
 error_log {dir}/error.log warn;
 pid {dir}/nginx.pid;
 worker_rlimit_nofile 65536;
-events {{ worker_connections 8192; }}
+events {{ worker_connections 16384; }}
 http {{
   log_format json escape=json '{{"ts":"$time_iso8601","id":"$request_id",'
     '"client":"$remote_addr:$remote_port",'
@@ -58,9 +62,10 @@ http {{
   open_file_cache_valid 1h;
   proxy_cache_path {dir}/cache levels=1:2 keys_zone=c:64m max_size={size} inactive=1d
     use_temp_path=off;
-  upstream origin {{ server 127.0.0.1:{origin}; keepalive 1024; }}
+  upstream origin {{ server 127.0.0.1:{origin}; keepalive 4096; }}
   server {{
     listen 127.0.0.1:{port};
+    {listen_tls}
     location / {{
       slice 1m;
       proxy_cache c;
@@ -69,11 +74,20 @@ http {{
       proxy_set_header Connection "";
       proxy_http_version 1.1;
       proxy_cache_valid 200 206 1d;
-      proxy_pass http://origin;
+      proxy_pass {scheme}://origin;
+      {origin_tls}
     }}
   }}
 }}
 """
+
+
+NGINX_LISTENS_TLS = """listen 127.0.0.1:{port} ssl;
+    ssl_certificate {chain}; ssl_certificate_key {chain};
+    ssl_protocols TLSv1.3; ssl_session_cache shared:s:1m;"""
+NGINX_ORIGIN_TLS = """proxy_ssl_session_reuse on; proxy_ssl_protocols TLSv1.3;
+      proxy_ssl_verify on; proxy_ssl_trusted_certificate {chain};
+      proxy_ssl_name localhost; proxy_ssl_server_name on;"""
 
 
 def python(*names):
@@ -93,7 +107,7 @@ class Process:
     """A running server: its port, and the CPU time and memory of all its processes."""
 
     def __init__(self, name, command, port=None, core=None, wrapper=(), **popen):
-        self.name, self.port = name, port
+        self.name, self.port, self.tls_port = name, port, None
         command = [*wrapper, *command]
         if core is not None:
             command = ["taskset", "-c", str(core), *command]
@@ -141,14 +155,28 @@ class Process:
                 self.process.wait()
 
 
+def url(origin):
+    """The endpoint of what origin() gave."""
+    return f"{'https' if origin.tls_port else 'http'}://127.0.0.1:{origin.port}"
+
+
+def listed(cpus):
+    """CPUS as taskset takes them."""
+    return ",".join(map(str, cpus))
+
+
 class Rig:
     def __init__(self, args):
         self.args = args
         cpus = sorted(os.sched_getaffinity(0))
-        if len(cpus) < 2:
-            sys.exit("two cores are needed: one for the server, one for the client")
-        self.server_core, self.client_core = str(cpus[0]), ",".join(map(str, cpus[1:]))
-        for tool in ("nginx", "taskset", "cc"):
+        if len(cpus) <= args.workers:
+            sys.exit("more cores are needed: one for each worker, and one for the client")
+        self.cpus = cpus
+        self.server_core = listed(cpus[: args.workers])
+        self.client_core = listed(cpus[args.workers :])
+        # The client and the origin are to be faster than the servers, where there are cores.
+        self.clients = max(1, (len(cpus) - args.workers) // 2)
+        for tool in ("nginx", "taskset", "cc", "openssl"):
             if not shutil.which(tool):
                 sys.exit(f"{tool} is missing: sh deploy/packages.sh --install bench build")
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -165,9 +193,28 @@ class Rig:
                     "-o",
                     str(self.folder / tool),
                     str(ROOT / "bench" / "tools" / f"{tool}.c"),
+                    "-lssl",
+                    "-lcrypto",
                 ],
                 check=True,
             )
+        self.chain = self.folder / "chain.pem"  # a certificate and its key
+        self._make_certificate()
+
+    def _make_certificate(self):
+        key = self.folder / "key.pem"
+        subprocess.run(
+            [
+                *("openssl", "req", "-x509", "-newkey", "ec", "-nodes", "-days", "30"),
+                *("-pkeyopt", "ec_paramgen_curve:prime256v1", "-subj", "/CN=localhost"),
+                *("-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"),
+                *("-keyout", str(key), "-out", str(self.chain)),
+            ],
+            check=True,
+            capture_output=True,
+        )
+        self.chain.chmod(0o600)
+        self.chain.write_text(self.chain.read_text() + key.read_text())
 
     def __enter__(self):
         return self
@@ -182,7 +229,7 @@ class Rig:
             server.stop()
             self.running.remove(server)
 
-    def origin(self, latency=0, rate=0, max_rps=0, core=None, file=None):
+    def origin(self, latency=0, rate=0, max_rps=0, core=None, file=None, tls=False, processes=None):
         command = [
             str(self.folder / "origin"),
             "--latency",
@@ -193,6 +240,9 @@ class Rig:
             str(max_rps),
         ]
         command += ["--tar", str(file)] if file else []
+        command += ["--tls", str(self.chain)] if tls else []
+        processes = processes or (1 if max_rps or core else self.clients)
+        command += ["--processes", str(processes)]
         server = Process(
             "origin",
             command,
@@ -201,21 +251,33 @@ class Rig:
             stdout=subprocess.PIPE,
         )
         server.port = int(server.process.stdout.readline())
+        server.tls_port = server.port if tls else None
         self.running.append(server)
         return server
 
     def stats(self, origin):
         """Returns the origin's counts since the last call."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{origin.port}/-/stats", timeout=30) as reply:
+        context = ssl.create_default_context(cafile=self.chain)
+        with urllib.request.urlopen(f"{url(origin)}/-/stats", timeout=30, context=context) as reply:
             return json.load(reply)
 
-    def nginx(self, origin, logs=False, size="8g", core=None, wrapper=()):
+    def nginx(self, origin, logs=False, size="8g", core=None, wrapper=(), workers=None, tls=False):
         place = Path(tempfile.mkdtemp(prefix="nginx-", dir=self.folder))
         place.chmod(0o755)
-        (port,) = free_ports(1)
+        port, tls_port = free_ports(2)
         log = f"{place}/access.log json buffer=64k flush=1s" if logs else "off"
         (place / "nginx.conf").write_text(
-            NGINX.format(dir=place, log=log, origin=origin.port, port=port, size=size)
+            NGINX.format(
+                dir=place,
+                log=log,
+                workers=workers or self.args.workers,
+                origin=origin.port,
+                scheme=url(origin).partition(":")[0],
+                origin_tls=NGINX_ORIGIN_TLS.format(chain=self.chain) if origin.tls_port else "",
+                port=port,
+                listen_tls=NGINX_LISTENS_TLS.format(port=tls_port, chain=self.chain) if tls else "",
+                size=size,
+            )
         )
         server = Process(
             "nginx",
@@ -226,6 +288,7 @@ class Rig:
         )
         self.running.append(server)
         server.wait_listening()
+        server.tls_port = tls_port if tls else None
         return server
 
     def forebay(
@@ -233,7 +296,8 @@ class Rig:
         origin,
         logs=False,
         signed=False,
-        workers=1,
+        tls=False,
+        workers=None,
         engine="auto",
         size="8GiB",
         core=None,
@@ -254,7 +318,8 @@ class Rig:
             ]
         }
         (place / "forebay.yaml").write_text(json.dumps(rules))
-        endpoint = origin if isinstance(origin, str) else f"http://127.0.0.1:{origin.port}"
+        endpoint = origin if isinstance(origin, str) else url(origin)
+        listen = ["127.0.0.1:0", *(["tls:127.0.0.1:0"] if tls else [])]
         command = [
             binary or self.args.forebay,
             "serve",
@@ -267,11 +332,11 @@ class Rig:
             "--credentials.source",
             "anonymous",
             "--listen",
-            "127.0.0.1:0",
+            ",".join(listen),
             "--admin.listen",
             "127.0.0.1:0",
             "--workers",
-            str(workers),
+            str(workers or self.args.workers),
             "--io.engine",
             engine,
             "--cache.dir",
@@ -289,6 +354,10 @@ class Rig:
             )
             (place / "keys.yaml").chmod(0o600)
             command += ["--auth.mode", "verify", "--auth.keys_file", str(place / "keys.yaml")]
+        if endpoint.startswith("https:"):
+            command += ["--origin.ca_file", str(self.chain)]
+        if tls:
+            command += ["--listen_tls.cert", str(self.chain), "--listen_tls.key", str(self.chain)]
         with open(place / "stderr", "wb") as errors:
             server = Process(
                 "forebay",
@@ -300,16 +369,18 @@ class Rig:
                 env={"PATH": os.environ["PATH"], "HOME": str(place)},
             )
         self.running.append(server)
-        for what in ("listening", "admin"):
+        ports = {"port": "listening +http:", "admin": "admin +http:"}
+        ports |= {"tls_port": "listening +https:"} if tls else {}
+        for name, begins in ports.items():
             for _ in range(4000):
                 text = (place / "stderr").read_text(errors="replace")
-                found = re.search(rf"^\s*{what}\s+http://[^\s/]*:(\d+)", text, re.M)
+                found = re.search(rf"^\s*{begins}//[^\s/]*:(\d+)", text, re.M)
                 if found or server.process.poll() is not None:
                     break
                 time.sleep(0.005)
             if not found:
                 raise Failure(f"forebay does not serve: {text}")
-            setattr(server, "port" if what == "listening" else "admin", int(found.group(1)))
+            setattr(server, name, int(found.group(1)))
         server.place, server.cache = place, place / "cache"
         return server
 
@@ -411,6 +482,26 @@ class Rig:
             raise Failure(done.stdout.strip().rpartition("\n")[2])
         return json.loads(out.read_text())
 
+    @contextlib.contextmanager
+    def busy_disk(self):
+        """Another program writes to the caches' disk all the time, past the page cache."""
+        dd = 'dd if=/dev/zero of="$0" bs=1M count=512 oflag=direct conv=notrunc status=none'
+        writer = subprocess.Popen(
+            [
+                *("taskset", "-c", self.client_core),
+                *("sh", "-c", f"while {dd}; do :; done", str(self.folder / "busy")),
+            ],
+            start_new_session=True,
+        )
+        try:
+            yield
+            if writer.poll() is not None:
+                raise Failure("dd does not write to the disk of --folder")
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(writer.pid, signal.SIGKILL)
+            writer.wait()
+
     def may_go_first(self):
         return (
             subprocess.run(["chrt", "-f", "1", "true"], stderr=subprocess.DEVNULL).returncode == 0
@@ -419,7 +510,8 @@ class Rig:
 
 class Load:
     """A client at work: requests are (path, first, last) or (path, None, None). `first`: before
-    others on its core. `refusals`: error replies are allowed."""
+    others on its core. `refusals`: error replies are allowed. `keep`: bodies go into memory that
+    holds them. `clients`: processes, by default those that the rig's cores have room for."""
 
     number = 0
 
@@ -435,6 +527,9 @@ class Load:
         rate=None,
         blind=False,
         discard=False,
+        keep=False,
+        tls=False,
+        clients=None,
         signed=False,
         first=False,
         core=None,
@@ -448,11 +543,13 @@ class Load:
         command = [
             str(rig.folder / "load"),
             "--port",
-            str(server.port),
+            str(server.tls_port if tls else server.port),
             "--plan",
             str(self.plan),
             "--connections",
             str(connections),
+            "--processes",
+            str(min(clients or rig.clients, connections)),
         ]
         for option, value in (
             ("--seconds", seconds),
@@ -461,7 +558,13 @@ class Load:
             ("--pace", pace),
         ):
             command += [option, str(value)] if value is not None else []
-        for option, wanted in (("--random", random), ("--blind", blind), ("--discard", discard)):
+        for option, wanted in (
+            ("--random", random),
+            ("--blind", blind),
+            ("--discard", discard),
+            ("--keep", keep),
+            ("--tls", tls),
+        ):
             command += [option] if wanted else []
         if first and rig.may_go_first():
             command = ["chrt", "-f", "1", *command]
@@ -590,6 +693,18 @@ class Pairs:
         """Median, least and most of the paired ratios."""
         some = sorted(a[figure] / b[figure] for a, b in zip(self.rows[side], self.rows[other]))
         return statistics.median(some), some[0], some[-1]
+
+    def values(self, figure, over=None, above=None, unit=1):
+        """{side: (number, text)} of the median of FIGURE in UNITs, divided by that of the side OVER
+        or less that of the side ABOVE. A side without the figure is left out."""
+        sides = [side for side, rows in self.rows.items() if figure in rows[0]]
+        if over:
+            ratios = {side: self.ratio_text(side, over, figure) for side in sides}
+            ratios[over] = "1"
+            return {side: (self.ratio(side, over, figure)[0], ratios[side]) for side in sides}
+        less = self.median(above, figure) if above else 0
+        numbers = {side: (self.median(side, figure) - less) / unit for side in sides}
+        return {side: (value, number(value)) for side, value in numbers.items()}
 
     def spread_text(self, side, figure):
         some = sorted(row[figure] for row in self.rows[side])

@@ -3,7 +3,7 @@
 // has.
 //
 //     bench_origin [--latency MS] [--rate MB/S] [--max-rps N] [--port N] [--listen ADDRESS]
-//                  [--tar FILE]
+//                  [--tar FILE] [--tls FILE] [--processes N]
 //
 // Any path is an object; what follows the last '.' of it is its size in bytes, with K, M or G for
 // 1,024s: /bench/train/17.100K. Its bytes are those of pattern.h. GET with one range, HEAD,
@@ -11,9 +11,11 @@
 // (10^6 bytes a second). --max-rps: what comes faster is answered 503 SlowDown. Without them it is
 // as fast as one core is. --tar: an object whose name ends in .tar has the bytes of FILE. A listing
 // (ListObjectsV2) names as many of these as its max-keys, below its prefix: PREFIX0000.tar,
-// PREFIX0001.tar and so on. GET /-/stats answers JSON and resets its counts. The port is the
-// first line on stdout. One thread; ends with its parent's stdin.
+// PREFIX0001.tar and so on. GET /-/stats answers JSON and resets its counts. --tls: FILE has the
+// certificate and its key. --processes: N share the connections; each has --max-rps. The port is
+// the first line on stdout. Each process has one thread, and ends with its parent's stdin.
 #include "pattern.h"
+#include "tls.h"
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -25,6 +27,7 @@
 #include <strings.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -36,10 +39,12 @@ enum {
     BURST_US = 20000, // what such a connection may catch up after the machine was busy
     LAST_MODIFIED = 1700000000,
     LISTED_MAX = 64,
+    PROCESSES_MAX = 64,
 };
 
 struct conn {
     int fd;
+    SSL *session; // NULL: plain
     bool writing; // waits for room in the socket
     bool waiting; // in the queue of replies that are due later
     bool limited; // in the list of those that are fed by the tick
@@ -64,16 +69,42 @@ static double rate; // bytes per microsecond; 0: none
 static long max_rps;
 static struct conn *queue_first, **queue_end = &queue_first;
 static struct conn *limited_first;
+static SSL_CTX *tls;
 static struct {
     uint64_t requests, bytes, slowdowns;
     long open, most_open, busy, most_busy;
-} seen;
+} * seen; // shared by all processes
 
 static int64_t now_us(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return t.tv_sec * 1000000 + t.tv_nsec / 1000;
+}
+
+static void count(uint64_t *what, uint64_t by)
+{
+    __atomic_fetch_add(what, by, __ATOMIC_RELAXED);
+}
+
+static void one_more(long *now, long *most)
+{
+    const long n = __atomic_add_fetch(now, 1, __ATOMIC_RELAXED);
+    long before = __atomic_load_n(most, __ATOMIC_RELAXED);
+    while (before < n && !__atomic_compare_exchange_n(most, &before, n, true, __ATOMIC_RELAXED,
+                                                      __ATOMIC_RELAXED)) {
+    }
+}
+
+static void one_less(long *now)
+{
+    __atomic_fetch_sub(now, 1, __ATOMIC_RELAXED);
+}
+
+static ssize_t send_bytes(struct conn *c, const void *data, size_t length, int flags)
+{
+    return c->session ? tls_send(c->session, data, length)
+                      : send(c->fd, data, length, MSG_NOSIGNAL | flags);
 }
 
 static void wait_for_room(struct conn *c, bool yes)
@@ -89,9 +120,10 @@ static void end_conn(struct conn *c)
 {
     // A connection in a list is freed when its turn comes.
     if (c->fd >= 0) {
+        SSL_free(c->session);
         close(c->fd);
         c->fd = -1;
-        seen.open--;
+        one_less(&seen->open);
     }
     if (!c->waiting && !c->limited)
         free(c);
@@ -207,14 +239,14 @@ static void answer_stats(struct conn *c)
         snprintf(text, sizeof text,
                  "{\"requests\":%llu,\"bytes\":%llu,\"slowdowns\":%llu,\"connections\":%ld,\"at_"
                  "once\":%ld}\n",
-                 (unsigned long long)seen.requests, (unsigned long long)seen.bytes,
-                 (unsigned long long)seen.slowdowns, seen.most_open - 1, seen.most_busy);
+                 (unsigned long long)seen->requests, (unsigned long long)seen->bytes,
+                 (unsigned long long)seen->slowdowns, seen->most_open - 1, seen->most_busy);
     answer(c, "200 OK", "", (uint64_t)length, false);
     memcpy(c->head + c->head_length, text, (size_t)length);
     c->head_length += (size_t)length;
-    seen.requests = seen.bytes = seen.slowdowns = 0;
-    seen.most_open = seen.open;
-    seen.most_busy = 0;
+    seen->requests = seen->bytes = seen->slowdowns = 0;
+    seen->most_open = seen->open;
+    seen->most_busy = 0;
 }
 
 // One at a time: the next one's names take their place.
@@ -255,16 +287,14 @@ static void take_request(struct conn *c, int64_t now)
     path++;
     const size_t length = (size_t)(end - path);
     c->due_us = now + latency_us;
-    seen.busy++;
-    if (seen.busy > seen.most_busy)
-        seen.most_busy = seen.busy;
+    one_more(&seen->busy, &seen->most_busy);
     if (length == 8 && memcmp(path, "/-/stats", 8) == 0) {
         answer_stats(c);
         c->due_us = now;
     } else {
-        seen.requests++;
+        count(&seen->requests, 1);
         if (too_many(now)) {
-            seen.slowdowns++;
+            count(&seen->slowdowns, 1);
             answer(c, "503 Slow Down", "", 0, false);
         } else if (*end == '?' && strstr(end, "list-type=2"))
             answer_listing(c, end);
@@ -284,11 +314,13 @@ static void take_request(struct conn *c, int64_t now)
 
 static void receive(struct conn *c, int64_t now)
 {
-    const ssize_t n = read(c->fd, c->in + c->in_length, sizeof c->in - 1 - c->in_length);
+    const size_t room = sizeof c->in - 1 - c->in_length;
+    const ssize_t n = c->session ? tls_recv(c->session, c->in + c->in_length, room)
+                                 : read(c->fd, c->in + c->in_length, room);
     if (n <= 0) {
         if (n == 0 || errno != EAGAIN) {
             if (c->head_length)
-                seen.busy--;
+                one_less(&seen->busy);
             end_conn(c);
         }
         return;
@@ -315,8 +347,8 @@ static void join_limited(struct conn *c)
 static void send_some(struct conn *c, int64_t now)
 {
     while (c->head_sent < c->head_length) {
-        const ssize_t n = send(c->fd, c->head + c->head_sent, c->head_length - c->head_sent,
-                               MSG_NOSIGNAL | (c->left ? MSG_MORE : 0));
+        const ssize_t n = send_bytes(c, c->head + c->head_sent, c->head_length - c->head_sent,
+                                     c->left ? MSG_MORE : 0);
         if (n < 0) {
             wait_for_room(c, errno == EAGAIN);
             if (errno != EAGAIN)
@@ -340,7 +372,7 @@ static void send_some(struct conn *c, int64_t now)
             if (want > (size_t)given)
                 want = (size_t)given;
         }
-        const ssize_t n = send(c->fd, c->bytes + c->at, want, MSG_NOSIGNAL);
+        const ssize_t n = send_bytes(c, c->bytes + c->at, want, 0);
         if (n < 0) {
             if (errno != EAGAIN)
                 goto broken;
@@ -349,16 +381,16 @@ static void send_some(struct conn *c, int64_t now)
         }
         c->left -= (uint64_t)n;
         c->at = (c->at + (uint64_t)n) % c->period;
-        seen.bytes += (uint64_t)n;
+        count(&seen->bytes, (uint64_t)n);
         if (rate > 0)
             c->paid_us += (int64_t)((double)n / rate);
     }
     wait_for_room(c, false);
     c->in_length = c->head_length = 0;
-    seen.busy--;
+    one_less(&seen->busy);
     return;
 broken:
-    seen.busy--;
+    one_less(&seen->busy);
     end_conn(c);
 }
 
@@ -373,9 +405,11 @@ static void accept_all(int listener)
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
         struct epoll_event e = {.events = EPOLLIN, .data.ptr = c};
         epoll_ctl(poll_fd, EPOLL_CTL_ADD, fd, &e);
-        seen.open++;
-        if (seen.open > seen.most_open)
-            seen.most_open = seen.open;
+        one_more(&seen->open, &seen->most_open);
+        if (tls) {
+            c->session = tls_session(tls, fd);
+            SSL_set_accept_state(c->session);
+        }
     }
 }
 
@@ -432,48 +466,46 @@ static void map_tar(const char *path)
     close(fd);
 }
 
-int main(int argc, char **argv)
+// Returns a socket that listens, and sets the port of AT if it was 0.
+static int listen_at(struct sockaddr_in *at)
 {
-    int port = 0;
-    const char *listen_on = "127.0.0.1";
-    for (int i = 1; i + 1 < argc; i += 2) {
-        const double value = atof(argv[i + 1]);
-        if (strcmp(argv[i], "--latency") == 0)
-            latency_us = (int64_t)(value * 1000);
-        else if (strcmp(argv[i], "--rate") == 0)
-            rate = value;
-        else if (strcmp(argv[i], "--max-rps") == 0)
-            max_rps = (long)value;
-        else if (strcmp(argv[i], "--port") == 0)
-            port = (int)value;
-        else if (strcmp(argv[i], "--listen") == 0)
-            listen_on = argv[i + 1];
-        else if (strcmp(argv[i], "--tar") == 0)
-            map_tar(argv[i + 1]);
-        else {
-            fprintf(stderr, "bench_origin: unknown option %s\n", argv[i]);
-            return 2;
+    const int listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    socklen_t length = sizeof *at;
+    setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &(int){1}, sizeof(int));
+    setsockopt(listener, SOL_SOCKET, SO_REUSEPORT, &(int){1}, sizeof(int));
+    if (bind(listener, (struct sockaddr *)at, sizeof *at) != 0 || listen(listener, 4096) != 0 ||
+        getsockname(listener, (struct sockaddr *)at, &length) != 0) {
+        perror("bench_origin");
+        exit(1);
+    }
+    return listener;
+}
+
+// Forks until there are PROCESSES. Returns the listener of this one, and closes the others.
+static int share(const int *listeners, long processes)
+{
+    long mine = 0;
+    for (long i = 1; i < processes && mine == 0; i++) {
+        if (fork() == 0) {
+            mine = i;
+            prctl(PR_SET_PDEATHSIG, SIGTERM);
         }
     }
-    signal(SIGPIPE, SIG_IGN);
-    pattern = pattern_make();
-    poll_fd = epoll_create1(EPOLL_CLOEXEC);
-    const int listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &(int){1}, sizeof(int));
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
-    socklen_t length = sizeof at;
-    if (inet_pton(AF_INET, listen_on, &at.sin_addr) != 1 ||
-        bind(listener, (struct sockaddr *)&at, sizeof at) != 0 || listen(listener, 4096) != 0 ||
-        getsockname(listener, (struct sockaddr *)&at, &length) != 0) {
-        perror("bench_origin");
-        return 1;
+    for (long i = 0; i < processes; i++) {
+        if (i != mine)
+            close(listeners[i]);
     }
-    printf("%d\n", ntohs(at.sin_port));
-    fflush(stdout);
+    return listeners[mine];
+}
+
+static _Noreturn void serve(int listener)
+{
     // Told apart from a connection by where the pointer points.
+    char input;
+    poll_fd = epoll_create1(EPOLL_CLOEXEC);
     struct epoll_event e = {.events = EPOLLIN, .data.ptr = &poll_fd};
     epoll_ctl(poll_fd, EPOLL_CTL_ADD, listener, &e);
-    e.data.ptr = &port;
+    e.data.ptr = &input;
     epoll_ctl(poll_fd, EPOLL_CTL_ADD, STDIN_FILENO, &e);
     for (int sleep_ms = -1;;) {
         struct epoll_event ready[256];
@@ -483,10 +515,9 @@ int main(int argc, char **argv)
             struct conn *c = ready[i].data.ptr;
             if ((void *)c == &poll_fd)
                 accept_all(listener);
-            else if ((void *)c == &port) {
-                char byte;
-                if (read(STDIN_FILENO, &byte, 1) <= 0)
-                    return 0;
+            else if ((void *)c == &input) {
+                if (read(STDIN_FILENO, &input, 1) <= 0)
+                    exit(0);
             } else if (c->writing && (ready[i].events & EPOLLOUT))
                 send_some(c, now);
             else
@@ -494,4 +525,49 @@ int main(int argc, char **argv)
         }
         sleep_ms = run_late(now);
     }
+}
+
+int main(int argc, char **argv)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET};
+    const char *listen_on = "127.0.0.1";
+    long processes = 1;
+    for (int i = 1; i + 1 < argc; i += 2) {
+        const double value = atof(argv[i + 1]);
+        if (strcmp(argv[i], "--latency") == 0)
+            latency_us = (int64_t)(value * 1000);
+        else if (strcmp(argv[i], "--rate") == 0)
+            rate = value;
+        else if (strcmp(argv[i], "--max-rps") == 0)
+            max_rps = (long)value;
+        else if (strcmp(argv[i], "--port") == 0)
+            at.sin_port = htons((uint16_t)value);
+        else if (strcmp(argv[i], "--listen") == 0)
+            listen_on = argv[i + 1];
+        else if (strcmp(argv[i], "--tar") == 0)
+            map_tar(argv[i + 1]);
+        else if (strcmp(argv[i], "--tls") == 0)
+            tls = tls_server(argv[i + 1]);
+        else if (strcmp(argv[i], "--processes") == 0)
+            processes = value > PROCESSES_MAX ? PROCESSES_MAX : (long)value;
+        else {
+            fprintf(stderr, "bench_origin: unknown option %s\n", argv[i]);
+            return 2;
+        }
+    }
+    signal(SIGPIPE, SIG_IGN);
+    pattern = pattern_make();
+    seen = mmap(NULL, sizeof *seen, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (seen == MAP_FAILED)
+        abort();
+    if (inet_pton(AF_INET, listen_on, &at.sin_addr) != 1) {
+        fprintf(stderr, "bench_origin: --listen takes an IPv4 address\n");
+        return 2;
+    }
+    int listeners[PROCESSES_MAX] = {listen_at(&at)};
+    for (long i = 1; i < processes; i++)
+        listeners[i] = listen_at(&at);
+    printf("%d\n", ntohs(at.sin_port));
+    fflush(stdout);
+    serve(share(listeners, processes));
 }
