@@ -1,116 +1,100 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables that are shown as they grow and kept as Markdown.
 
-RESULTS.md begins with what matters most, then lists every target that is missed. Each scenario has
-a page of its own in the folder results, with its targets and all its figures. Tables wider than
-WIDTH are split."""
+RESULTS.md begins with one table of what matters most, then lists every target that is missed. Each
+scenario has a page of its own in the folder results, with its targets and all its figures. Tables
+of figures that are wider than WIDTH are split."""
 
 import re
 import textwrap
 
 WIDTH = 120
 
-# The most important figures: scenario, how the target's figure begins, its name on the first
-# screen.
-HEADLINES = [
-    (
-        "hit",
-        "CPU per warm hit / nginx, 10 KB, open, logs off",
-        "warm hit of 10 KB: CPU time / nginx",
-    ),
-    (
-        "hit",
-        "CPU per warm hit / nginx, 112 KB, open, logs off",
-        "warm hit of 112 KB: CPU time / nginx",
-    ),
-    (
-        "hit",
-        "CPU per warm hit / nginx, 64 MiB, open, logs off",
-        "warm hit of 64 MiB: CPU time / nginx",
-    ),
-    (
-        "loader",
-        "training loop, objects, s3torchconnector: utilisation warm",
-        "accelerator busy, small objects, s3torchconnector, warm",
-    ),
-    (
-        "loader",
-        "training loop, objects, boto3: utilisation warm",
-        "accelerator busy, small objects, boto3, warm",
-    ),
-    (
-        "stream",
+# The figures on the first screen, by scenario: how each begins.
+HEADLINES = {
+    "stream": [
+        "cold, 256 MiB, no limits, client's core: CPU ms/MiB",
+        "cold, 256 MiB, no limits, client's core: MB/s / former",
+        "cold, 256 MiB, no limits, client's core, 16 connections: CPU ms/MiB",
+        "cold, 256 MiB, no limits, client's core, 16 connections: MB/s / former",
         "cold, 1 GiB, 15 ms, 90 MB/s: MB/s / direct",
-        "cold object of 1 GiB, origin 15 ms and 90 MB/s: MB/s / direct",
-    ),
-    (
-        "stream",
-        "cold, 256 MiB, no limits, client's core: MB/s / direct",
-        "cold object of 256 MiB, origin without limits: MB/s / direct",
-    ),
-    (
-        "miss",
-        "cold 10K: first byte above direct, us",
-        "cold object of 10 KB: first byte later than direct, us",
-    ),
-    (
-        "miss",
-        "cold 4 KB, origin 30 ms, 1000 connections: requests/s / nginx",
-        "cold objects of 4 KB, 1,000 connections: requests/s / nginx",
-    ),
-    (
-        "herd",
-        "100 readers of one cold 1GB, any MB/s",
-        "100 readers of one cold object: origin bytes / object",
-    ),
-    (
-        "ranges",
+        "cold, 1 GiB, 15 ms, 90 MB/s, busy disk: MB/s / direct",
+        "cold, 64 MiB, no limits, server's core: MB/s / nginx",
+        "cold, 64 MiB, no limits, server's core: first byte above direct, ms",
+    ],
+    "ranges": [
+        "cold ranges, 15 ms, 90 MB/s, 1 connections: MB/s / direct",
+        "cold ranges, 15 ms, 90 MB/s, 16 connections: MB/s / direct",
+        "cold ranges, 15 ms, 90 MB/s, 64 connections: MB/s / direct",
+        "cold ranges, 15 ms, 60 MB/s, 1 connections: MB/s / direct",
+        "cold ranges, 15 ms, 60 MB/s, 4 connections: MB/s / direct",
+        "cold ranges, 15 ms, 60 MB/s, 16 connections: MB/s / direct",
+        "cold ranges, 15 ms, 60 MB/s, busy disk, 1 connections: MB/s / direct",
+        "cold ranges, 15 ms, 60 MB/s, busy disk, 4 connections: MB/s / direct",
+        "cold ranges, 15 ms, 60 MB/s, busy disk, 16 connections: MB/s / direct",
         "cold ranges, 15 ms, 60 MB/s, 16 connections: origin bytes",
-        "cold ranges, 16 connections: origin bytes / bytes read",
-    ),
-    (
-        "slowdown",
-        "origin with SlowDown, 100 ms: refused to readers, %",
-        "origin that throttles: refused to readers, %",
-    ),
-    (
-        "fairness",
+    ],
+    "miss": [
+        "cold 10K: first byte above direct, us",
+        "cold 4 KB, origin 30 ms, 256 connections: requests/s / direct",
+        "cold 4 KB, origin 30 ms, 256 connections: CPU us for each",
+        "cold 4 KB, origin 30 ms, 1000 connections: requests/s / direct",
+        "cold 4 KB, origin 30 ms, 1000 connections: CPU us for each",
+        "cold 4 KB, origin 30 ms, 4000 connections: requests/s for each worker",
+        "cold 4 KB, origin 30 ms, 4000 connections: CPU us for each",
+        "cold 4 KB, origin 30 ms, 4000 connections: share of the cores in use",
+    ],
+    "device": [
+        "hits not in memory, 1 MiB objects, 16 connections: CPU ms/MiB",
+        "hits not in memory, 1 MiB objects, 16 connections: MB/s / nginx",
+        "hits not in memory, 256 KiB ranges, 16 connections: CPU ms/MiB",
+        "hits not in memory, 256 KiB ranges, 16 connections: MB/s / nginx",
+    ],
+    "hit": [
+        "CPU per warm hit / nginx, 10 KB, open, logs off",
+        "CPU per warm hit / nginx, 112 KB, open, logs off",
+        "CPU per warm hit / nginx, 256 KB ranges, open, logs off",
+        "CPU per warm hit / nginx, 64 MiB, open, logs off",
+        "CPU per warm hit / nginx, 10 KB, signatures verified, logs off",
+        "CPU per warm hit / nginx, 112 KB, signatures verified, logs off",
+        "CPU per warm hit / nginx, 256 KB ranges, signatures verified, logs off",
+        "CPU per warm hit / nginx, 64 MiB, signatures verified, logs off",
+    ],
+    "weights": [
+        "weights, cold: GB/s",
+        "weights, cold: CPU s for each 8 GiB",
+        "weights, warm: GB/s / local file",
+    ],
+    "tls": [
+        "cold from https, 256 MiB, no limits: CPU / nginx",
+        "cold from https, 4 KB, 30 ms, 256 connections: CPU / nginx",
+        "warm hits over https, 10 KB, 16 connections: CPU / nginx",
+        "warm hits over https, 64 MiB, 4 connections: CPU / nginx",
+    ],
+    "cores": [
+        "warm, 10 KB, all workers: p99 / p50",
+        "warm, 10 KB: scale for each worker",
+        "warm, 64 MiB: scale for each worker",
+    ],
+    "loader": [
+        "training loop, objects, s3torchconnector: utilisation warm",
+        "training loop, objects, boto3: utilisation warm",
+    ],
+    "herd": ["100 readers of one cold 1GB, any MB/s"],
+    "slowdown": ["origin with SlowDown, 100 ms: refused to readers, %"],
+    "fairness": [
         "p99 of small hits beside 4 warm streams / alone",
-        "p99 of small hits next to 4 warm streams / alone",
-    ),
-    (
-        "fairness",
         "p99 of small hits beside 4 cold streams / alone",
-        "p99 of small hits next to 4 cold streams / alone",
-    ),
-    (
-        "disk",
-        "stored / not stored, 16 connections",
-        "cold ranges, 16 connections: MB/s stored / not stored",
-    ),
-    (
-        "full",
+    ],
+    "disk": ["stored / not stored, 16 connections"],
+    "full": [
         "full, 1M, lru: runs not stored for want of a segment, %",
-        "full cache: runs not stored for want of a segment, %",
-    ),
-    (
-        "full",
         "full, 1M, lru: p99 of hits while fed / alone, 1,000/s",
-        "full cache: p99 of hits while it is fed / alone",
-    ),
-    (
-        "memory",
-        "anonymous MiB, 1,000,000 blocks and 512 connections",
-        "anonymous MiB with a million blocks, 512 connections",
-    ),
-    ("scale", "scale: first hit, clean, ms", "first hit after a start, index of many objects, ms"),
-    ("scale", "scale: look-up, p99, clean, us", "look-up in that index after a start, p99, us"),
-    (
-        "policy",
-        "policy: mean hit ratio at 0.50",
-        "mean hit ratio of 25 traces, cache of half the data",
-    ),
-]
+    ],
+    "memory": ["anonymous MiB, 1,000,000 blocks and 512 connections"],
+    "scale": ["scale: first hit, clean, ms", "scale: look-up, p99, clean, us"],
+    "policy": ["policy: mean hit ratio at 0.50"],
+}
 
 
 class Report:
@@ -136,11 +120,27 @@ class Report:
     def say(self, text):
         self._add("", text)
 
-    def wanted(self, what, figure, most=None, least=None, text=None):
-        """FIGURE is to be at most MOST or at least LEAST; TEXT is how it is shown."""
+    def wanted(self, what, figure, most=None, least=None, text=None, beside="", former=""):
+        """FIGURE is to be at most MOST or at least LEAST; TEXT is how it is shown. BESIDE and
+        FORMER say what another server and the former binary reach."""
         reached = figure <= most if least is None else figure >= least
         limit = f"<= {number(most)}" if least is None else f">= {number(least)}"
-        self.wants.append((what, text or number(figure), limit, "yes" if reached else "no"))
+        self.wants.append(
+            (what, text or number(figure), beside, former, limit, "yes" if reached else "no")
+        )
+
+    def compare(self, what, values, beside=None, most=None, least=None):
+        """The same for VALUES, those of all sides by Pairs.values()."""
+        figure, text = values["forebay"]
+        self.wanted(
+            what,
+            figure,
+            most,
+            least,
+            text,
+            f"{beside} {values[beside][1]}" if beside else "",
+            values["former"][1] if "former" in values else "",
+        )
 
     def failed(self, name, why):
         self.failures.append((name, why))
@@ -189,22 +189,22 @@ def overview(pages):
     """Returns the text of RESULTS.md for the pages {name: text}."""
     targets = {name: targets_of(text) for name, text in pages.items()}
     every = [row for rows in targets.values() for row in rows]
-    shown = ["| what | measured | target | reached |", "|---|---|---|---|"]
-    for name, begins, what in HEADLINES:
-        for figure, measured, limit, reached in targets.get(name, []):
-            if figure.startswith(begins):
-                shown.append(f"| [{what}](results/{name}.md) | {measured} | {limit} | {reached} |")
-                break
+    shown = ["| what | Forebay | beside | former | target | reached |", "|" + "---|" * 6]
+    for name, figures in HEADLINES.items():
+        for begins in figures:
+            rows = [row for row in targets.get(name, []) if row[0].startswith(begins)]
+            what, *cells = rows[0] if rows else (begins, "", "", "", "", "not measured")
+            shown.append(f"| {link(name, what, pages)} | " + " | ".join(cells) + " |")
     missed = ["| scenario | figure | measured | target |", "|---|---|---|---|"]
     scenarios = ["| scenario | targets reached | date |", "|---|---|---|"]
     for name, rows in targets.items():
         missed += [
             f"| {name} | {figure.removeprefix(name + ', ').removeprefix(name + ': ')} | "
             f"{measured} | {limit} |"
-            for figure, measured, limit, reached in rows
+            for figure, measured, _, _, limit, reached in rows
             if reached != "yes"
         ]
-        got = f"{sum(row[3] == 'yes' for row in rows)} of {len(rows)}" if rows else "has none"
+        got = f"{sum(row[-1] == 'yes' for row in rows)} of {len(rows)}" if rows else "has none"
         date = re.search(r"\d{4}-\d\d-\d\d", pages[name])
         failed = "; **failed**" if f"**{name} failed**" in pages[name] else ""
         scenarios.append(
@@ -216,7 +216,7 @@ def overview(pages):
                 HEAD,
                 *shown,
                 "",
-                f"{sum(row[3] == 'yes' for row in every)} of {len(every)} targets are reached. "
+                f"{sum(row[-1] == 'yes' for row in every)} of {len(every)} targets are reached. "
                 "The next section has all that are not.",
                 "",
                 MISSED,
@@ -228,6 +228,11 @@ def overview(pages):
         )
         + "\n"
     )
+
+
+def link(name, what, pages):
+    """Returns WHAT, as a link to the scenario's page if there is one."""
+    return f"[{what}](results/{name}.md)" if name in pages else what
 
 
 HEAD = """# Results
@@ -243,7 +248,7 @@ SCENARIOS = """## Scenarios
 
 `bench/bench.py --results bench/RESULTS.md` writes this page and the pages of the scenarios. With
 names of scenarios it renews only theirs. [README.md](README.md) says what each scenario does.
-`former` is an older Forebay, of 1f11dd6.
+`former` is an older Forebay; the pages name its version.
 """
 
 
@@ -251,14 +256,13 @@ def targets_of(text):
     """The rows of a page's table of targets."""
     part = text.partition("\n## Targets\n")[2].partition("\n## ")[0]
     lines = [line for line in part.splitlines() if line.startswith("|")]
-    rows = [tuple(cell.strip() for cell in line.strip("|").split(" | ")) for line in lines]
-    return [row for row in rows[2:] if len(row) == 4]
+    return [tuple(cell.strip() for cell in line[1:-1].split("|")) for line in lines[2:]]
 
 
 def targets_table(rows):
     return [
-        "| figure | measured | target | reached |",
-        "| --- | --- | --- | --- |",
+        "| figure | measured | beside | former | target | reached |",
+        "| --- | --- | --- | --- | --- | --- |",
         *("| " + " | ".join(row) + " |" for row in rows),
     ]
 
