@@ -40,14 +40,9 @@ def requests(data_mib, object_mib, length):
 def judge(report, share, name, pairs):
     if share != SHARES[-2] or name in MISSES:
         return
-    cost = pairs.median("forebay", "cpu_per_mib") / 1000
-    report.wanted(f"hits not in memory, {name}: CPU ms/MiB", cost, most=0.4)
-    report.wanted(
-        f"hits not in memory, {name}: MB/s / nginx",
-        pairs.ratio("forebay", "nginx", "mb_s")[0],
-        least=1,
-        text=pairs.ratio_text("forebay", "nginx", "mb_s"),
-    )
+    what = f"hits not in memory, {name}"
+    report.compare(f"{what}: CPU ms/MiB", pairs.values("cpu_per_mib", unit=1000), "nginx", most=0.4)
+    report.compare(f"{what}: MB/s / nginx", pairs.values("mb_s", over="nginx"), "nginx", least=1)
 
 
 def measure_share(rig, report, args, share):
