@@ -42,6 +42,7 @@ SCENARIOS = [
     "loader",
     "memory",
     "device",
+    "tls",
     "index",
     "scale",
     "full",
