@@ -43,6 +43,7 @@ SCENARIOS = [
     "memory",
     "device",
     "tls",
+    "cores",
     "index",
     "scale",
     "full",
