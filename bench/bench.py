@@ -44,6 +44,7 @@ SCENARIOS = [
     "device",
     "tls",
     "cores",
+    "weights",
     "index",
     "scale",
     "full",
@@ -67,6 +68,9 @@ def main():
         default=os.environ.get("FOREBAY_BIN", str(ROOT / "build" / "release" / "forebay")),
     )
     parser.add_argument("--objects", type=int, help="how many `scale` makes")
+    parser.add_argument(
+        "--gib", type=int, help="size of the object of `weights` (8, or what memory and disk hold)"
+    )
     parser.add_argument(
         "--workers", type=int, default=1, help="workers of each server, each with a core of its own"
     )
