@@ -62,7 +62,7 @@ void transfer_authorities_free(struct transfer_authorities *fresh);
 // except inside on_end(). After loop_stop(), the thread that owns the loop may also call it.
 void transfer_pool_free(struct transfer_pool *pool);
 
-#define TRANSFER_PIECE_MAX (64u << 10) // The most bytes in one call of on_body().
+#define TRANSFER_PIECE_MAX (128u << 10) // The most bytes in one call of on_body().
 
 struct transfer;
 struct transfer_calls {
@@ -101,6 +101,7 @@ struct transfer_request {
     unsigned header_count;
     bool has_body;
     uint64_t body_length; // Length of the body in bytes. It must be known.
+    bool expects_long;    // The answer is known to be long: it gets a larger receive buffer.
     // Use a new connection. Needed for a request that must not be repeated, because a reused
     // connection may be dead.
     bool fresh_connection;

@@ -22,7 +22,7 @@
 #define SLACK_BYTES 32u     // Room for the bytes that curl adds to a power of two.
 // The most bytes that a thread keeps of one class. The limit for all classes is
 // TRANSFER_MEMORY_KEPT_MOST.
-#define KEPT_BYTES (256u * 1024)
+#define KEPT_BYTES (512u * 1024)
 #define NO_CLASS CLASS_COUNT
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SANITIZED true

@@ -7,8 +7,11 @@
 #include "base/headers.h"
 #include "net/transfer_private.h"
 
-// Sizes of curl's buffers, which each busy connection has. 512 KiB is no faster. While memory is
-// short, both sizes are LEAN_BUFFER_SIZE.
+// Sizes of curl's buffers, which each busy connection has. While memory is short, all sizes are
+// LEAN_BUFFER_SIZE. Measured with long bodies: buffers of 128 KiB save a twentieth of the CPU time
+// that 64 KiB cost, and 256 KiB save less.
+#define RECEIVE_BUFFER_SIZE (64u * 1024)
+#define LONG_BUFFER_SIZE TRANSFER_PIECE_MAX
 #define UPLOAD_BUFFER_SIZE (128u * 1024)
 #define LEAN_BUFFER_SIZE (16u * 1024)
 // Memory of a transfer besides its buffers, ours and curl's; measured.
@@ -125,7 +128,8 @@ static void transfer_set_connection(struct transfer *t, const struct transfer_re
     CURL_SET(easy, CURLOPT_NOPROXY, t->is_proxied ? "" : "*");
     CURL_SET(easy, CURLOPT_PROXY, t->is_proxied ? options->proxy : "");
     CURL_SET(easy, CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
-    CURL_SET(easy, CURLOPT_BUFFERSIZE, buffer_size(t, TRANSFER_PIECE_MAX));
+    CURL_SET(easy, CURLOPT_BUFFERSIZE,
+             buffer_size(t, request->expects_long ? LONG_BUFFER_SIZE : RECEIVE_BUFFER_SIZE));
     CURL_SET(easy, CURLOPT_TCP_NODELAY, 1L);
     CURL_SET(easy, CURLOPT_TCP_KEEPALIVE, 1L);
     // Each lane looks names up for itself and shuffles the addresses, so that the lanes together

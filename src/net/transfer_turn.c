@@ -36,7 +36,7 @@
 // The limit while short work is expected. Measured: with half of this, long bodies are a fifth
 // slower. With twice as much, they are no faster, and short work waits longer.
 #define TURN_SHORT_BYTES (128u << 10)
-// Longer bodies count as long. This is the size of curl's receive buffer.
+// Longer bodies count as long. This is the size of most receive buffers.
 #define LONG_BYTES (64u << 10)
 #define SHARE_LEAST_US 80u
 #define SHARE_PART 10u

@@ -27,7 +27,9 @@
 #include "origin/origin_s3_call_private.h"
 #include "stats/stats.h"
 
-#define COLLECT_IDLES 3u       // Longest time in COLLECT, in idle timeouts.
+#define COLLECT_IDLES 3u // Longest time in COLLECT, in idle timeouts.
+// A range of a known version that is at least this long gets a larger receive buffer.
+#define LONG_RANGE_BYTES (1024u << 10)
 #define SLOW_ANSWER_MS 600000u // Wait for operations that answer only at their end.
 
 #define TO(name) (1u << S3_PHASE_##name)
@@ -108,6 +110,14 @@ static bool answers_late(const struct origin_s3_call *c)
            operation == S3_UploadPartCopy;
 }
 
+// Returns true if the call asks for a long range of a version that is known to have it.
+static bool expects_long(const struct origin_s3_call *c)
+{
+    const struct origin_fetch *f = c->call.f;
+    return f != NULL && f->kind == ORIGIN_GET_RANGE && f->if_match.len > 0 &&
+           f->last - f->first >= LONG_RANGE_BYTES;
+}
+
 static void transfer_begin(struct origin_s3_call *c, const struct origin_s3_url *url,
                            const struct headers *headers)
 {
@@ -127,6 +137,7 @@ static void transfer_begin(struct origin_s3_call *c, const struct origin_s3_url 
         .header_count = headers->count,
         .has_body = has_body,
         .body_length = has_body ? c->call.r->body_length : 0,
+        .expects_long = expects_long(c),
         .fresh_connection = c->wants_fresh || (!looking && !origin_s3_call_is_safe(c) && !has_body),
         .first_byte_timeout_ms = late_ms,
         .late_timeout_ms = late_ms,

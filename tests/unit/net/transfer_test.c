@@ -30,7 +30,7 @@ struct fetch {
     const char *method, *path, *url; // url: instead of the tiny origin's
     const struct header *headers;
     unsigned header_count;
-    bool has_body, fresh_connection;
+    bool has_body, fresh_connection, expects_long;
     uint64_t body_length, upload_ends_at; // 0 = at body_length
     uint64_t first_byte_timeout_ms, late_timeout_ms;
     enum transfer_reach reach;
@@ -43,6 +43,8 @@ struct fetch {
     struct rig *rig;
     struct transfer *transfer;
     uint64_t body_len, uploaded;
+    uint64_t charged_bytes; // at the start
+    uint64_t most_bytes;    // in one piece
     unsigned line_count, end_count;
     char head[BODY_KEPT + 1], body[BODY_KEPT + 1];
     size_t head_len;
@@ -196,6 +198,7 @@ static enum err on_body(void *ctx, struct span data)
             fetch->body[fetch->body_len + i] = data.ptr[i];
         }
     }
+    fetch->most_bytes = max_u64(fetch->most_bytes, data.len);
     uint64_t before = fetch->body_len;
     fetch->body_len += data.len;
     if (fetch->unread_least > 0 && before == 0) {
@@ -271,6 +274,7 @@ static void start_fetch(struct worker *w, void *ctx)
         .header_count = fetch->header_count,
         .has_body = fetch->has_body,
         .body_length = fetch->body_length,
+        .expects_long = fetch->expects_long,
         .fresh_connection = fetch->fresh_connection,
         .first_byte_timeout_ms = fetch->first_byte_timeout_ms,
         .late_timeout_ms = fetch->late_timeout_ms,
@@ -278,7 +282,9 @@ static void start_fetch(struct worker *w, void *ctx)
         .unix_socket = fetch->unix_socket,
     };
     fetch->is_starting = true;
+    uint64_t before = chunk_budget_kind_bytes(BUDGET_ORIGINS);
     fetch->transfer = transfer_start(rig->pool, &request, &calls, fetch);
+    fetch->charged_bytes = chunk_budget_kind_bytes(BUDGET_ORIGINS) - before;
     if (fetch->is_paused_at_once) {
         transfer_pause(fetch->transfer);
         fetch->is_paused = true;
@@ -504,6 +510,21 @@ Test(transfer, first_bytes_leave_before_the_rest_is_read)
     chunk_unref(held[0]);
     chunk_unref(held[1]);
     chunk_budget_init(0);
+}
+
+Test(transfer, long_answer_gets_a_larger_buffer_that_is_charged)
+{
+    struct rig rig = {0};
+    rig_begin(&rig);
+    struct fetch fetch = {.path = "/bytes/600000"};
+    struct fetch longer = {.path = "/bytes/8000000", .expects_long = true};
+    cr_assert(fetch_run(&rig, &fetch) == ERR_OK && !fetch.is_wrong);
+    cr_assert(fetch_run(&rig, &longer) == ERR_OK && !longer.is_wrong);
+    cr_assert_eq(longer.body_len, 8000000);
+    cr_assert_leq(fetch.most_bytes, TRANSFER_PIECE_MAX / 2);
+    cr_assert_leq(longer.most_bytes, TRANSFER_PIECE_MAX);
+    cr_assert_eq(longer.charged_bytes, fetch.charged_bytes + TRANSFER_PIECE_MAX / 2);
+    rig_end(&rig);
 }
 
 // --- Pausing and cancelling ----------------------------------------------------------------------
