@@ -702,9 +702,16 @@ class Pairs:
             ratios = {side: self.ratio_text(side, over, figure) for side in sides}
             ratios[over] = "1"
             return {side: (self.ratio(side, over, figure)[0], ratios[side]) for side in sides}
-        less = self.median(above, figure) if above else 0
-        numbers = {side: (self.median(side, figure) - less) / unit for side in sides}
-        return {side: (value, number(value)) for side, value in numbers.items()}
+        if above:
+            less = self.median(above, figure)
+            numbers = {side: (self.median(side, figure) - less) / unit for side in sides}
+            return {side: (value, number(value)) for side, value in numbers.items()}
+        out = {}
+        for side in sides:
+            some = sorted(row[figure] / unit for row in self.rows[side])
+            value = statistics.median(some)
+            out[side] = (value, f"{number(value)} ({number(some[0])}-{number(some[-1])})")
+        return out
 
     def spread_text(self, side, figure):
         some = sorted(row[figure] for row in self.rows[side])

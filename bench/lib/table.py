@@ -238,7 +238,7 @@ def link(name, what, pages):
 HEAD = """# Results
 
 Forebay, nginx and direct access were measured with the same data, in the same run. Compare ratios,
-not absolute figures. In brackets after a ratio: the least and the most of the rounds. Each
+not absolute figures. In brackets after a figure: the least and the most of the rounds. Each
 scenario's page has machine and date.
 """
 
