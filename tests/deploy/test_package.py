@@ -115,8 +115,8 @@ class Installed(Forebay):
 
 
 def test_installed_served_upgraded_purged(debian, package, newer, origin, tmp_path, monkeypatch):
-    """The administrator owns the file in /etc. An upgrade keeps it, and a purge removes it and the
-    cache."""
+    """The administrator owns the file in /etc. An upgrade keeps it. A purge removes it and the
+    cache, and leaves the administrator's other files."""
     before = files(debian)
     for path in (package, newer):
         shutil.copy(path, debian / "tmp")
@@ -163,8 +163,13 @@ def test_installed_served_upgraded_purged(debian, package, newer, origin, tmp_pa
         judge(client.get("obj"), origin, "obj", 0, 1 << 20)
     server.stop()
     assert len(origin.requests(method="GET", key="obj")) == 1  # the cache of the package before
+    own = [debian / "etc/forebay/env", debian / "etc/systemd/system/forebay.service.d/own.conf"]
+    for path in own:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
     inside(debian, "apt-get", "-qq", "-y", "purge", "forebay")
-    assert files(debian) == before
+    left = {"etc/forebay", "etc/systemd/system/forebay.service.d"}
+    assert files(debian) == before | left and all(path.is_file() for path in own)
     assert not (debian / "var/cache/forebay").exists()
 
 
