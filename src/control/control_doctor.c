@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // POST /api/v1/doctor: runs `forebay doctor` with the settings of this server, as a separate
 // process, and answers with its findings. `buckets` names the buckets to try. Only one runs at a
-// time. A thread waits for it, at most DOCTOR_WAIT_MS. A drain ends it.
+// time, and further calls wait for their turn. Each call is answered DOCTOR_WAIT_MS after it came,
+// at the latest. A thread runs them one after the other, and ends when no call waits. A drain ends
+// all of them.
 //
 // GET does the same, but repeats findings that are younger than KEPT_MS. Otherwise a caller with
 // read access could make the server query its origin all the time.
@@ -21,6 +23,7 @@
 
 #include "base/child.h"
 #include "base/clock.h"
+#include "base/list.h"
 #include "base/thread.h"
 #include "control/control_private.h"
 
@@ -29,20 +32,27 @@
 #define OUTPUT_MAX_BYTES (256u << 10)
 #define BUCKETS_MAX 16u
 
+// A call that waits for its report.
+struct doctor_ask {
+    struct list_node node;
+    struct admin_call *call;
+    uint64_t until_ms;                // when it is answered at the latest
+    bool takes_kept;                  // recent findings will do
+    const char *buckets[BUCKETS_MAX]; // in the body of the call
+    unsigned bucket_count;
+    char admin[ADMIN_ADDRESS_MAX + sizeof("--admin=")];
+};
+
 struct command_doctor_run {
     int argc; // argc and argv of this server's settings
     char **argv;
     pthread_t thread;
     bool has_thread; // used by the admin thread; after its end, by the main thread
-    atomic_bool is_busy;
-    // The doctor's thread uses these while is_busy is true.
-    struct admin_call *call;
-    const char *buckets[BUCKETS_MAX]; // in the body of the call
-    unsigned bucket_count;
-    char admin[ADMIN_ADDRESS_MAX + sizeof("--admin=")];
     struct {
         pthread_mutex_t lock;
-        pid_t pid; // 0: no process
+        struct list asks; // those that wait, the first first
+        bool is_busy;     // the thread takes the asks
+        pid_t pid;        // 0: no process
         bool is_stopping;
         json_t *last; // latest report; NULL: none yet
         uint64_t last_ms;
@@ -56,6 +66,7 @@ struct command_doctor_run *control_doctor_new(int argc, char **argv)
     run->argc = argc;
     run->argv = argv;
     check(pthread_mutex_init(&run->guarded.lock, NULL) == 0);
+    list_init(&run->guarded.asks);
     return run;
 }
 
@@ -92,9 +103,9 @@ void control_doctor_free(struct command_doctor_run *run)
 
 // Returns the command line of the process. The caller frees the array, but not the strings. The
 // buckets follow "--", because a name that begins with "-" would be read as an option.
-static char **words_of(const struct command_doctor_run *run)
+static char **words_of(const struct command_doctor_run *run, const struct doctor_ask *ask)
 {
-    const char *first[] = {"forebay", "doctor", "--local", "--json", run->admin};
+    const char *first[] = {"forebay", "doctor", "--local", "--json", ask->admin};
     size_t count = ARRAY_LEN(first);
     char **words = calloc(count + (size_t)run->argc + 1 + BUCKETS_MAX + 1, sizeof(*words));
     check(words != NULL);
@@ -102,15 +113,16 @@ static char **words_of(const struct command_doctor_run *run)
     memcpy(words + count, run->argv, (size_t)run->argc * sizeof(*words));
     count += (size_t)run->argc;
     words[count++] = (char *)(uintptr_t) "--";
-    memcpy(words + count, run->buckets, run->bucket_count * sizeof(*words));
+    memcpy(words + count, ask->buckets, ask->bucket_count * sizeof(*words));
     return words;
 }
 
 // Starts the process. It inherits only the three standard descriptors, and no blocked or ignored
 // signals. Returns 0 or an errno.
-static int spawn(struct command_doctor_run *run, int to, pid_t *ret_pid)
+static int spawn(struct command_doctor_run *run, const struct doctor_ask *ask, int to,
+                 pid_t *ret_pid)
 {
-    char **words = words_of(run);
+    char **words = words_of(run, ask);
     posix_spawnattr_t attributes;
     posix_spawn_file_actions_t actions;
     child_attributes_init(&attributes);
@@ -199,21 +211,26 @@ static json_t *kept_answer(struct command_doctor_run *run)
     return report != NULL ? answer_of(report, age_ms) : NULL;
 }
 
-static void *run_main(void *ctx)
+// Runs the process of an ask. Returns its report; NULL, with the reason, if there is none.
+static json_t *report_for(struct command_doctor_run *run, const struct doctor_ask *ask,
+                          const char **ret_why)
 {
-    struct command_doctor_run *run = ctx;
-    thread_begin("doctor", THREAD_HELPS);
     struct buf out;
     int pipes[2] = {-1, -1};
     pid_t pid = 0;
     json_t *report = NULL;
+    uint64_t now_ms = clock_monotonic_ms();
+    if (now_ms >= ask->until_ms) {
+        *ret_why = "other doctors took too long";
+        return NULL;
+    }
     buf_init(&out, OUTPUT_MAX_BYTES);
-    int failed = pipe2(pipes, O_CLOEXEC) != 0 ? errno : spawn(run, pipes[1], &pid);
+    int failed = pipe2(pipes, O_CLOEXEC) != 0 ? errno : spawn(run, ask, pipes[1], &pid);
     if (pipes[1] >= 0) {
         (void)close(pipes[1]); // the child's end
     }
     if (failed == 0) {
-        if (!child_read_output(pipes[0], DOCTOR_WAIT_MS, &out)) {
+        if (!child_read_output(pipes[0], ask->until_ms - now_ms, &out)) {
             end_child(run, false);
         }
         pthread_mutex_lock(&run->guarded.lock);
@@ -227,61 +244,101 @@ static void *run_main(void *ctx)
         (void)close(pipes[0]); // the pipe was only read, so a failure loses nothing
     }
     buf_done(&out);
-    if (report != NULL && run->bucket_count == 0) {
-        keep(run, report);
-    }
-    struct admin_call *call = run->call;
-    atomic_store(&run->is_busy, false);
-    if (report != NULL) {
-        admin_call_answer(&call, 200, answer_of(report, 0));
-    } else {
-        admin_call_refuse(&call, 503,
-                          "the doctor could not be run or did not end; try `forebay doctor`");
+    *ret_why = "the doctor could not be run or did not end; try `forebay doctor`";
+    return report;
+}
+
+// Returns the next ask, which the caller owns. NULL: none waits, and the thread must end.
+static struct doctor_ask *next_ask(struct command_doctor_run *run)
+{
+    pthread_mutex_lock(&run->guarded.lock);
+    struct list_node *node = list_pop_front(&run->guarded.asks);
+    run->guarded.is_busy = node != NULL;
+    pthread_mutex_unlock(&run->guarded.lock);
+    return node != NULL ? container_of(node, struct doctor_ask, node) : NULL;
+}
+
+static void *run_main(void *ctx)
+{
+    struct command_doctor_run *run = ctx;
+    struct doctor_ask *ask;
+    thread_begin("doctor", THREAD_HELPS);
+    while ((ask = next_ask(run)) != NULL) {
+        const char *why = NULL;
+        json_t *kept = ask->takes_kept ? kept_answer(run) : NULL;
+        json_t *report = kept == NULL ? report_for(run, ask, &why) : NULL;
+        if (report != NULL && ask->bucket_count == 0) {
+            keep(run, report);
+        }
+        if (kept != NULL || report != NULL) {
+            admin_call_answer(&ask->call, 200, kept != NULL ? kept : answer_of(report, 0));
+        } else {
+            admin_call_refuse(&ask->call, 503, why);
+        }
+        free(ask);
     }
     return NULL;
 }
 
 // Takes the buckets that a call names; returns false if they are none.
-static bool buckets_take(struct command_doctor_run *run, const struct admin_call *call)
+static bool buckets_take(struct doctor_ask *ask)
 {
-    const json_t *buckets = admin_call_member(call, "buckets");
+    const json_t *buckets = admin_call_member(ask->call, "buckets");
     bool is_good =
         buckets == NULL || (json_is_array(buckets) && json_array_size(buckets) <= BUCKETS_MAX);
-    run->bucket_count = 0;
     for (size_t i = 0; is_good && i < json_array_size(buckets); i++) {
         const char *name = json_string_value(json_array_get(buckets, i));
         is_good = name != NULL && name[0] != '\0';
-        run->buckets[run->bucket_count++] = name;
+        ask->buckets[ask->bucket_count++] = name;
     }
     return is_good;
 }
 
-void control_doctor(void *ctx, struct admin_call *call)
+// Queues an ask, and starts the thread unless it runs.
+static void queue(struct command_doctor_run *run, struct doctor_ask *ask)
 {
-    struct control *control = ctx;
-    struct command_doctor_run *run = control->doctor;
-    char address[ADMIN_ADDRESS_MAX];
-    if (atomic_exchange(&run->is_busy, true)) {
-        admin_call_refuse(&call, 503, "a doctor is under way");
+    pthread_mutex_lock(&run->guarded.lock);
+    bool was_busy = run->guarded.is_busy;
+    run->guarded.is_busy = true;
+    list_push_back(&run->guarded.asks, &ask->node);
+    pthread_mutex_unlock(&run->guarded.lock);
+    if (was_busy) {
         return;
     }
     if (run->has_thread) {
-        check(pthread_join(run->thread, NULL) == 0); // short: it only has to answer its call
-        run->has_thread = false;
+        check(pthread_join(run->thread, NULL) == 0); // short: it has found no ask
     }
-    if (!buckets_take(run, call)) {
-        atomic_store(&run->is_busy, false);
-        admin_call_refuse(&call, 400, "buckets is a list of at most 16 names");
+    run->has_thread = pthread_create(&run->thread, NULL, run_main, run) == 0;
+    if (!run->has_thread) {
+        ask = next_ask(run); // the only one, because this thread alone queues them
+        admin_call_refuse(&ask->call, 503, "no thread for the doctor");
+        free(ask);
+        check(next_ask(run) == NULL);
+    }
+}
+
+static void ask_for(struct command_doctor_run *run, struct admin_call *call, bool takes_kept)
+{
+    struct doctor_ask *ask = calloc(1, sizeof(*ask));
+    char address[ADMIN_ADDRESS_MAX];
+    check(ask != NULL);
+    ask->call = call;
+    ask->takes_kept = takes_kept;
+    ask->until_ms = clock_monotonic_ms() + DOCTOR_WAIT_MS;
+    list_node_init(&ask->node);
+    if (!buckets_take(ask)) {
+        admin_call_refuse(&ask->call, 400, "buckets is a list of at most 16 names");
+        free(ask);
         return;
     }
     admin_call_address(call, address);
-    (void)snprintf(run->admin, sizeof(run->admin), "--admin=%s", address);
-    run->call = call;
-    run->has_thread = pthread_create(&run->thread, NULL, run_main, run) == 0;
-    if (!run->has_thread) {
-        atomic_store(&run->is_busy, false);
-        admin_call_refuse(&call, 503, "no thread for the doctor");
-    }
+    (void)snprintf(ask->admin, sizeof(ask->admin), "--admin=%s", address);
+    queue(run, ask);
+}
+
+void control_doctor(void *ctx, struct admin_call *call)
+{
+    ask_for(((struct control *)ctx)->doctor, call, false);
 }
 
 void control_doctor_last(void *ctx, struct admin_call *call)
@@ -291,6 +348,6 @@ void control_doctor_last(void *ctx, struct admin_call *call)
     if (kept != NULL) {
         admin_call_answer(&call, 200, kept);
     } else {
-        control_doctor(ctx, call);
+        ask_for(control->doctor, call, true);
     }
 }

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from conftest import not_run
-from forebay import KEYS, PATIENT, binary, build_kind, run_forebay
+from forebay import KEYS, PATIENT, binary, build_kind, parallel, run_forebay
 from origin import Origin
 from ports import free_ports
 
@@ -426,6 +426,27 @@ def test_named_buckets_are_tried_by_the_running_server(start, origin, tmp_path):
     assert server.admin("/api/v1/doctor").body.find(b"nowhere") == -1  # no report is kept of names
 
 
+def test_doctors_that_ask_a_server_at_once_wait_for_each_other(start, origin, tmp_path):
+    """The second one was red: "a doctor is under way"."""
+    origin.put("a", 100)
+    server = start(origin)
+    env = env_of(server, tmp_path)
+    mark = origin.mark()
+
+    def ask(i):
+        if i < 3:
+            return asked(*[[], ["bkt"], []][i], env=env)[0]
+        origin.wait_for(1, since=mark, method="HEAD")
+        server.wait_metric("forebay_admin_connections", lambda n: n >= 4)  # one is its own
+        held.set()
+        return None
+
+    with origin.hold(None, method="HEAD") as held:
+        reports = parallel(4, ask)
+    for report in reports[:3]:
+        assert not report.red and report.exit == 0, report.rows
+
+
 @pytest.mark.parametrize("words", [[], ["bkt"]])
 def test_without_a_server_the_settings_in_use_are_named_first(tmp_path, words):
     file = tmp_path / "forebay.yaml"
@@ -718,7 +739,7 @@ def test_an_untrusted_certificate(doctor, tmp_path):
             "origin", "red"
         )
         report = doctor(origin__endpoint=secret.endpoint.replace("https:", "http:"))
-        assert report.exit == 4 and "https://" in report.find("origin", "red")
+        assert report.exit == 4 and "whether it wants https" in report.find("origin", "red")
 
 
 @pytest.mark.parametrize("ahead_s", [400, 1200])
