@@ -145,7 +145,7 @@ bool commands_address(char ret_address[COMMANDS_ADDRESS_MAX]);
 bool commands_is_of_unit(const struct config *config);
 // Sends a request to a running server. If `address` is "", tries the configured socket, then that
 // of the packaged unit, then the configured address, and sets `address` to the one that answered.
-// Also sets request->address. Returns ERR_ORIGIN_CONNECT if no server answers.
+// Also sets request->address. Returns an error of admin_client_send() if none answers.
 enum err commands_ask(const struct config *config, struct admin_client_request *request,
                       char address[COMMANDS_ADDRESS_MAX], unsigned *ret_status,
                       struct buf *ret_body) MUST_USE;

@@ -26,9 +26,11 @@
 #define ADMIN_CALLS_MAX 16u          // actions in progress; a further one gets 429
 #define ADMIN_CALLS_ORDERS 4u        // of these, reserved for changes of state: a query may hang
 #define ADMIN_CALL_WAIT_MAX_MS 60000 // a call that takes longer gets 504
-#define ADMIN_STREAMS_MAX 8u         // clients of /api/v1/events; a further one gets 503
-#define ADMIN_FOLLOWERS_MAX 4u       // clients of /api/v1/log; a further one gets 503
-#define ADMIN_RANKERS_MAX 3u         // clients of /api/v1/top; a further one gets 503
+// How long a command waits for such a call: long enough to get that 504.
+#define ADMIN_CALL_CLIENT_MS (ADMIN_CALL_WAIT_MAX_MS + 5000u)
+#define ADMIN_STREAMS_MAX 8u   // clients of /api/v1/events; a further one gets 503
+#define ADMIN_FOLLOWERS_MAX 4u // clients of /api/v1/log; a further one gets 503
+#define ADMIN_RANKERS_MAX 3u   // clients of /api/v1/top; a further one gets 503
 
 // Returns the result of a probe; true means 200. Appends the reason in words to `why` in both
 // cases, at most 512 bytes. Runs on the admin thread.
@@ -146,8 +148,10 @@ void admin_json_append(struct buf *out, json_t *json);
 void admin_render_metrics(struct buf *out, const char *io_engine);
 
 // The client side, for commands: sends one request to "unix:/PATH", "http://HOST:PORT" or
-// "HOST:PORT". Returns ERR_ORIGIN_CONNECT if nothing answers there, ERR_ORIGIN_PROTOCOL if the
-// answer is not HTTP. Blocks for about `timeout_ms` at most. The body is appended to `ret_body`.
+// "HOST:PORT". Returns ERR_ORIGIN_CONNECT if nothing listens there, ERR_ORIGIN_TIMEOUT if the
+// answer does not end in time, ERR_ORIGIN_RESET if the connection ends without an answer, and
+// ERR_ORIGIN_PROTOCOL if the answer is not HTTP, or too long. Blocks for about `timeout_ms` at
+// most. The body is appended to `ret_body`.
 struct admin_client_request {
     const char *address;
     const char *method; // "GET", "POST" or "DELETE"

@@ -27,6 +27,17 @@ static void set_timeouts(int fd, unsigned timeout_ms)
     (void)setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &t, sizeof(t));
 }
 
+// Connects, also if signals arrive meanwhile. A socket with a timeout ends connect(2) with EINTR
+// even if the handlers have SA_RESTART. On Linux the next call goes on with the same connection.
+static bool connect_through_signals(int fd, const struct sockaddr *address, socklen_t len)
+{
+    int failed;
+    do {
+        failed = connect(fd, address, len);
+    } while (failed != 0 && errno == EINTR);
+    return failed == 0;
+}
+
 static int connect_unix(const char *path, unsigned timeout_ms)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -40,7 +51,7 @@ static int connect_unix(const char *path, unsigned timeout_ms)
         return -1;
     }
     set_timeouts(fd, timeout_ms);
-    if (connect(fd, (struct sockaddr *)&address, sizeof(address)) != 0) {
+    if (!connect_through_signals(fd, (struct sockaddr *)&address, sizeof(address))) {
         (void)close(fd); // nothing was sent through this socket
         return -1;
     }
@@ -73,7 +84,7 @@ static int connect_tcp(struct span address, unsigned timeout_ms)
         fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol);
         if (fd >= 0) {
             set_timeouts(fd, timeout_ms);
-            if (connect(fd, a->ai_addr, a->ai_addrlen) != 0) {
+            if (!connect_through_signals(fd, a->ai_addr, a->ai_addrlen)) {
                 (void)close(fd); // nothing was sent through this socket
                 fd = -1;
             }
@@ -96,21 +107,22 @@ static bool send_all(int fd, struct span bytes)
     return true;
 }
 
-static bool receive_all(int fd, struct buf *answer, unsigned timeout_ms)
+// Receives until the server closes the connection.
+static enum err receive_all(int fd, struct buf *answer, unsigned timeout_ms)
 {
     char piece[16384];
     uint64_t end_ms = clock_monotonic_ms() + timeout_ms;
     while (buf_ok(answer) && clock_monotonic_ms() <= end_ms) {
         ssize_t got = recv(fd, piece, sizeof(piece), 0);
         if (got == 0) {
-            return true;
+            return ERR_OK;
         }
         if (got < 0 && errno != EINTR) {
-            return false;
+            return errno == EAGAIN || errno == EWOULDBLOCK ? ERR_ORIGIN_TIMEOUT : ERR_ORIGIN_RESET;
         }
         buf_append(answer, piece, got > 0 ? (size_t)got : 0);
     }
-    return false;
+    return buf_ok(answer) ? ERR_ORIGIN_TIMEOUT : ERR_ORIGIN_PROTOCOL;
 }
 
 // Splits "HTTP/1.1 200 OK\r\n...\r\n\r\nBODY" into the status and the body.
@@ -188,10 +200,13 @@ enum err admin_client_send(const struct admin_client_request *request, unsigned 
     buf_init(&head, HEAD_MAX_BYTES + request->body.len);
     buf_init(&answer, ANSWER_MAX_BYTES);
     render_head(request, 1, &head);
-    enum err err = ERR_ORIGIN_CONNECT;
-    if (buf_ok(&head) && send_all(fd, buf_span(&head)) &&
-        receive_all(fd, &answer, request->timeout_ms)) {
-        err = parse_answer(buf_span(&answer), ret_status, ret_body);
+    enum err err = buf_ok(&head) && send_all(fd, buf_span(&head)) ? ERR_OK : ERR_ORIGIN_RESET;
+    if (err == ERR_OK) {
+        err = receive_all(fd, &answer, request->timeout_ms);
+    }
+    if (err == ERR_OK) {
+        err = answer.len > 0 ? parse_answer(buf_span(&answer), ret_status, ret_body)
+                             : ERR_ORIGIN_RESET;
     }
     (void)close(fd); // the whole answer has been read
     buf_done(&head);
@@ -292,7 +307,7 @@ enum err admin_client_follow(const struct admin_client_request *request, unsigne
     if (err == ERR_OK && *ret_status == 200) {
         set_timeouts(fd, silence_max_ms);
         err = follow(fd, &text, on_line, ctx);
-    } else if (err == ERR_OK && !receive_all(fd, ret_body, request->timeout_ms)) {
+    } else if (err == ERR_OK && receive_all(fd, ret_body, request->timeout_ms) != ERR_OK) {
         err = ERR_ORIGIN_CONNECT;
     }
     (void)close(fd); // any further bytes are not wanted

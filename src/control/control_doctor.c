@@ -24,6 +24,7 @@
 #include "base/child.h"
 #include "base/clock.h"
 #include "base/list.h"
+#include "base/log.h"
 #include "base/thread.h"
 #include "control/control_private.h"
 
@@ -31,6 +32,7 @@
 #define KEPT_MS 60000u
 #define OUTPUT_MAX_BYTES (256u << 10)
 #define BUCKETS_MAX 16u
+#define WHY_MAX 128u
 
 // A call that waits for its report.
 struct doctor_ask {
@@ -211,9 +213,23 @@ static json_t *kept_answer(struct command_doctor_run *run)
     return report != NULL ? answer_of(report, age_ms) : NULL;
 }
 
+// Says why a process that has run gave no report.
+static void describe_end(int status, bool has_ended, char ret_why[WHY_MAX])
+{
+    bool is_killed = WIFSIGNALED(status);
+    if (!has_ended) {
+        (void)snprintf(ret_why, WHY_MAX, "the doctor did not end within %u s",
+                       DOCTOR_WAIT_MS / 1000);
+        return;
+    }
+    (void)snprintf(ret_why, WHY_MAX, "the doctor ended without a report (%s %d)",
+                   is_killed ? "signal" : "exit code",
+                   is_killed ? WTERMSIG(status) : WEXITSTATUS(status));
+}
+
 // Runs the process of an ask. Returns its report; NULL, with the reason, if there is none.
 static json_t *report_for(struct command_doctor_run *run, const struct doctor_ask *ask,
-                          const char **ret_why)
+                          char ret_why[WHY_MAX])
 {
     struct buf out;
     int pipes[2] = {-1, -1};
@@ -221,7 +237,7 @@ static json_t *report_for(struct command_doctor_run *run, const struct doctor_as
     json_t *report = NULL;
     uint64_t now_ms = clock_monotonic_ms();
     if (now_ms >= ask->until_ms) {
-        *ret_why = "other doctors took too long";
+        (void)snprintf(ret_why, WHY_MAX, "the doctors before it took too long");
         return NULL;
     }
     buf_init(&out, OUTPUT_MAX_BYTES);
@@ -229,22 +245,25 @@ static json_t *report_for(struct command_doctor_run *run, const struct doctor_as
     if (pipes[1] >= 0) {
         (void)close(pipes[1]); // the child's end
     }
+    (void)snprintf(ret_why, WHY_MAX, "the doctor could not be run: %s", strerror(failed));
     if (failed == 0) {
-        if (!child_read_output(pipes[0], ask->until_ms - now_ms, &out)) {
+        int status = 0;
+        bool has_ended = child_read_output(pipes[0], ask->until_ms - now_ms, &out);
+        if (!has_ended) {
             end_child(run, false);
         }
         pthread_mutex_lock(&run->guarded.lock);
         run->guarded.pid = 0; // so that nobody signals the process once it is reaped
         pthread_mutex_unlock(&run->guarded.lock);
-        while (waitpid(pid, NULL, 0) < 0 && errno == EINTR) {
+        while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
         }
         report = report_of(&out);
+        describe_end(status, has_ended, ret_why);
     }
     if (pipes[0] >= 0) {
         (void)close(pipes[0]); // the pipe was only read, so a failure loses nothing
     }
     buf_done(&out);
-    *ret_why = "the doctor could not be run or did not end; try `forebay doctor`";
     return report;
 }
 
@@ -264,15 +283,16 @@ static void *run_main(void *ctx)
     struct doctor_ask *ask;
     thread_begin("doctor", THREAD_HELPS);
     while ((ask = next_ask(run)) != NULL) {
-        const char *why = NULL;
+        char why[WHY_MAX];
         json_t *kept = ask->takes_kept ? kept_answer(run) : NULL;
-        json_t *report = kept == NULL ? report_for(run, ask, &why) : NULL;
+        json_t *report = kept == NULL ? report_for(run, ask, why) : NULL;
         if (report != NULL && ask->bucket_count == 0) {
             keep(run, report);
         }
         if (kept != NULL || report != NULL) {
             admin_call_answer(&ask->call, 200, kept != NULL ? kept : answer_of(report, 0));
         } else {
+            log_warn("doctor_failed", "reason=%s", log_quote(span_from_cstr(why)));
             admin_call_refuse(&ask->call, 503, why);
         }
         free(ask);

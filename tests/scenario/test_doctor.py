@@ -426,6 +426,24 @@ def test_named_buckets_are_tried_by_the_running_server(start, origin, tmp_path):
     assert server.admin("/api/v1/doctor").body.find(b"nowhere") == -1  # no report is kept of names
 
 
+def test_a_server_that_ends_while_it_looks_is_named_with_the_cause(start, origin, tmp_path):
+    """The finding was "it sent no report", whatever had happened."""
+    server = start(origin)
+    env = env_of(server, tmp_path)
+    mark = origin.mark()
+
+    def ask(i):
+        if i == 0:
+            return asked(env=env)[0]
+        origin.wait_for(1, since=mark, method="HEAD")
+        server.kill9()
+        return None
+
+    with origin.hold(None, method="HEAD"):
+        report = parallel(2, ask)[0]
+    assert "it closed the connection without a report" in report.find("server", "red")
+
+
 def test_doctors_that_ask_a_server_at_once_wait_for_each_other(start, origin, tmp_path):
     """The second one was red: "a doctor is under way"."""
     origin.put("a", 100)

@@ -14,7 +14,6 @@
 #include "commands/commands.h"
 
 #define ANSWER_MAX_BYTES (ADMIN_ANSWER_MAX + 1024u)
-#define ACTION_TIMEOUT_MS (ADMIN_CALL_WAIT_MAX_MS + 5000u)
 #define BUSY_MS 200
 
 int command_client_open(struct command_client *client, const char *name)
@@ -151,8 +150,8 @@ static int ask(struct command_client *client, const char *method, const char *pa
                                            .token = client->token,
                                            .timeout_ms = commands_common()->timeout_ms};
     bool is_action = strncmp(path, "/api/v1/summary", 15) != 0;
-    if (is_action && request.timeout_ms < ACTION_TIMEOUT_MS) {
-        request.timeout_ms = ACTION_TIMEOUT_MS; // the server answers within this time
+    if (is_action && request.timeout_ms < ADMIN_CALL_CLIENT_MS) {
+        request.timeout_ms = ADMIN_CALL_CLIENT_MS; // the server answers within this time
     }
     struct buf answer;
     unsigned status = 0;

@@ -17,9 +17,27 @@ struct question {
     unsigned timeout_ms;
 };
 
+// Says why no answer of the server can be read.
+static void say_silence(enum err err, unsigned timeout_ms, struct buf *ret_why)
+{
+    switch (err) {
+    case ERR_ORIGIN_TIMEOUT:
+        buf_printf(ret_why, "it sent no report in %u s", timeout_ms / 1000);
+        break;
+    case ERR_ORIGIN_RESET:
+        buf_append_cstr(ret_why, "it closed the connection without a report");
+        break;
+    case ERR_ORIGIN_CONNECT:
+        buf_append_cstr(ret_why, "it took no further connection");
+        break;
+    default:
+        buf_append_cstr(ret_why, "its answer is no report");
+    }
+}
+
 // Sends a request to the server at `address`, or, if that is "", at the admin address of the
-// configuration. Returns the answer, which the caller owns; NULL if there is none. *ret_status is
-// then 0, or that of a refusal whose reason is in *ret_why.
+// configuration. Returns the answer, which the caller owns. If there is none, returns NULL with the
+// reason in *ret_why; *ret_status is then 0, or that of a refusal.
 static json_t *ask(const struct config *config, const struct question *q,
                    char address[COMMANDS_ADDRESS_MAX], unsigned *ret_status, struct buf *ret_why)
 {
@@ -31,9 +49,12 @@ static json_t *ask(const struct config *config, const struct question *q,
     struct buf body;
     buf_init(&body, REPORT_MAX_BYTES);
     *ret_status = 0;
-    bool is_answered = commands_ask(config, &request, address, ret_status, &body) == ERR_OK;
-    json_t *json = is_answered ? json_loadb(body.ptr, body.len, 0, NULL) : NULL;
+    enum err err = commands_ask(config, &request, address, ret_status, &body);
+    json_t *json = err == ERR_OK ? json_loadb(body.ptr, body.len, 0, NULL) : NULL;
     buf_done(&body);
+    if (json == NULL) {
+        say_silence(err, q->timeout_ms, ret_why);
+    }
     if (json != NULL && *ret_status != 200) {
         buf_append_cstr(ret_why, command_client_shown(json, "reason"));
         json_decref(json);
@@ -47,7 +68,7 @@ static json_t *report_of(const struct doctor *d, const struct config *config,
                          struct buf *ret_why)
 {
     struct question q = {
-        .method = "POST", .path = "/api/v1/doctor", .timeout_ms = ADMIN_CALL_WAIT_MAX_MS};
+        .method = "POST", .path = "/api/v1/doctor", .timeout_ms = ADMIN_CALL_CLIENT_MS};
     json_t *buckets = json_array(), *body = json_pack("{s:o}", "buckets", buckets);
     check(body != NULL);
     for (unsigned i = 0; i < d->bucket_count; i++) {
@@ -76,12 +97,11 @@ static void find_refusal(struct doctor *d, const struct config *config, const ch
                    "server's admin.socket with --admin unix:/PATH, as the server's user or root",
                    file != NULL ? ", " : "", file != NULL ? file : "");
     } else {
-        buf_append_cstr(&remedy, "try again");
+        buf_append_cstr(&remedy, "see the server log, and try again");
     }
     buf_append_cstr(&remedy, "; --local checks the settings of this command instead");
     command_doctor_find(d, DOCTOR_RED, "server", buf_cstr(&remedy),
-                        "the server at %s was not checked: %s", address,
-                        why->len > 0 ? buf_cstr(why) : "it sent no report");
+                        "the server at %s was not checked: %s", address, buf_cstr(why));
     buf_done(&remedy);
 }
 

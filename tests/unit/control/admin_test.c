@@ -11,6 +11,9 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -287,6 +290,104 @@ Test(admin, unix_socket_is_private_and_replaces_a_dead_one)
     cr_assert_eq(admin_client_get(address, "/version", 5000, &status, &body), ERR_ORIGIN_CONNECT);
     buf_done(&body);
     rmdir(folder);
+}
+
+static atomic_uint alarms;
+
+static void on_alarm(int number)
+{
+    (void)number;
+    atomic_fetch_add(&alarms, 1);
+}
+
+// Accepts connections, but only after three signals. Answers the first one that asks something.
+static void *answer_late(void *ctx)
+{
+    int listener = *(int *)ctx, fd;
+    char text[1024];
+    while (atomic_load(&alarms) < 3) {
+        poll(NULL, 0, 1);
+    }
+    while ((fd = accept(listener, NULL, NULL)) >= 0) {
+        bool asks = recv(fd, text, sizeof(text), 0) > 0;
+        if (asks) {
+            cr_assert_gt(send(fd, "HTTP/1.1 200 OK\r\n\r\nlate", 23, 0), 0);
+        }
+        close(fd);
+        if (asks) {
+            break;
+        }
+    }
+    return NULL;
+}
+
+// A signal ends connect(2) of a socket with a timeout, also if its handler has SA_RESTART. The
+// doctor gets such signals when its output is read, and reported that the server sent no report.
+Test(admin, signals_do_not_end_a_connection_that_the_server_takes_late)
+{
+    char folder[] = "/tmp/admin_testXXXXXX", address[128];
+    struct sockaddr_un name = {.sun_family = AF_UNIX};
+    struct sigaction action = {.sa_handler = on_alarm, .sa_flags = SA_RESTART};
+    struct itimerval often = {{.tv_usec = 2000}, {.tv_usec = 2000}}, never = {0};
+    sigset_t alarm_set;
+    pthread_t thread;
+    unsigned status = 0;
+    struct buf body;
+    buf_init(&body, 4096);
+    cr_assert_not_null(mkdtemp(folder));
+    snprintf(name.sun_path, sizeof(name.sun_path), "%s/s", folder);
+    snprintf(address, sizeof(address), "unix:%s", name.sun_path);
+    int listener = socket(AF_UNIX, SOCK_STREAM, 0), first = socket(AF_UNIX, SOCK_STREAM, 0);
+    cr_assert_eq(bind(listener, (struct sockaddr *)&name, sizeof(name)), 0);
+    cr_assert_eq(listen(listener, 0), 0);
+    cr_assert_eq(connect(first, (struct sockaddr *)&name, sizeof(name)), 0); // fills the queue
+    close(first);
+    sigemptyset(&alarm_set);
+    sigaddset(&alarm_set, SIGALRM);
+    pthread_sigmask(SIG_BLOCK, &alarm_set, NULL);
+    cr_assert_eq(pthread_create(&thread, NULL, answer_late, &listener), 0);
+    cr_assert_eq(sigaction(SIGALRM, &action, NULL), 0);
+    pthread_sigmask(SIG_UNBLOCK, &alarm_set, NULL);
+    cr_assert_eq(setitimer(ITIMER_REAL, &often, NULL), 0);
+    cr_assert_eq(admin_client_get(address, "/version", 60000, &status, &body), ERR_OK);
+    cr_assert_eq(setitimer(ITIMER_REAL, &never, NULL), 0);
+    cr_assert_eq(pthread_join(thread, NULL), 0);
+    cr_assert_str_eq(buf_cstr(&body), "late");
+    buf_done(&body);
+    close(listener);
+    unlink(name.sun_path);
+    rmdir(folder);
+}
+
+static void *close_first(void *ctx)
+{
+    char text[1024];
+    int fd = accept(*(int *)ctx, NULL, NULL);
+    cr_assert_gt(recv(fd, text, sizeof(text), 0), 0);
+    close(fd);
+    return NULL;
+}
+
+Test(admin, client_tells_a_closed_connection_from_a_timeout)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    socklen_t len = sizeof(at);
+    pthread_t thread;
+    char address[64];
+    unsigned status = 0;
+    struct buf body;
+    buf_init(&body, 4096);
+    int listener = socket(AF_INET, SOCK_STREAM, 0);
+    cr_assert_eq(bind(listener, (struct sockaddr *)&at, sizeof(at)), 0);
+    cr_assert_eq(listen(listener, 8), 0);
+    cr_assert_eq(getsockname(listener, (struct sockaddr *)&at, &len), 0);
+    snprintf(address, sizeof(address), "127.0.0.1:%u", ntohs(at.sin_port));
+    cr_assert_eq(pthread_create(&thread, NULL, close_first, &listener), 0);
+    cr_assert_eq(admin_client_get(address, "/", 60000, &status, &body), ERR_ORIGIN_RESET);
+    cr_assert_eq(pthread_join(thread, NULL), 0);
+    cr_assert_eq(admin_client_get(address, "/", 10, &status, &body), ERR_ORIGIN_TIMEOUT);
+    close(listener);
+    buf_done(&body);
 }
 
 // A service manager passes in a listening socket in blocking mode. The admin answers there, answers
