@@ -204,7 +204,7 @@ struct origin_trouble_text {
 // Returns true while the origin is in trouble: its last calls got no answer, many of them ended
 // with a server error, or it refused our credentials. Any thread.
 bool origin_in_trouble(const struct origin *origin, struct origin_trouble_text *ret_text);
-// What people read about an origin that closes connections without an answer. `remedy` names
+// Words for people about an origin that closes connections without an answer. `remedy` names
 // settings of the default origin.
 struct origin_advice {
     const char *text, *remedy;
