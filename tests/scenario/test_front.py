@@ -752,6 +752,20 @@ def test_vanishing_clients_leave_nothing_behind(forebay, origin):
     forebay.wait_metric("forebay_buffer_bytes", lambda v: v == 0)
 
 
+def test_replies_that_forebay_makes_have_the_server_header_of_the_origin(start, origin):
+    """Misses, hits and refusals have the same Server header. Cache-Status names Forebay."""
+    server = start(origin)
+    origin.put("a", 100)
+    with server.client() as client:
+        replies = [client.get("a"), client.get("a"), client.request("GET", "/bkt/a?partNumber=0")]
+    with server.connection() as connection:
+        connection.send(b"GET /bkt/a HTTP/1.1\nHost: 127.0.0.1\n\n")
+        replies.append(connection.read_reply())
+    assert [reply.status for reply in replies] == [200, 200, 400, 400]
+    assert {reply.header("server") for reply in replies} == {"scripted"}
+    assert all(reply.header("cache-status").startswith("forebay") for reply in replies)
+
+
 def test_connection_limit_answers_503(start, origin):
     server = start(origin, settings={"limits.max_connections": 8})
     origin.put("a", 100)
