@@ -433,9 +433,11 @@ def test_status_says_that_readers_share_a_fetch(forebay, origin):
     origin sent fewer."""
     origin.put("a", MIB)
     assert "several readers" not in said(forebay, "status")
-    with origin.hold("a") as gate, ThreadPoolExecutor(2) as pool:
+    gate = threading.Event()
+    origin.fault("a", "hold_at", (0, gate), times=None)  # after the head
+    with ThreadPoolExecutor(2) as pool:
         readers = [pool.submit(read, forebay, "a") for _ in range(2)]
-        forebay.wait_metric("forebay_http_requests_inflight", lambda v: v == 2)
+        forebay.wait_metric("forebay_coalesced_waiters", lambda v: v == 2)
         gate.set()
         for reader in readers:
             reader.result()
