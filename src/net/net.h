@@ -101,7 +101,7 @@ struct transfer_request {
     unsigned header_count;
     bool has_body;
     uint64_t body_length; // Length of the body in bytes. It must be known.
-    bool expects_long;    // The answer is known to be long: it gets a larger receive buffer.
+    bool expects_long;    // The answer will be long: it gets a larger receive buffer.
     // Use a new connection. Needed for a request that must not be repeated, because a reused
     // connection may be dead.
     bool fresh_connection;

@@ -110,7 +110,7 @@ static bool answers_late(const struct origin_s3_call *c)
            operation == S3_UploadPartCopy;
 }
 
-// Returns true if the call asks for a long range of a version that is known to have it.
+// Returns true if the call asks for a long range of a version whose size is known.
 static bool expects_long(const struct origin_s3_call *c)
 {
     const struct origin_fetch *f = c->call.f;

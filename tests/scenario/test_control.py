@@ -953,8 +953,8 @@ def test_evicted_objects_are_fetched_again(forebay, origin):
 
 
 def test_an_evicted_bucket_leaves_its_room_to_what_is_stored_next(start, origin):
-    """The objects of an evicted bucket do not count any more. What was stored of them does not keep
-    other objects out of the cache, although it was read more often."""
+    """The objects of an evicted bucket do not count any more. Their bytes on disk do not keep other
+    objects out of the cache, although they were read more often."""
     forebay = start(origin, settings={"cache.size": "96MiB", "cache.ttl": "1d"})
     for key in range(40):
         origin.put(f"a/{key}", MIB)

@@ -185,8 +185,8 @@ def test_the_summary_names_the_settings_that_avoid_checks(run, origin):
 
 
 def test_the_summary_names_plan_if_the_data_is_larger_than_the_cache(run, origin):
-    """If a large part of the data was not stored because the cache is full, the summary says so, and
-    how to find a better size. It does not where all of it fits."""
+    """If a large part of the data was not stored because the cache is full, the summary says so,
+    and how to find a better size. It does not where all of it fits."""
     for i in range(64):
         origin.put(f"o{i}", 1 << 20)
     read = 'for i in $(seq 0 63); do curl -sf "$AWS_ENDPOINT_URL_S3/bkt/o$i" -o /dev/null; done'

@@ -9,8 +9,8 @@
 // empty if the line has none.
 struct span command_log_line_name(struct span line, bool *ret_is_condition);
 // Appends a line of the form `ts=... level=... event=name key=value ...` in words: "NAME: TEXT;
-// REMEDY". If the line has no text of its own, appends "NAME (key value, key value)", with units for
-// keys that end in "_bytes".
+// REMEDY". If the line has no text of its own, appends "NAME (key value, key value)", with units
+// for keys that end in "_bytes".
 void command_log_line_append(struct buf *out, struct span line);
 
 #endif
