@@ -3,6 +3,7 @@
 #include "control/admin_private.h"
 
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/version.h"
@@ -85,14 +86,16 @@ void admin_page_version(struct admin *admin, struct evhttp_request *req)
     bool is_in_pod = getenv("KUBERNETES_SERVICE_HOST") != NULL;
     const char *host = node != NULL ? node : name;
     pod = pod == NULL && is_in_pod ? name : pod;
+    struct rlimit files = {0}; // 0 if it is unknown
+    (void)getrlimit(RLIMIT_NOFILE, &files);
     // The names of hosts and pods may contain any bytes.
-    json_t *json =
-        json_pack("{s:s, s:s, s:s, s:i, s:o, s:o?, s:s, s:o, s:s, s:o}", "version", version_text(),
-                  "revision", version_revision(), "build", version_build(), "pid", (int)getpid(),
-                  "host", admin_json_text(span_from_cstr(host)), "pod",
-                  pod != NULL ? admin_json_text(span_from_cstr(pod)) : NULL, "io_engine",
-                  admin->options.io_engine, "origin", admin_json_text(buf_span(&origins)), "auth",
-                  admin->options.auth, "listen", listen);
+    json_t *json = json_pack(
+        "{s:s, s:s, s:s, s:i, s:I, s:o, s:o?, s:s, s:o, s:s, s:o}", "version", version_text(),
+        "revision", version_revision(), "build", version_build(), "pid", (int)getpid(),
+        "open_files_max", (json_int_t)files.rlim_cur, "host", admin_json_text(span_from_cstr(host)),
+        "pod", pod != NULL ? admin_json_text(span_from_cstr(pod)) : NULL, "io_engine",
+        admin->options.io_engine, "origin", admin_json_text(buf_span(&origins)), "auth",
+        admin->options.auth, "listen", listen);
     check(json != NULL);
     buf_done(&origins);
     admin_reply_json(req, HTTP_OK, json);

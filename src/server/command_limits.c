@@ -103,16 +103,21 @@ static unsigned wanted_of(const struct config *c, const char *key, unsigned valu
     return is_default && enough < value ? enough : value;
 }
 
-struct command_limits_plan command_limits_plan(const struct config *c)
+struct command_limits_plan command_limits_plan_with(const struct config *c, uint64_t descriptors)
 {
     unsigned origins = 2 + c->bucket_count; // the default origin and STS
     struct command_limits_plan plan = command_limits_plan_for(
-        descriptors_raise(), c->workers, origins, c->limits_max_connections, c->origin_connections);
+        descriptors, c->workers, origins, c->limits_max_connections, c->origin_connections);
     plan.is_short = plan.clients < wanted_of(c, "limits.max_connections", c->limits_max_connections,
                                              CLIENTS_ENOUGH) ||
                     plan.origin_connections <
                         wanted_of(c, "origin.connections", c->origin_connections, ORIGIN_ENOUGH);
     return plan;
+}
+
+struct command_limits_plan command_limits_plan(const struct config *c)
+{
+    return command_limits_plan_with(c, descriptors_raise());
 }
 
 void command_limits_tell(const struct command_limits_plan *plan, const struct config *c)

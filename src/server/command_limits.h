@@ -17,8 +17,8 @@ struct command_limits_plan {
     unsigned origin_connections; // connections to each origin
     uint64_t origin_descriptors; // descriptors for all origins together
     unsigned segments;           // open segment files of the cache
-    // A limit is lower than configured. For command_limits_plan(): lower than the user has set, or
-    // low for everybody.
+    // A limit is lower than configured. For a plan of a configuration: lower than the user has set,
+    // or low for everybody.
     bool is_short;
 };
 // Computes the plan. If there is room, it includes a reserve for origins that a reload may add.
@@ -29,6 +29,9 @@ struct command_limits_plan command_limits_plan_for(uint64_t descriptors, unsigne
 uint64_t command_limits_origin(unsigned connections, unsigned workers);
 // Raises the soft limit of descriptors and computes the plan for it.
 struct command_limits_plan command_limits_plan(const struct config *config);
+// Computes the plan of a process that may open this many descriptors.
+struct command_limits_plan command_limits_plan_with(const struct config *config,
+                                                    uint64_t descriptors);
 // Logs the plan in one line.
 void command_limits_tell(const struct command_limits_plan *plan, const struct config *config);
 

@@ -1013,10 +1013,14 @@ def test_an_access_log_that_cannot_be_opened(doctor, start, origin, tmp_path):
     assert done.returncode == 0 and not list(path.parent.iterdir()), done
 
 
-def test_limits_of_the_shell_are_not_shown_as_those_of_a_running_server(start, origin, tmp_path):
+def test_the_limit_on_open_files_is_that_of_the_running_server(start, origin, tmp_path):
     """A command with settings looks from its own shell, whose limit on open files says nothing of
     the server that runs with these settings."""
     origin.put("a", 100)
     server = start(origin, settings={"admin.socket": tmp_path / "admin.sock"})
     report, _ = asked(*server.command()[2:], env=env_of(server, tmp_path))
-    assert "open files" not in report.find("limits", "green"), report.rows
+    files = min(resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE)[0], 1 << 20)
+    assert f"{files} open files" in report.find("limits", "green"), report.rows
+    resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (300, 300))
+    report, _ = asked(*server.command()[2:], env=env_of(server, tmp_path))
+    assert report.find("limits", "yellow").startswith("300 open files: "), report.rows

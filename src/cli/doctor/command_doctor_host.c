@@ -277,8 +277,7 @@ static void check_engine(struct doctor *d)
     buf_done(&why);
 }
 
-// Checks the limit on open files of this process, which a server that starts here would have.
-// Returns true if it suffices.
+// Checks the limit on open files. Returns true if it suffices.
 static bool check_descriptors(struct doctor *d, const struct command_limits_plan *plan)
 {
     const struct config *c = d->config;
@@ -300,15 +299,21 @@ static bool check_descriptors(struct doctor *d, const struct command_limits_plan
     return plan->descriptors >= plan->least && !plan->is_short;
 }
 
-// A running server has its own limit on open files, and conditions that say when it is reached.
+// Returns how a running server divides its open files, otherwise how a server that starts here
+// would divide those of this process.
+static struct command_limits_plan plan_of_files(const struct doctor *d)
+{
+    bool has_server = !d->is_local && d->peer->has_cache;
+    uint64_t files = has_server ? command_client_u64(d->peer->version, "open_files_max") : 0;
+    return files > 0 ? command_limits_plan_with(d->config, files) : command_limits_plan(d->config);
+}
+
 static void check_limits(struct doctor *d)
 {
     const struct config *c = d->config;
-    bool has_server = !d->is_local && d->peer->has_cache;
-    char files[32] = "";
     cpu_set_t cpus;
-    struct command_limits_plan plan = command_limits_plan(c);
-    bool is_good = has_server || check_descriptors(d, &plan);
+    struct command_limits_plan plan = plan_of_files(d);
+    bool is_good = check_descriptors(d, &plan);
     if (c->memory_limit_bytes > 0 && c->limits_max_buffer_bytes > c->memory_limit_bytes / 2) {
         is_good = false;
         command_doctor_find(
@@ -325,15 +330,12 @@ static void check_limits(struct doctor *d)
                             "%u workers on %d CPUs", c->workers, CPU_COUNT(&cpus));
     }
     if (is_good) {
-        if (!has_server) {
-            (void)snprintf(files, sizeof(files), "%llu open files, ",
-                           (unsigned long long)plan.descriptors);
-        }
-        command_doctor_find(d, DOCTOR_GREEN, "limits", NULL, "%s%u workers, buffers of %s%s%s",
-                            files, c->workers, command_bytes((double)c->limits_max_buffer_bytes),
-                            c->memory_limit_bytes > 0 ? " in a memory limit of " : "",
-                            c->memory_limit_bytes > 0 ? command_bytes((double)c->memory_limit_bytes)
-                                                      : "");
+        command_doctor_find(
+            d, DOCTOR_GREEN, "limits", NULL, "%llu open files, %u workers, buffers of %s%s%s",
+            (unsigned long long)plan.descriptors, c->workers,
+            command_bytes((double)c->limits_max_buffer_bytes),
+            c->memory_limit_bytes > 0 ? " in a memory limit of " : "",
+            c->memory_limit_bytes > 0 ? command_bytes((double)c->memory_limit_bytes) : "");
     }
 }
 
