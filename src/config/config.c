@@ -320,6 +320,11 @@ static void finish_cache_dir(struct loader *l)
             return;
         }
         resolved(l, SETTING_cache_dir, c->cache_dir);
+    } else if (c->cache_dir[0] == '~') {
+        // Shells do not expand it in a file, nor after "=". A directory of that name in the working
+        // directory is never meant, and dangerous to remove.
+        config_loader_error(l, where, "cache.dir: \"%.200s\" begins with ~: write the whole path",
+                            c->cache_dir);
     } else if (c->cache_dir[0] != '/') {
         char folder[4096];
         if (getcwd(folder, sizeof(folder)) == NULL) {

@@ -250,6 +250,8 @@ Test(config, errors_name_place_and_remedy)
                "1:9: error: listen: \"127.0.0.1:70000\" is not HOST:PORT (127.0.0.1:9000?)");
     fails_with("listen: []\n", "1:9: error: listen: names no address");
     fails_with("cache: {dir: [/a, /b]}\n", "1:14: error: cache.dir takes exactly one directory");
+    fails_with("cache: {dir: ~/a}\n",
+               "1:14: error: cache.dir: \"~/a\" begins with ~: write the whole path");
     fails_with(
         "origin: {endpoint: \"s3.example.com\"}\n",
         "1:20: error: origin.endpoint: \"s3.example.com\" is neither http://..., https://... "
