@@ -362,7 +362,6 @@ def test_the_doctor_looks_at_a_server(start, origin):
     assert all(row["remedy"] for row in found.values() if row["state"] != "green")
     assert ask_doctor(server, ("X-Other", "1")).status == 403
     with origin.hold(None), doctor_at_work(server) as first:
-        assert ask_doctor(server).status == 503
         server.stop()
         with contextlib.suppress(Exception):
             assert first.result().status == 503
@@ -411,7 +410,6 @@ def test_get_returns_the_last_doctor_report_for_a_minute(start, origin):
     )
     with origin.hold(None), doctor_at_work(server) as other:  # also during a run of another one
         assert looked(server)["findings"] == first["findings"]
-        assert ask_doctor(server).status == 503
         origin.release()
     assert json.loads(other.result().body)["age_s"] == 0
     assert server.admin("/api/v1/doctor?x=1").status == 400
