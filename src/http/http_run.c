@@ -486,14 +486,18 @@ static void on_readable(evutil_socket_t fd, short what, void *ctx)
 {
     (void)fd;
     (void)what;
+    struct worker *w = as_connection(ctx)->hw->worker;
     connection_read(as_connection(ctx));
+    worker_event_ran(w);
 }
 
 static void on_writable(evutil_socket_t fd, short what, void *ctx)
 {
     (void)fd;
     (void)what;
+    struct worker *w = as_connection(ctx)->hw->worker;
     connection_run(as_connection(ctx));
+    worker_event_ran(w);
 }
 
 static void on_task(struct task *task)

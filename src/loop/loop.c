@@ -4,7 +4,8 @@
 //
 // The steps of a turn, on the worker's thread:
 // - Step 1: wait for events and run those of sockets, ours and curl's. The events of the ring, the
-//   eventfd and the timer only end the wait.
+//   eventfd and the timer only end the wait. If many sockets are ready, the turn runs a part of
+//   their events, and the next turns run the others; see worker_event_ran().
 // - Step 2: run the callbacks of finished disk operations, then due timers. So a worker that comes
 //   late to its turn does not take for late what has ended in the meantime. Deliver messages from
 //   other threads.
@@ -140,6 +141,7 @@ void loop_turn(struct worker *w)
         worker_arm_timer(w);
     }
     *w->now_us = 0;
+    w->events_left = 0;
     check(event_base_loop(w->base, flags) >= 0);
 
     disk_io_dispatch(w);

@@ -76,6 +76,10 @@ struct worker *worker_current(void); // NULL if the calling thread is not a work
 // Returns true if the calling thread may access the worker's own fields: it is the worker, or the
 // worker is not running.
 bool worker_is_mine(const struct worker *w);
+// Counts an event of a socket. The event's callback calls it on the worker, when it has run. If
+// many sockets are ready and no quick answers are expected, the rest of their events run in the
+// next turn.
+void worker_event_ran(struct worker *w);
 uint64_t worker_now_us(const struct worker *w); // Monotonic time. It does not change during a turn.
 // When the previous turn of a worker began, and how long it lasted.
 struct worker_turn_time {

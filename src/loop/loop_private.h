@@ -164,6 +164,7 @@ struct worker {
     uint64_t short_until_us;                // Short work is expected until this time.
     uint64_t quick_until_us;                // More quick answers are expected until this time.
     uint64_t last_turn_at_us, last_turn_us; // Start and duration of the previous turn.
+    unsigned events_left; // How many more events of sockets this turn runs. 0: none has run yet.
     struct timer_heap timers;
     struct list deferred;
     struct dead *dead;

@@ -115,6 +115,7 @@ static void on_socket_event(evutil_socket_t fd, short what, void *ctx)
                            ((what & EV_WRITE) != 0 ? CURL_CSELECT_OUT : 0));
     transfer_turn_spent(lane->pool, begun_us);
     transfer_lane_is_due(lane);
+    worker_event_ran(lane->pool->worker);
 }
 
 static struct lane_socket *lane_socket_new(struct transfer_lane *lane, curl_socket_t fd)

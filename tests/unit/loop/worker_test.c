@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Workers: the order of a turn, deferred work, freeing later, timers, stopping, heartbeat, options.
 #include <errno.h>
+#include <event2/event.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sched.h>
@@ -195,6 +196,87 @@ Test(worker, order_of_a_turn)
     cr_assert_str_eq(order.log, "em1211fF");
     fixture_loop_end(&loop);
     signal_done(&order.over);
+}
+
+// --- Events of sockets ---------------------------------------------------------------------------
+
+#define READY_SOCKETS 100u
+
+struct ready {
+    struct worker *worker;
+    struct task turn_end;
+    struct event *events[READY_SOCKETS];
+    bool are_hits;
+    unsigned ran, turns;
+    struct signal over;
+};
+
+static void on_turn_end(struct task *task)
+{
+    struct ready *ready = container_of(task, struct ready, turn_end);
+    ready->turns++;
+    if (ready->ran == READY_SOCKETS) {
+        signal_raise(&ready->over);
+    }
+}
+
+static void on_socket_ready(evutil_socket_t fd, short what, void *ctx)
+{
+    struct ready *ready = ctx;
+    (void)fd;
+    cr_assert_eq(what, EV_READ);
+    ready->ran++;
+    if (ready->are_hits) {
+        worker_note_quick(ready->worker);
+    }
+    worker_defer(ready->worker, &ready->turn_end);
+    worker_event_ran(ready->worker);
+}
+
+static void start_ready(struct worker *w, void *ctx)
+{
+    struct ready *ready = ctx;
+    ready->worker = w;
+    worker_task_init(&ready->turn_end, on_turn_end);
+    for (unsigned i = 0; i < READY_SOCKETS; i++) {
+        ready->events[i] = event_new(worker_event_base(w), -1, EV_READ, on_socket_ready, ready);
+        cr_assert_not_null(ready->events[i]);
+        event_active(ready->events[i], EV_READ, 0);
+    }
+}
+
+static void end_ready(struct worker *w, void *ctx)
+{
+    struct ready *ready = ctx;
+    (void)w;
+    for (unsigned i = 0; i < READY_SOCKETS; i++) {
+        event_free(ready->events[i]);
+    }
+}
+
+// Returns how many turns it took to run the events of READY_SOCKETS, each of them once.
+static unsigned ready_turns(bool are_hits)
+{
+    struct loop *loop = fixture_loop(DISK_ENGINE_THREADS, 1, 0);
+    struct ready ready = {.are_hits = are_hits};
+    signal_init(&ready.over);
+    fixture_run_on(loop_worker(loop, 0), start_ready, &ready);
+    signal_wait(&ready.over);
+    fixture_run_on(loop_worker(loop, 0), end_ready, &ready);
+    cr_assert_eq(ready.ran, READY_SOCKETS);
+    fixture_loop_end(&loop);
+    signal_done(&ready.over);
+    return ready.turns;
+}
+
+Test(worker, turn_runs_a_part_of_many_socket_events)
+{
+    cr_assert_eq(ready_turns(false), 2);
+}
+
+Test(worker, turn_runs_all_socket_events_among_hits)
+{
+    cr_assert_eq(ready_turns(true), 1);
 }
 
 // --- Timers --------------------------------------------------------------------------------------
