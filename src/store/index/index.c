@@ -763,10 +763,11 @@ unsigned index_renew(struct index *index, const struct store_renewal *renewals, 
 
 unsigned index_renewals_take(struct index *index, struct renewal_copy *ret_copies, unsigned max)
 {
-    unsigned count = 0;
+    // The table is large, so it is not read if no renewal waits.
+    unsigned count = 0, slots = atomic_load(&index->renewal_count) > 0 ? RENEWALS_MAX : 0;
     uint64_t mono_ms, wall_ms;
     check(max > 0);
-    for (unsigned i = 0; i < RENEWALS_MAX && count < max; i++) {
+    for (unsigned i = 0; i < slots && count < max; i++) {
         struct renewal_copy *copy = &ret_copies[count];
         if (renewal_read(&index->renewals[i], copy) &&
             (copy->sums.len == 0 ||
