@@ -328,15 +328,30 @@ static CURL *handle_take(struct transfer_pool *pool)
     return easy;
 }
 
-// Keeps a handle for later requests, or frees it. A handle whose request failed is freed, because
-// it may still have its receive buffer.
+static void handle_keep(struct transfer_pool *pool, CURL *easy)
+{
+    if (pool->idle_count == pool->idle_cap) {
+        pool->idle_cap += IDLE_HANDLES_LEAST;
+        pool->idle = realloc(pool->idle, pool->idle_cap * sizeof(CURL *));
+        check(pool->idle != NULL);
+    }
+    curl_easy_reset(easy);
+    pool->idle[pool->idle_count++] = easy;
+}
+
+// Keeps a handle for later requests, or frees it. At most as many are kept as there are transfers,
+// but at least IDLE_HANDLES_LEAST. As transfers end, each one also frees a kept handle above that.
+// A handle whose request failed is freed, because it may still have its receive buffer.
 static void handle_give_back(struct transfer_pool *pool, CURL *easy, bool has_succeeded)
 {
-    if (has_succeeded && pool->idle_count < IDLE_HANDLES_MAX) {
-        curl_easy_reset(easy);
-        pool->idle[pool->idle_count++] = easy;
+    unsigned most = (unsigned)max_u64(IDLE_HANDLES_LEAST, pool->transfer_count);
+    if (has_succeeded && pool->idle_count < most) {
+        handle_keep(pool, easy);
     } else {
         curl_easy_cleanup(easy);
+    }
+    if (pool->idle_count > most) {
+        curl_easy_cleanup(handle_take(pool));
     }
 }
 
@@ -364,6 +379,7 @@ static void transfer_end(struct transfer *t, enum err err, const char *detail)
     transfer_enter(t, ENDED);
     transfer_lane_forget(t->lane, t);
     list_remove(&t->node);
+    pool->transfer_count--;
     list_remove(&t->changed_node);
     list_remove(&t->turn_node);
     timer_done(&t->timer);
@@ -582,9 +598,10 @@ void transfer_pool_free(struct transfer_pool *pool)
         transfer_end(as_transfer(container_of(node, struct transfer, node)), ERR_CANCELLED,
                      "cancelled");
     }
-    for (unsigned i = 0; i < pool->idle_count; i++) {
-        curl_easy_cleanup(pool->idle[i]);
+    while (pool->idle_count > 0) {
+        curl_easy_cleanup(handle_take(pool));
     }
+    free(pool->idle);
     transfer_lanes_done(pool);
     worker_task_cancel(&pool->drive);
     curl_slist_free_all(pool->names);
@@ -642,6 +659,7 @@ struct transfer *transfer_start(struct transfer_pool *pool, const struct transfe
     list_node_init(&t->changed_node);
     list_node_init(&t->turn_node);
     list_push_back(&pool->transfers, &t->node);
+    pool->transfer_count++;
     t->lane = transfer_lane_enter(pool);
     t->easy = handle_take(pool);
 

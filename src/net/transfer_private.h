@@ -11,7 +11,7 @@
 #define POOL_MAGIC 0x706f6f6cu
 #define TRANSFER_MAGIC 0x78666572u
 #define LANE_MAGIC 0x6c616e65u
-#define IDLE_HANDLES_MAX 32
+#define IDLE_HANDLES_LEAST 32u
 #define LANE_CONNECTIONS 32u
 
 // A lane of a pool: a curl multi handle with its connections; see transfer_lane.c.
@@ -48,16 +48,17 @@ struct transfer_pool {
     struct transfer_lane *lanes;
     unsigned lane_count;
     struct list transfers; // All transfers of the pool.
-    struct list changed;   // Transfers that pool_drive() must act on.
-    struct list due;       // Lanes whose timer is due, or where a transfer may have ended.
-    struct list waiting;   // Transfers that wait until they may receive again.
+    unsigned transfer_count;
+    struct list changed; // Transfers that pool_drive() must act on.
+    struct list due;     // Lanes whose timer is due, or where a transfer may have ended.
+    struct list waiting; // Transfers that wait until they may receive again.
     struct transfer_turn turn;
     struct task drive;
     bool is_in_curl;   // A curl call that may run callbacks is in progress.
     bool is_reporting; // An on_end() is running.
     bool is_freeing;
-    CURL *idle[IDLE_HANDLES_MAX]; // Unused curl handles, for later requests.
-    unsigned idle_count;
+    CURL **idle; // Unused curl handles, for later requests; see handle_give_back().
+    unsigned idle_count, idle_cap;
 };
 
 // A socket that was opened for curl.

@@ -26,6 +26,7 @@ struct lane_rig {
     struct worker *worker;
     struct transfer_pool *pool;
     unsigned most, to_start, ended;
+    unsigned most_kept; // the most unused handles at any end
     const struct list_node *watched;
     struct signal all_over;
 };
@@ -42,6 +43,9 @@ static void on_end(void *ctx, enum err err, const char *detail)
     struct lane_rig *rig = ctx;
     (void)detail;
     cr_assert_eq(err, ERR_OK);
+    unsigned kept = rig->pool->idle_count, left = rig->pool->transfer_count;
+    cr_assert_leq(kept, left > IDLE_HANDLES_LEAST ? left : IDLE_HANDLES_LEAST);
+    rig->most_kept = rig->most_kept > kept ? rig->most_kept : kept;
     if (++rig->ended == rig->to_start) {
         signal_raise(&rig->all_over);
     }
@@ -146,6 +150,17 @@ Test(transfer_lane, no_lane_has_more_transfers_than_connections)
     run(&rig, CALLS_MAX);
     cr_assert_eq(open_lanes(&rig), (CALLS_MAX + LANE_CONNECTIONS - 1) / LANE_CONNECTIONS);
     cr_assert_leq(tiny_origin_connections(rig.origin), CALLS_MAX);
+    rig_end(&rig);
+}
+
+// The more transfers run, the more handles are kept for the next ones. A burst leaves only a few.
+Test(transfer_lane, kept_handles_follow_the_number_of_transfers)
+{
+    struct lane_rig rig = {.most = CALLS_MAX};
+    rig_begin(&rig);
+    run(&rig, CALLS_MAX);
+    cr_assert_gt(rig.most_kept, IDLE_HANDLES_LEAST);
+    cr_assert_eq(rig.pool->idle_count, IDLE_HANDLES_LEAST);
     rig_end(&rig);
 }
 
