@@ -177,15 +177,25 @@ char *arena_cstr(struct arena *arena, struct span s)
     return (char *)(uintptr_t)copy.ptr;
 }
 
+// Bytes that the next piece can have without a new page.
+static size_t room_of(const struct arena *arena)
+{
+    const struct page *page = arena->pages;
+    return page != NULL ? page->cap - page->used : 0;
+}
+
 char *arena_printf(struct arena *arena, const char *format, ...)
 {
     va_list args, again;
     va_start(args, format);
     va_copy(again, args);
-    int len = vsnprintf(NULL, 0, format, args);
+    // Most texts fit into the page, and are formatted once, where the piece is going to be.
+    size_t room = room_of(arena);
+    char *end = room > 0 ? arena->pages->bytes + arena->pages->used : NULL;
+    int len = vsnprintf(end, room, format, args);
     va_end(args);
-    char *text = len >= 0 ? arena_alloc(arena, (size_t)len + 1) : NULL;
-    if (text != NULL) {
+    char *text = len >= 0 ? arena_take(arena, (size_t)len + 1) : NULL;
+    if (text != NULL && text != end) {
         (void)vsnprintf(text, (size_t)len + 1, format, again); // the first call measured it
     }
     va_end(again);

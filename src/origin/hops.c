@@ -22,23 +22,27 @@
 #define NAME_PREFIX "forebay-"
 #define NAME_LEN (sizeof(NAME_PREFIX) - 1 + 16)
 
-static void own_name(char ret_name[NAME_LEN + 1])
+static const char *own_name(void)
 {
     static _Atomic uint64_t shared;
+    static _Thread_local char name[NAME_LEN + 1];
+    if (name[0] != '\0') {
+        return name;
+    }
     uint64_t number = atomic_load(&shared);
     if (number == 0) {
         uint64_t fresh = random_u64() | 1;
         number = atomic_compare_exchange_strong(&shared, &number, fresh) ? fresh : number;
     }
-    (void)snprintf(ret_name, NAME_LEN + 1, NAME_PREFIX "%016llx", (unsigned long long)number);
+    (void)snprintf(name, sizeof(name), NAME_PREFIX "%016llx", (unsigned long long)number);
+    return name;
 }
 
 // Adds the Forebays in one Via header to *hops. Returns false if this process is among them.
 static bool count_hops(struct span via, unsigned *hops)
 {
-    char name[NAME_LEN + 1];
     struct span piece, word;
-    own_name(name);
+    const char *name = own_name();
     while (span_split(&via, ',', &piece)) {
         while (span_split(&piece, ' ', &word)) {
             if (span_equal_cstr(word, name)) {
@@ -65,15 +69,13 @@ enum err origin_hops_judge(const struct headers *client, unsigned *ret_hops)
 
 bool origin_hops_add(struct arena *arena, const struct headers *client, struct headers *headers)
 {
-    char name[NAME_LEN + 1];
-    own_name(name);
     for (unsigned i = 0; client != NULL && i < client->count; i++) {
         if (span_equal_nocase(client->items[i].name, SPAN("Via")) &&
             !headers_add(headers, arena, SPAN("Via"), client->items[i].value)) {
             return false;
         }
     }
-    const char *own = arena_printf(arena, "1.1 %s", name);
+    const char *own = arena_printf(arena, "1.1 %s", own_name());
     return own != NULL && headers_add(headers, arena, SPAN("Via"), span_from_cstr(own));
 }
 

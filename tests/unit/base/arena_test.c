@@ -45,6 +45,21 @@ Test(arena, counted_pages_are_charged_until_they_are_freed)
     chunk_budget_init(0);
 }
 
+// Whether a text fits into the current page or not, all of it is there.
+Test(arena, texts_of_any_length_are_whole)
+{
+    struct arena *arena = arena_new(4 << 20);
+    const char *before = "";
+    for (int len = 0; len < 2000; len++) {
+        const char *text = arena_printf(arena, "%*d", len, 7);
+        cr_assert_eq(strlen(text), len > 1 ? (size_t)len : 1);
+        cr_assert_eq(text[strlen(text) - 1], '7');
+        cr_assert(before[0] == '\0' || before[strlen(before) - 1] == '7');
+        before = text;
+    }
+    arena_free(arena);
+}
+
 Test(arena, refuses_past_its_maximum)
 {
     struct arena *arena = arena_new(1000);
