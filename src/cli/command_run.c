@@ -175,17 +175,22 @@ static const char *client_ca_file(const struct run *run)
     return is_used && is_default(run->config, "origin.ca_file") ? file : NULL;
 }
 
+// Returns the URL of the origin, which may be a constant, or is in ret_whole.
+static const char *origin_url(const struct run *run, char ret_whole[COMMAND_ORIGINS_URL_MAX])
+{
+    const char *url = client_endpoint(run);
+    url = url != NULL ? url : run->config->origin_endpoint;
+    return command_origins_url(url, run->config->origin_region, ret_whole) ? ret_whole : url;
+}
+
 // Prints the origin, and the setting, variable or profile that names it: with -v, or if the start
 // failed, because a user who gave no --origin.endpoint does not see the reason otherwise.
 static void print_origin(const struct run *run, bool has_failed)
 {
     const char *setting = config_source_text(run->config, commands_setting("origin.endpoint"));
     bool is_client = client_endpoint(run) != NULL;
-    const char *url = is_client ? run->client.endpoint.text : run->config->origin_endpoint;
     char whole[COMMAND_ORIGINS_URL_MAX];
-    if (command_origins_url(url, run->config->origin_region, whole)) {
-        url = whole;
-    }
+    const char *url = origin_url(run, whole);
     if (has_failed || commands_common()->is_verbose) {
         command_screen_tell(
             2, "forebay run: the origin is %s (%s)\n", command_client_visible(url),
@@ -207,6 +212,22 @@ static void tell_of_own_file(const struct config *config, const char *why)
                             "forebay run: %s is for this host's own server; name a file of your "
                             "own, which may be empty: forebay run -c FILE -- CMD\n",
                             config->file);
+    }
+}
+
+// Says that another profile has another endpoint. A program that chooses a profile itself, as with
+// boto3.Session(profile_name=...), would otherwise read from the wrong store without a sign of it.
+static void inform_of_other_profile(const struct run *run)
+{
+    const struct origin_client *client = &run->client;
+    if (client->other.text[0] != '\0' && is_default(run->config, "origin.endpoint")) {
+        char whole[COMMAND_ORIGINS_URL_MAX];
+        command_screen_inform(
+            2,
+            "forebay run: the command reads from %s, even if it chooses another profile itself; "
+            "%s has another endpoint: set AWS_PROFILE to read from it\n",
+            command_client_visible(origin_url(run, whole)),
+            command_client_visible(client->other.source));
     }
 }
 
@@ -545,6 +566,7 @@ static int run_all(struct run *run, int argc, char **argv, char **words)
             command_screen_inform_more(2, "forebay run: to watch it: forebay top --admin %s\n",
                                        run->server.admin);
             print_origin(run, false);
+            inform_of_other_profile(run);
             command_old_clients_warn("run", words[0]);
             command_env_warn_of_ignored(&run->client, "run");
             if (!warn_of_nesting(run)) {
@@ -568,6 +590,43 @@ static int run_all(struct run *run, int argc, char **argv, char **words)
     return code;
 }
 
+// Returns the profile that the words of CMD name to aws or s5cmd. NULL: they name none.
+static const char *profile_of_words(char *const *words)
+{
+    static const char flag[] = "--profile";
+    const size_t len = sizeof(flag) - 1;
+    bool is_known = false;
+    for (; *words != NULL; words++) {
+        const char *slash = strrchr(*words, '/'), *name = slash != NULL ? slash + 1 : *words;
+        is_known = is_known || strcmp(name, "aws") == 0 || strcmp(name, "s5cmd") == 0;
+        if (is_known && strcmp(*words, flag) == 0) {
+            return words[1];
+        }
+        if (is_known && strncmp(*words, flag, len) == 0 && (*words)[len] == '=') {
+            return *words + len + 1;
+        }
+    }
+    return NULL;
+}
+
+// Makes the profile that CMD names the profile of this environment, so that the server has its
+// endpoint, region and keys. Keys in variables do not count then, as for these programs.
+static void take_profile_of_words(char *const *words)
+{
+    static const char *const keys[] = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY",
+                                       "AWS_SESSION_TOKEN"};
+    const char *profile = profile_of_words(words);
+    if (profile == NULL || profile[0] == '\0') {
+        return;
+    }
+    set_variable(NULL, "AWS_PROFILE", profile);
+    for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
+        check(unsetenv(keys[i]) == 0);
+    }
+    command_screen_inform_more(2, "forebay run: AWS_PROFILE is %s, as --profile of %s says\n",
+                               command_client_visible(profile), command_client_visible(words[0]));
+}
+
 int command_run(int argc, char **argv)
 {
     struct run *run = calloc(1, sizeof(*run));
@@ -581,6 +640,7 @@ int command_run(int argc, char **argv)
     memcpy(words, argv, operand_count * sizeof(*words));
     argc -= (int)operand_count;
     argv += operand_count;
+    take_profile_of_words(words);
     run->config = commands_load_client(argc, argv); // the server judges its files
     origin_client_read(&run->client);
     int code = EXIT_CODE_NOT_STARTED;

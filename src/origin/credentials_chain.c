@@ -105,7 +105,8 @@ enum err credentials_chain_load(const struct credentials_options *options,
     if (err == ERR_NOT_FOUND) {
         buf_printf(ret_why,
                    "no credentials: %s; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or "
-                   "credentials.source to anonymous for a public bucket",
+                   "AWS_PROFILE to a profile with keys, or credentials.source to anonymous for a "
+                   "public bucket",
                    what_is_missing(options->source));
         return ERR_ORIGIN_CREDENTIALS;
     }

@@ -106,6 +106,10 @@ struct origin_client {
     // AWS_CA_BUNDLE, or ca_bundle of the profile. "": the system's certificate authorities.
     struct origin_client_value ca_file;
     bool ignores_endpoints; // The SDKs ignore all endpoints of variables and shared files.
+    // The endpoint of a profile in the config file that has another one, because a program may
+    // choose that profile itself. "": there is none, or variables choose the endpoint or the
+    // profile.
+    struct origin_client_value other;
 };
 // Reads variables and the shared files. May block; not on a worker.
 void origin_client_read(struct origin_client *ret_client);

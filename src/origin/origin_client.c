@@ -62,17 +62,46 @@ static void note(const struct shared_profile *p, struct span value, const char *
     }
 }
 
-static void find_endpoint(const struct shared_profile *p, struct origin_client_value *endpoint)
+static void find_profile_endpoint(const struct shared_profile *p,
+                                  struct origin_client_value *endpoint)
 {
-    static const char *const names[] = {"AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"};
-    const char *variable = first_set(names, ARRAY_LEN(names));
     struct span value;
-    if (variable != NULL) {
-        note(p, span_from_cstr(getenv(variable)), variable, "", endpoint);
-    } else if (shared_profile_service_value(p, "s3", "endpoint_url", &value)) {
+    if (shared_profile_service_value(p, "s3", "endpoint_url", &value)) {
         note(p, value, NULL, "the services of ", endpoint);
     } else if (shared_profile_value(p, "endpoint_url", &value)) {
         note(p, value, NULL, "", endpoint);
+    }
+}
+
+// Finds the first other profile whose endpoint is not `endpoint`.
+static void find_other(const struct shared_profile *p, const char *endpoint,
+                       struct origin_client_value *ret_other)
+{
+    struct shared_profile other = *p;
+    struct span rest = buf_span(&p->config_text);
+    other.config_kind = "profile";
+    while (ret_other->text[0] == '\0' &&
+           shared_profile_next_section(&rest, other.config_kind, &other.name)) {
+        if (!span_equal(other.name, p->name)) {
+            find_profile_endpoint(&other, ret_other);
+        }
+        if (strcmp(ret_other->text, endpoint) == 0) {
+            memset(ret_other, 0, sizeof(*ret_other));
+        }
+    }
+}
+
+static void find_endpoint(const struct shared_profile *p, struct origin_client *client)
+{
+    static const char *const names[] = {"AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"};
+    const char *variable = first_set(names, ARRAY_LEN(names));
+    if (variable != NULL) {
+        note(p, span_from_cstr(getenv(variable)), variable, "", &client->endpoint);
+        return;
+    }
+    find_profile_endpoint(p, &client->endpoint);
+    if (!p->is_chosen) {
+        find_other(p, client->endpoint.text, &client->other);
     }
 }
 
@@ -111,7 +140,7 @@ void origin_client_read(struct origin_client *ret_client)
     read_profile(&p);
     ret_client->ignores_endpoints = ignores(&p);
     if (!ret_client->ignores_endpoints) {
-        find_endpoint(&p, &ret_client->endpoint);
+        find_endpoint(&p, ret_client);
     }
     find_region(&p, &ret_client->region);
     find_ca_file(&p, &ret_client->ca_file);

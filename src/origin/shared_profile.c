@@ -35,17 +35,26 @@ static struct span without_quotes(struct span s)
     return is_quoted ? (struct span){s.ptr + 1, s.len - 2} : s;
 }
 
-static bool section_is(struct span text, struct shared_profile_section section)
+// Reads the name of a section from the text in its brackets. Returns false if its kind is another
+// one.
+static bool section_name(struct span text, const char *kind, struct span *ret_name)
 {
-    if (section.kind != NULL) {
-        struct span kind = span_from_cstr(section.kind);
-        if (!span_starts_with(text, kind) || text.len == kind.len ||
-            !is_blank(text.ptr[kind.len])) {
+    if (kind != NULL) {
+        struct span word = span_from_cstr(kind);
+        if (!span_starts_with(text, word) || text.len == word.len ||
+            !is_blank(text.ptr[word.len])) {
             return false;
         }
-        text = span_trim((struct span){text.ptr + kind.len, text.len - kind.len});
+        text = span_trim((struct span){text.ptr + word.len, text.len - word.len});
     }
-    return span_equal(without_quotes(text), section.name);
+    *ret_name = without_quotes(text);
+    return true;
+}
+
+static bool section_is(struct span text, struct shared_profile_section section)
+{
+    struct span name;
+    return section_name(text, section.kind, &name) && span_equal(name, section.name);
 }
 
 static bool next_line(struct span *rest, struct span *ret_line)
@@ -64,6 +73,17 @@ bool shared_profile_has_section(struct span text, struct shared_profile_section 
     struct span line, found;
     while (next_line(&text, &line)) {
         if (section_text(line, &found) && section_is(found, section)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool shared_profile_next_section(struct span *text, const char *kind, struct span *ret_name)
+{
+    struct span line, found;
+    while (next_line(text, &line)) {
+        if (section_text(line, &found) && section_name(found, kind, ret_name)) {
             return true;
         }
     }

@@ -31,6 +31,8 @@ struct shared_profile_section {
     struct span name;
 };
 bool shared_profile_has_section(struct span text, struct shared_profile_section section);
+// Finds the next section "[kind name]" of an INI text. Shortens the text to what follows its line.
+bool shared_profile_next_section(struct span *text, const char *kind, struct span *ret_name);
 // Finds `name` in a section of an INI text. If `outer` is set, finds it among the indented lines
 // below "outer =" instead. Returns false if there is none, or if it is empty.
 bool shared_profile_section_value(struct span text, struct shared_profile_section section,

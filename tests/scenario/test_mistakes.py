@@ -212,7 +212,7 @@ AT_THE_COMMAND_LINE = {
     ),
     "no credentials": (
         4,
-        ["no credentials", "AWS_ACCESS_KEY_ID", "anonymous"],
+        ["no credentials", "AWS_ACCESS_KEY_ID", "AWS_PROFILE", "anonymous"],
         "serve SERVE --origin.endpoint http://127.0.0.1:1",
     ),
     "half credentials": (

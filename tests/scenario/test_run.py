@@ -294,6 +294,57 @@ def test_the_profile_names_the_origin_as_for_the_sdks(run, origin, tmp_path, pro
     )
 
 
+TWO_PROFILES = """
+[default]
+endpoint_url = http://127.0.0.1:9
+[profile other]
+endpoint_url = {0}
+region = eu-west-3
+aws_access_key_id = {1}
+aws_secret_access_key = {2}
+"""
+
+
+@pytest.mark.parametrize("words", [["--profile", "other"], ["--profile=other"]])
+def test_the_profile_in_the_words_of_aws_names_the_origin(run, origin, tmp_path, words):
+    """The endpoint, region and keys of `aws --profile other` are those of the origin, although the
+    environment names another profile, and other keys, as aws uses that profile too. Another
+    program's --profile has no effect."""
+    origin.put("a", 1000)
+    (tmp_path / "config").write_text(TWO_PROFILES.format(origin.endpoint, ACCESS, SECRET))
+    (tmp_path / "aws").write_text(f"#!/bin/sh\n{READ}\n")
+    (tmp_path / "aws").chmod(0o755)
+    env = {
+        "AWS_CONFIG_FILE": str(tmp_path / "config"),
+        "AWS_ACCESS_KEY_ID": "unknown",
+        "AWS_PROFILE": "default",
+        "AWS_ENDPOINT_URL_S3": "",
+        "AWS_REGION": "",
+    }
+    got = run(str(tmp_path / "aws"), "s3", *words, env=env, flags=["-v"])
+    assert got.returncode == 0, got
+    assert f"the origin is {origin.endpoint} (profile other)" in got.stderr, got.stderr
+    assert "AWS_PROFILE is other, as --profile of " in got.stderr, got.stderr
+    sent = origin.requests("a", "GET")[0].header("authorization")
+    assert f"Credential={ACCESS}/" in sent and "/eu-west-3/s3/" in sent, sent
+    got = run("sh", "-c", "exit 0", *words, env=env, flags=["-v"])
+    assert "the origin is http://127.0.0.1:9 (profile default)" in got.stderr, got.stderr
+
+
+def test_run_names_another_profile_with_another_endpoint(run, tmp_path):
+    """A program that chooses its profile itself reads from the origin of this environment. `run`
+    says so if another profile has another endpoint, unless the user has chosen one."""
+    (tmp_path / "config").write_text(TWO_PROFILES.format("http://127.0.0.1:7", ACCESS, SECRET))
+    env = {"AWS_CONFIG_FILE": str(tmp_path / "config"), "AWS_ENDPOINT_URL_S3": ""}
+    told = "profile other has another endpoint: set AWS_PROFILE"
+    got = run("true", env=env)
+    assert told in got.stderr and "reads from http://127.0.0.1:9, even if" in got.stderr, got
+    assert told not in run("true", env=env, flags=["-q"]).stderr
+    assert told not in run("true", env=env, flags=["--origin.endpoint=http://127.0.0.1:5"]).stderr
+    for name, value in (("AWS_PROFILE", "default"), ("AWS_ENDPOINT_URL", "http://127.0.0.1:5")):
+        assert told not in run("true", env={**env, name: value}).stderr
+
+
 def test_the_authorities_of_the_sdks_are_those_of_the_origin(run, tmp_path):
     """AWS_CA_BUNDLE names the authority of a store with a certificate of its own, as for the SDKs.
     origin.ca_file wins over it."""

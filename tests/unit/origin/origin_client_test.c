@@ -66,6 +66,30 @@ Test(origin_client, the_endpoint_of_the_profile_is_found)
     harness_remove_root(&h);
 }
 
+Test(origin_client, another_profile_with_another_endpoint_is_named_if_nothing_chooses_one)
+{
+    struct harness h = {0};
+    struct origin_client client;
+    set_up(&h);
+    origin_client_read(&client);
+    cr_assert_str_eq(client.other.text, "http://s3:4");
+    cr_assert_str_eq(client.other.source, "the services of profile services");
+    setenv("AWS_PROFILE", "other", 1);
+    origin_client_read(&client);
+    cr_assert_str_eq(client.other.text, "");
+    unsetenv("AWS_PROFILE");
+    setenv("AWS_ENDPOINT_URL", "http://all:1", 1); // wins over the endpoint of each profile
+    origin_client_read(&client);
+    cr_assert_str_eq(client.other.text, "");
+    unsetenv("AWS_ENDPOINT_URL");
+    static const char same[] = "[default]\nendpoint_url = http://a:1\n"
+                               "[profile same]\nendpoint_url = http://a:1\n[profile none]\n";
+    harness_write(&h, "config", same, strlen(same));
+    origin_client_read(&client);
+    cr_assert_str_eq(client.other.text, "");
+    harness_remove_root(&h);
+}
+
 Test(origin_client, variables_win_over_the_profile)
 {
     struct harness h = {0};
