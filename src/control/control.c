@@ -126,6 +126,17 @@ static json_t *verdict_json(const struct proxy_object *o, const char *text)
     return json;
 }
 
+// Returns why the object's rule does not store it; null if it does.
+static json_t *excluded_json(const struct proxy_object *o)
+{
+    enum refusal why = proxy_rule_excludes(o->rule, o->size_bytes);
+    json_t *json = why == REFUSAL_none ? json_null()
+                                       : json_pack("{s:s, s:s}", "reason", refusal_text(why)->word,
+                                                   "text", refusal_text(why)->text);
+    check(json != NULL);
+    return json;
+}
+
 static void on_explained(void *ctx, const struct proxy_object *o)
 {
     struct question *q = ctx;
@@ -135,7 +146,7 @@ static void on_explained(void *ctx, const struct proxy_object *o)
     json_t *json = json_pack(
         "{s:o, s:o, s:o, s:o, s:o, s:b, s:b, s:b, s:o, s:s, s:I, s:I, s:o, s:b, s:b, s:b, s:b, "
         "s:i, s:I, "
-        "s:I, s:I, s:o, s:o, s:{s:s, s:o, s:o}}",
+        "s:I, s:I, s:o, s:o, s:o, s:{s:s, s:o, s:o}}",
         "uri", uri_json(o->bucket, o->key), "origin", control_text(span_from_cstr(o->origin)),
         "oddities", oddities_json(o), "origin_bucket", control_text(o->origin_bucket), "rule",
         rule_json(o->rule), "known", o->copy != PROXY_COPY_NONE, "realms", o->has_realms, "answers",
@@ -150,8 +161,9 @@ static void on_explained(void *ctx, const struct proxy_object *o)
         json_pack("{s:I, s:I, s:I, s:I, s:o}", "first", (json_int_t)o->first_byte, "end",
                   (json_int_t)o->end_byte, "blocks", (json_int_t)o->range_blocks, "cached_blocks",
                   (json_int_t)o->range_cached_blocks, "cells", cells_json(o)),
-        "policy", policy_json(o->policy), "verdict", "reason", verdict.reason, "text",
-        verdict_json(o, verdict.text), "remedy", control_text(span_from_cstr(verdict.remedy)));
+        "policy", policy_json(o->policy), "excluded", excluded_json(o), "verdict", "reason",
+        verdict.reason, "text", verdict_json(o, verdict.text), "remedy",
+        control_text(span_from_cstr(verdict.remedy)));
     check(json != NULL);
     admin_call_answer(&q->call, 200, json);
     free(q);
@@ -204,13 +216,13 @@ static void on_listed(void *ctx, const struct proxy_listing *listing)
     for (unsigned i = 0; i < listing->count; i++) {
         const struct proxy_object *o = &listing->objects[i];
         json_t *row = json_pack(
-            "{s:o, s:b, s:I, s:b, s:b, s:b, s:I, s:I, s:I, s:b, s:b, s:o}", "key",
+            "{s:o, s:b, s:I, s:b, s:b, s:b, s:I, s:I, s:I, s:b, s:b, s:o, s:o}", "key",
             control_text(o->key), "coded", !control_is_text(o->key), "size",
             (json_int_t)o->size_bytes, "known", o->copy != PROXY_COPY_NONE, "realms", o->has_realms,
             "answers", o->has_answers, "cached_bytes", (json_int_t)o->cached_bytes, "blocks",
             (json_int_t)(o->copy != PROXY_COPY_NONE ? o->block_count : 0), "cached_blocks",
             (json_int_t)o->cached_blocks, "fresh", proxy_object_is_fresh(o), "changed",
-            o->is_changed, "age_s", seconds_json(o->age_ms));
+            o->is_changed, "age_s", seconds_json(o->age_ms), "excluded", excluded_json(o));
         check(row != NULL && json_array_append_new(objects, row) == 0);
     }
     json_t *json = json_pack("{s:o, s:o}", "objects", objects, "next",

@@ -125,10 +125,12 @@ static struct job *job_slot_locked(struct command_jobs *jobs)
 // --- the condition warm-failed -------------------------------------------------------------------
 
 // Returns how many objects a job could not fetch or keep. An object that the origin does not have
-// does not count, because the caller named it and the server is well.
+// does not count, because the caller named it and the server is well. Nor does one that its rule
+// does not store, because the same job would never succeed.
 static uint64_t lacks(const struct proxy_warm_progress *p)
 {
-    return p->objects_failed - min_u64(p->objects_failed, p->objects_missing) + p->objects_refused;
+    return p->objects_failed - min_u64(p->objects_failed, p->objects_missing) + p->objects_refused -
+           min_u64(p->objects_refused, p->objects_excluded);
 }
 
 static bool is_mended_locked(const struct command_jobs *jobs, const struct job *failed)

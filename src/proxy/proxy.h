@@ -196,11 +196,12 @@ static inline bool proxy_object_is_fresh(const struct proxy_object *object)
 {
     return object->copy == PROXY_COPY_FRESH && !object->is_doubted;
 }
-// Returns true if its rule does not store objects of this size.
-static inline bool proxy_object_is_too_large(const struct proxy_object *object)
+// Returns why a rule does not store objects of this size, if it does not: REFUSAL_rule or
+// REFUSAL_too_large.
+static inline enum refusal proxy_rule_excludes(const struct proxy_rule *rule, uint64_t size_bytes)
 {
-    uint64_t max_bytes = object->rule->max_object_size_bytes;
-    return max_bytes > 0 && object->size_bytes > max_bytes;
+    bool is_too_large = rule->max_object_size_bytes > 0 && size_bytes > rule->max_object_size_bytes;
+    return !rule->cache ? REFUSAL_rule : is_too_large ? REFUSAL_too_large : REFUSAL_none;
 }
 #define PROXY_EXPLAIN_ASK_MS 3000u
 // Explains the cached state of an object. `end_byte` UINT64_MAX: to the object's end.
@@ -321,9 +322,10 @@ struct proxy_warm_progress {
     uint64_t objects_missing; // of objects_failed: those that the origin does not have
     uint64_t prefixes_failed; // prefixes that could not be listed, or have no objects
     uint64_t objects_refused; // objects that the cache could not keep
-    uint64_t bytes_fetched;   // bytes that this job fetched from the origin
-    unsigned inflight;        // requests in flight
-    enum refusal waits;       // why the job sends no request now
+    uint64_t objects_excluded;     // of objects_refused: those that their rules do not store
+    uint64_t bytes_fetched;        // bytes that this job fetched from the origin
+    unsigned inflight;             // requests in flight
+    enum refusal waits;            // why the job sends no request now
     uint64_t elapsed_us, ended_us; // ended_us is monotonic; 0: the job runs
     unsigned failure_count;
     const char *failures[PROXY_WARM_FAILURES_MAX]; // valid as long as the job

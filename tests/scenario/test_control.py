@@ -85,7 +85,14 @@ PINS = {
 WARM = {
     "followed": {**RESULT, **JOB},
     "begun": {**RESULT, "job": int},
-    "checked": {**RESULT, "objects": int, "objects_done": int, "bytes": int, "bytes_done": int},
+    "checked": {
+        **RESULT,
+        "objects": int,
+        "objects_done": int,
+        "objects_refused": int,
+        "bytes": int,
+        "bytes_done": int,
+    },
 }
 ORIGIN = {
     "name": str,
@@ -242,6 +249,7 @@ SHAPES = {
                     }
                 ],
             },
+            "excluded": (dict, type(None)),
             "verdict": {"reason": str, "text": str, "remedy": str},
         }
     },
@@ -261,6 +269,7 @@ SHAPES = {
             "fresh": bool,
             "changed": bool,
             "age_s": MAYBE,
+            "excluded": (dict, type(None)),
         },
         "result": {**RESULT, **SUMS},
     },

@@ -322,6 +322,46 @@ def test_a_failed_warm_job_is_a_condition_until_the_same_job_succeeds(start, ori
     server.wait_stderr("condition_ended.*warm-failed")
 
 
+def reasons(lines):
+    return {line["reason"] for line in lines if line["type"] == "warning"}
+
+
+def test_a_dry_run_of_warm_says_what_the_rules_do_not_store(start, origin):
+    """The dry run has the reasons, counts and exit codes of the job. Objects that their rules do
+    not store are no condition, because the same job would never succeed."""
+    server = start(
+        origin,
+        file={
+            "rules": [
+                {"match": "bkt/k/no/**", "cache": False},
+                {"match": "bkt/k/large/**", "max_object_size": "1KiB"},
+            ]
+        },
+    )
+    for key in ("k/no/1", "k/no/2", "k/large/1", "k/yes"):
+        origin.put(key, 10_000)
+    dry = ask(server, "warm", "s3://bkt/k/", "--dry-run", code=5)
+    assert [line["uri"] for line in dry if line["type"] == "item"] == ["s3://bkt/k/yes"]
+    text = said(server, "warm", "s3://bkt/k/", "--dry-run", code=5)
+    assert "of 1 of 4 objects, 3 not kept" in text, text
+    ask(server, "warm", "s3://bkt/k/", "--dry-run", "--min", "25%")
+    ask(server, "warm", "s3://bkt/k/yes", "--dry-run")
+    one = ask(server, "warm", "s3://bkt/k/no/1", "--dry-run", code=5)
+    assert one[-1]["objects_refused"] == 1 and len(reasons(one)) == 1
+    assert not origin.requests("k/yes"), "a dry run fetches nothing"
+    job = ask(server, "warm", "s3://bkt/k/", "--wait", code=5)
+    assert reasons(dry) == reasons(job) and len(reasons(job)) == 3
+    assert dry[-1]["objects_refused"] == job[-1]["objects_refused"] == 3
+    origin.put("k/no-access", 100)
+    origin.fault("k/no-access", "error", (403, "AccessDenied", "No"), times=None)
+    ask(server, "warm", "s3://bkt/k/no-access", "--wait", code=4)
+    server.wait_stderr("condition_begun.*warm-failed")
+    origin.clear_faults()
+    ask(server, "warm", "s3://bkt/k/no-access", "--wait")
+    server.wait_stderr("condition_ended.*warm-failed")
+    assert server.conditions() == set()
+
+
 # --- prefixes without objects ---------------------------------------------------------------------
 
 

@@ -95,6 +95,22 @@ static void tell_missing(struct warm *w, const char *uri, const char *range, uin
     commands_line("item", item);
 }
 
+// Counts a part of an object that is not cached. `object` is the server's answer about the object.
+static void count_missing(struct warm *w, const json_t *object, const char *uri, const char *range,
+                          uint64_t bytes)
+{
+    const json_t *excluded = json_object_get(object, "excluded"); // absent: an older server
+    if (!json_is_object(excluded)) {
+        tell_missing(w, uri, range, bytes);
+        return;
+    }
+    w->count.objects_refused++;
+    w->count.bytes_refused += bytes == UINT64_MAX ? 0 : bytes;
+    if (w->is_dry_run) { // as a job does
+        command_client_warn(&w->client, "%s: %s", uri, command_client_text(excluded, "text"));
+    }
+}
+
 static int count_object(void *ctx, const json_t *object)
 {
     struct warm *w = ctx;
@@ -109,7 +125,7 @@ static int count_object(void *ctx, const json_t *object)
     w->count.bytes_done += cached;
     if (!is_whole) {
         command_pages_uri(w->uri, command_client_text(object, "key"), &w->path);
-        tell_missing(w, buf_cstr(&w->path), NULL, size - min_u64(size, cached));
+        count_missing(w, object, buf_cstr(&w->path), NULL, size - min_u64(size, cached));
     }
     return EXIT_CODE_OK;
 }
@@ -138,7 +154,8 @@ static int count_range(struct warm *w, const char *uri, const char *range)
     w->count.bytes += bytes;
     w->count.bytes_done += done;
     if (code == EXIT_CODE_OK && !is_whole) {
-        tell_missing(w, uri, range, command_client_bool(e, "known") ? bytes - done : UINT64_MAX);
+        count_missing(w, e, uri, range,
+                      command_client_bool(e, "known") ? bytes - done : UINT64_MAX);
     }
     json_decref(e);
     buf_done(&path);
@@ -283,16 +300,33 @@ static int pin_all(struct warm *w, int argc, char **argv, uint64_t ttl_ms)
 
 // --- the result ----------------------------------------------------------------------------------
 
+// Returns what the job would leave behind, if it fetched all that the rules store.
+static struct command_warm_count count_after(const struct command_warm_count *now)
+{
+    struct command_warm_count after = *now;
+    after.objects_done = now->objects - min_u64(now->objects, now->objects_refused);
+    after.bytes_done = now->bytes - min_u64(now->bytes, now->bytes_refused);
+    return after;
+}
+
+static void print_dry_run(const struct command_warm_count *now)
+{
+    struct command_warm_count after = count_after(now);
+    uint64_t missing = after.bytes_done - min_u64(after.bytes_done, now->bytes_done);
+    command_screen_print(2, "would fetch %s of %s, of %llu of %llu objects, %llu not kept\n",
+                         command_bytes((double)missing), command_bytes((double)now->bytes),
+                         (unsigned long long)(after.objects_done - now->objects_done),
+                         (unsigned long long)now->objects,
+                         (unsigned long long)now->objects_refused);
+}
+
 static int end_check(struct warm *w)
 {
     const struct command_warm_count *count = &w->count;
-    double part = command_warm_share(count);
+    struct command_warm_count judged = w->is_dry_run ? count_after(count) : *count;
+    double part = command_warm_share(&judged);
     if (!w->client.is_json && w->is_dry_run) {
-        uint64_t missing = count->bytes - min_u64(count->bytes, count->bytes_done);
-        command_screen_print(2, "would fetch %s of %s, of %llu of %llu objects\n",
-                             command_bytes((double)missing), command_bytes((double)count->bytes),
-                             (unsigned long long)(count->objects - count->objects_done),
-                             (unsigned long long)count->objects);
+        print_dry_run(count);
     } else if (!w->client.is_json) {
         command_screen_print(2, "%s of %s are cached (%.1f %%), %llu of %llu objects as a whole\n",
                              command_bytes((double)count->bytes_done),
@@ -300,14 +334,15 @@ static int end_check(struct warm *w)
                              (unsigned long long)count->objects_done,
                              (unsigned long long)count->objects);
     }
-    bool is_short = count->empty > 0 || (!w->is_dry_run && part + 1e-9 < w->least);
+    bool is_short = count->empty > 0 || part + 1e-9 < w->least;
     int code = !is_short                                 ? EXIT_CODE_OK
                : count->empty > 0 && count->objects == 0 ? EXIT_CODE_ORIGIN
                                                          : EXIT_CODE_PARTLY;
     return commands_result(
-        code, json_pack("{s:I, s:I, s:I, s:I}", "objects", (json_int_t)count->objects,
-                        "objects_done", (json_int_t)count->objects_done, "bytes",
-                        (json_int_t)count->bytes, "bytes_done", (json_int_t)count->bytes_done));
+        code, json_pack("{s:I, s:I, s:I, s:I, s:I}", "objects", (json_int_t)count->objects,
+                        "objects_done", (json_int_t)count->objects_done, "objects_refused",
+                        (json_int_t)count->objects_refused, "bytes", (json_int_t)count->bytes,
+                        "bytes_done", (json_int_t)count->bytes_done));
 }
 
 static int end_begun(struct warm *w)

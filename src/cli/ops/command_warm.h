@@ -18,7 +18,10 @@ struct command_warm_count {
     uint64_t objects, objects_done; // objects_done are cached as a whole
     uint64_t bytes, bytes_done;
     uint64_t unsized; // objects of unknown size, which the bytes do not include
-    uint64_t empty;   // prefixes without objects, unless --allow-empty accepts them
+    // Objects that are not cached as a whole and that their rules do not store, and the bytes that
+    // they lack. A job does not fetch them.
+    uint64_t objects_refused, bytes_refused;
+    uint64_t empty; // prefixes without objects, unless --allow-empty accepts them
 };
 double command_warm_share(const struct command_warm_count *count);
 

@@ -259,8 +259,9 @@ static bool policy_decides(const struct proxy_object *o, const struct store *sto
     struct store_summary summary;
     store_summarize(store, &summary);
     return (o->copy != PROXY_COPY_NONE && o->range_cached_blocks == o->range_blocks) ||
-           (o->rule->cache && !proxy_object_is_too_large(o) && o->origin_err == ERR_OK &&
-            o->forbids == ORIGIN_FORBIDS_NOTHING && summary.refusal == REFUSAL_none);
+           (proxy_rule_excludes(o->rule, o->size_bytes) == REFUSAL_none &&
+            o->origin_err == ERR_OK && o->forbids == ORIGIN_FORBIDS_NOTHING &&
+            summary.refusal == REFUSAL_none);
 }
 
 static void explain_judge(struct explanation *e)

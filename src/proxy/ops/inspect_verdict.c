@@ -108,11 +108,9 @@ struct proxy_verdict proxy_verdict(const struct proxy_object *o, const struct st
     if (store->is_blind) {
         return verdict_of_refusal(store->refusal);
     }
-    if (!rule->cache) {
-        return verdict_of_refusal(REFUSAL_rule);
-    }
-    if (proxy_object_is_too_large(o)) {
-        return verdict_of_refusal(REFUSAL_too_large);
+    enum refusal excluded = proxy_rule_excludes(rule, o->size_bytes);
+    if (excluded != REFUSAL_none) {
+        return verdict_of_refusal(excluded);
     }
     if (is_unconfirmed(o)) {
         return verdict_of_unconfirmed(o);

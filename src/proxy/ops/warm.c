@@ -180,7 +180,8 @@ static void object_end(struct warm_object *o)
                      is_named ? "there is no such object; a prefix ends in / or *" : why);
     } else if (o->phase == WARM_PHASE_REFUSED) {
         stats_add(COUNTER_warm_objects_refused, 1);
-        atomic_fetch_add(&p->objects_refused, 1);
+        atomic_fetch_add(&p->objects_excluded, o->is_excluded ? 1 : 0);
+        atomic_fetch_add(&p->objects_refused, 1); // after objects_excluded: see proxy_warm_read()
         note_failure(job, "", o->item->bucket, o->key->key, o->why);
     } else {
         check(o->phase == WARM_PHASE_DONE);
@@ -582,6 +583,8 @@ void proxy_warm_read(const struct proxy_warm *job, struct proxy_warm_progress *r
 {
     const struct warm_published *p = &job->published;
     uint64_t ended_us = atomic_load(&p->ended_us);
+    // Read before objects_excluded, so that a refused object that is excluded counts as both.
+    uint64_t objects_refused = atomic_load(&p->objects_refused);
     bool has_begun_all = atomic_load(&job->pending) == 0; // read first: see on_told()
     *ret_progress = (struct proxy_warm_progress){
         .state = (enum proxy_warm_state)atomic_load(&p->state),
@@ -594,7 +597,8 @@ void proxy_warm_read(const struct proxy_warm *job, struct proxy_warm_progress *r
         .objects_cached = atomic_load(&p->objects_cached),
         .objects_failed = atomic_load(&p->objects_failed),
         .objects_missing = atomic_load(&p->objects_missing),
-        .objects_refused = atomic_load(&p->objects_refused),
+        .objects_refused = objects_refused,
+        .objects_excluded = atomic_load(&p->objects_excluded),
         .prefixes_failed = atomic_load(&p->prefixes_failed),
         .bytes_fetched = atomic_load(&p->bytes_fetched),
         .inflight = atomic_load(&p->inflight),

@@ -177,10 +177,12 @@ static void check_leave(struct warm_object *o)
     }
 }
 
-// Refuses the object, which ends after its runs in flight.
-static enum warm_step refuse(struct warm_object *o, const char *why)
+// Refuses the object, which ends after its runs in flight. `why` is REFUSAL_none if the origin
+// forbids storing.
+static enum warm_step refuse(struct warm_object *o, enum refusal why, const char *text)
 {
-    o->why = why;
+    o->why = text;
+    o->is_excluded = why == REFUSAL_rule || why == REFUSAL_too_large;
     if (o->phase != WARM_PHASE_REFUSED) {
         warm_phase_enter(o, WARM_PHASE_REFUSED);
     }
@@ -224,7 +226,7 @@ static void run_refused(struct warm_run *run, const char *word)
     enum refusal why = refusal_of_word(word);
     if (why == REFUSAL_none || !refusal_text(why)->passes) {
         warm_object_leave(o);
-        (void)refuse(o, text_of(word));
+        (void)refuse(o, why, text_of(word));
         return;
     }
     run_end(run);
@@ -483,19 +485,18 @@ static enum warm_step look(struct warm_object *o, struct store_view *view)
             return describe(o, view);
         }
     }
-    if (!o->rule->cache) {
-        return refuse(o, refusal_text(REFUSAL_rule)->text);
-    }
     uint64_t size = o->size_bytes != WARM_SIZE_UNKNOWN ? o->size_bytes : o->listed_size;
-    if (o->rule->max_object_size_bytes > 0 && size > o->rule->max_object_size_bytes) {
-        return refuse(o, refusal_text(REFUSAL_too_large)->text);
+    enum refusal why = proxy_rule_excludes(o->rule, size);
+    if (why == REFUSAL_none) {
+        why = o->job->pace.refuses;
     }
-    if (o->job->pace.refuses != REFUSAL_none) {
-        return refuse(o, refusal_text(o->job->pace.refuses)->text);
-    }
-    if (!store_would_keep(o->job->pw->store, o->key->hash, o->at / o->rule->block_size_bytes,
+    if (why == REFUSAL_none &&
+        !store_would_keep(o->job->pw->store, o->key->hash, o->at / o->rule->block_size_bytes,
                           o->key->limits.group)) {
-        return refuse(o, refusal_text(REFUSAL_not_admitted)->text);
+        why = REFUSAL_not_admitted;
+    }
+    if (why != REFUSAL_none) {
+        return refuse(o, why, refusal_text(why)->text);
     }
     return ask_run(o, next);
 }

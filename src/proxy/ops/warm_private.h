@@ -45,7 +45,8 @@ struct warm_published {
     atomic_int state;
     atomic_bool is_counted, is_idle;
     _Atomic uint64_t objects, bytes, objects_done, bytes_done, objects_cached, objects_failed,
-        objects_missing, objects_refused, prefixes_failed, bytes_fetched, began_us, ended_us;
+        objects_missing, objects_refused, objects_excluded, prefixes_failed, bytes_fetched,
+        began_us, ended_us;
     atomic_uint inflight, failure_count, reason_count;
     atomic_int waits;                        // enum refusal: why the job requests nothing now
     char *failures[PROXY_WARM_FAILURES_MAX]; // texts; those below failure_count never change
@@ -136,6 +137,7 @@ struct warm_object {
     uint64_t due_us;    // time of the next retry
     enum err err;       // in FAILED
     const char *why;    // in REFUSED, and in FAILED if it says more than err
+    bool is_excluded;   // in REFUSED: its rule does not store it
     unsigned restarts;
     unsigned run_count;
     uint64_t held_bytes;
