@@ -291,7 +291,7 @@ static bool run_passes_page_cache(const struct store_run *run)
 }
 
 static void run_start_op(struct store_run *run, enum run_step step, unsigned iov_count,
-                         uint32_t offset)
+                         uint32_t offset, bool is_direct)
 {
     check(run->step == RUN_IDLE && step != RUN_IDLE);
     check(iov_count > 0 && iov_count <= ARRAY_LEN(run->iov));
@@ -305,7 +305,7 @@ static void run_start_op(struct store_run *run, enum run_step step, unsigned iov
     run->op.iov = run->iov;
     run->op.iov_count = iov_count;
     run->op.done = on_run_op;
-    if (step != RUN_PAYLOAD || !run_passes_page_cache(run) || !run_write_direct(run)) {
+    if (!is_direct || !run_write_direct(run)) {
         run_write_paged(run);
     }
 }
@@ -326,7 +326,7 @@ static void run_write_intent(struct store_run *run)
     check(run->head != NULL);
     segment_run_intent_encode(&intent, run->head);
     run->iov[0] = (struct iovec){run->head, SECTOR_SIZE};
-    run_start_op(run, RUN_INTENT, 1, r->layout.start);
+    run_start_op(run, RUN_INTENT, 1, r->layout.start, false);
 }
 
 // Fills iov[] from `first_iov` on with the next group of chunks, up to payload_len. Returns how
@@ -398,7 +398,7 @@ static void run_write_header(struct store_run *run)
     unsigned count = layout->intent ? 0 : run_fill_iov(run, 1);
     // All payload is written before the header, or with it.
     check(run->written_units + count >= run->unit_count);
-    run_start_op(run, RUN_HEADER, 1 + count, layout->header_offset);
+    run_start_op(run, RUN_HEADER, 1 + count, layout->header_offset, false);
 }
 
 // Adds the complete run to the segment's rows and reports it to the policy. This is right even if
@@ -527,7 +527,8 @@ static void run_go(struct store_run *run)
     const struct run_layout *layout = &run->reservation.layout;
     bool all_appended = run->appended_bytes >= run->payload_len;
     if (layout->intent && run_fill_iov(run, 0) > 0) {
-        unsigned least = run_passes_page_cache(run) ? CHUNKS_PER_WRITE : CHUNKS_PER_WRITE / 4;
+        bool is_direct = run_passes_page_cache(run);
+        unsigned least = is_direct ? CHUNKS_PER_WRITE : CHUNKS_PER_WRITE / 4;
         if (run->writing_units < least && run->end == RUN_GOES_ON && !all_appended &&
             !run->is_wanted_now && !chunk_budget_is_short()) {
             run->writing_units = 0;
@@ -535,7 +536,7 @@ static void run_go(struct store_run *run)
         }
         run->is_wanted_now = false;
         run_start_op(run, RUN_PAYLOAD, run->writing_units,
-                     layout->payload_offset + run->written_units * STORE_CHECKSUM_UNIT);
+                     layout->payload_offset + run->written_units * STORE_CHECKSUM_UNIT, is_direct);
         return;
     }
     if (run->end == RUN_FINISHES) {
@@ -767,8 +768,7 @@ void store_run_finish(struct store_run *run, uint32_t block_count,
 {
     as_run(run);
     check(run->end == RUN_GOES_ON && done != NULL);
-    check(block_count > 0);
-    check(block_count <= run->block_count);
+    check(block_count > 0 && block_count <= run->block_count);
     run->end = RUN_FINISHES;
     run->done = done;
     run->ctx = ctx;
