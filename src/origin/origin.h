@@ -194,7 +194,7 @@ enum origin_trouble_kind {
     ORIGIN_KIND_REFUSES, // It answers, but does not accept our requests.
 };
 struct origin_failures {
-    uint64_t failed, requests; // How many of the last requests ended with 5xx, or with SlowDown.
+    uint64_t failed, requests; // How many of the last requests ended badly.
 };
 struct origin_trouble_text {
     const char *why;    // The kind: "dns", "connect", "tls", "credentials" ... "": none.
@@ -227,6 +227,9 @@ struct origin_failures origin_throttled(const struct origin *origin);
 // Returns how many of the last requests ended with another server error, after retries. Requests
 // that ended with SlowDown do not count. Any thread.
 struct origin_failures origin_failed(const struct origin *origin);
+// Returns true while the origin refuses nearly all requests that Forebay signs with its own keys
+// with 403 AccessDenied. *ret_denied: how many of the last ones. Any thread.
+bool origin_denies(struct origin *origin, struct origin_failures *ret_denied);
 // How soon the origin has answered reads within the last minute. The times are those from the
 // request to the first byte of the answer, exact to a sixteenth.
 struct origin_pace {

@@ -6,6 +6,10 @@
 // not be read.
 // Among the requests that may fail, those that end with SlowDown do not count.
 //
+// It also counts which share of the requests that Forebay signs with its own keys end with
+// AccessDenied. Single clients may ask for objects that these keys may not read. So only nearly all
+// of some tens of requests show that the keys have lost their rights.
+//
 // The counts cover the present window and the one before it. A window lasts until it is old enough
 // and has enough requests. So at a high rate the counts cover the last minute at most, and at a low
 // rate the last few requests, however long ago they were. While many requests have failed, the
@@ -16,12 +20,15 @@
 #define WINDOW_US 30000000u
 #define WINDOW_REQUESTS 6u // the probe of a failing origin sends as many in a window
 #define FAILURES_MIN 5u    // fewer are never many
+#define DENIED_US 60000000u
 #define FAILURE ((uint64_t)1 << 32)
 
-// The percentage that is many: from the first number on, until it is below the second.
+// The number and the percentage that are many: from `begin` on, until they are below `end`.
 static const struct {
-    unsigned begin, end;
-} percents[ORIGIN_SHARES] = {[ORIGIN_SHARE_FAILED] = {10, 5}, [ORIGIN_SHARE_REFUSED] = {90, 75}};
+    unsigned begin_min, begin, end;
+} manys[ORIGIN_SHARES] = {[ORIGIN_SHARE_FAILED] = {FAILURES_MIN, 10, 5},
+                          [ORIGIN_SHARE_REFUSED] = {FAILURES_MIN, 90, 75},
+                          [ORIGIN_SHARE_DENIED] = {20, 90, 75}};
 
 static uint64_t requests_of(uint64_t window)
 {
@@ -51,6 +58,14 @@ void origin_failures_note(struct origin *origin, enum origin_outcome outcome)
     note(&origin->shares[ORIGIN_SHARE_REFUSED], outcome == ORIGIN_OUTCOME_REFUSED);
 }
 
+void origin_failures_note_access(struct origin *origin, bool was_denied)
+{
+    note(&origin->shares[ORIGIN_SHARE_DENIED], was_denied);
+    if (was_denied) {
+        atomic_store(&origin->denied_at_us, clock_monotonic_us());
+    }
+}
+
 void origin_failures_forget(struct origin *origin)
 {
     for (unsigned i = 0; i < ORIGIN_SHARES; i++) {
@@ -71,6 +86,18 @@ bool origin_failures_are_many(const struct origin *origin, enum origin_share_of 
                               bool were_many)
 {
     struct origin_failures count = origin_failures_of(origin, which);
-    unsigned percent = were_many ? percents[which].end : percents[which].begin;
-    return count.failed >= FAILURES_MIN && count.failed * 100 >= count.requests * percent;
+    unsigned least = were_many ? FAILURES_MIN : manys[which].begin_min;
+    unsigned percent = were_many ? manys[which].end : manys[which].begin;
+    return count.failed >= least && count.failed * 100 >= count.requests * percent;
+}
+
+// Without requests the counts stay. So the origin denies only if it did so within the last minute.
+bool origin_denies(struct origin *origin, struct origin_failures *ret_denied)
+{
+    bool lately = clock_monotonic_us() < atomic_load(&origin->denied_at_us) + DENIED_US;
+    bool denies = lately && origin_failures_are_many(origin, ORIGIN_SHARE_DENIED,
+                                                     atomic_load(&origin->is_denied));
+    atomic_store(&origin->is_denied, denies);
+    *ret_denied = origin_failures_of(origin, ORIGIN_SHARE_DENIED);
+    return denies;
 }

@@ -122,7 +122,12 @@ struct origin_share {
     _Atomic uint64_t window, former;
     atomic_ulong began_us;
 };
-enum origin_share_of { ORIGIN_SHARE_FAILED, ORIGIN_SHARE_REFUSED, ORIGIN_SHARES };
+enum origin_share_of {
+    ORIGIN_SHARE_FAILED,
+    ORIGIN_SHARE_REFUSED,
+    ORIGIN_SHARE_DENIED,
+    ORIGIN_SHARES
+};
 enum origin_outcome { ORIGIN_OUTCOME_GOOD, ORIGIN_OUTCOME_FAILED, ORIGIN_OUTCOME_REFUSED };
 struct origin_paces {
     struct origin_pace_window windows[ORIGIN_PACE_WINDOWS];
@@ -202,6 +207,8 @@ struct origin {
     atomic_ulong answered_at_us;  // When any call last succeeded.
     atomic_ulong heard_at_us;     // When an answer below 500, or a SlowDown, last came.
     atomic_ulong throttled_at_us; // When it last refused a request with SlowDown. 0: never.
+    atomic_ulong denied_at_us;    // When it last refused Forebay's keys a right. 0: never.
+    atomic_bool is_denied;        // The last result of origin_denies().
     atomic_uint trouble;          // The current enum origin_trouble.
     atomic_uint trouble_told;     // The logged trouble whose end is not logged yet, or NONE.
     atomic_ulong trouble_since_us;
@@ -350,6 +357,9 @@ void origin_trouble_forget(struct origin *origin); // Ends any trouble without a
 
 // Counts a request by its last answer.
 void origin_failures_note(struct origin *origin, enum origin_outcome outcome);
+// Counts a request that Forebay signed with its own keys. was_denied: the origin answered that they
+// lack the right.
+void origin_failures_note_access(struct origin *origin, bool was_denied);
 void origin_failures_forget(struct origin *origin);
 struct origin_failures origin_failures_of(const struct origin *origin, enum origin_share_of which);
 // Returns true if the share of failed or refused requests is a trouble. It takes fewer to go on

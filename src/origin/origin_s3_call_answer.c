@@ -337,6 +337,13 @@ static bool mend_credentials(struct origin_s3_call *c, const struct s3_error_bod
     return false;
 }
 
+// Returns true if the answer says that the keys lack the right. The answer to a HEAD has no code.
+static bool is_denied(const struct origin_s3_call *c, const struct s3_error_body *body)
+{
+    return c->response_head.status == 403 &&
+           (origin_s3_call_is_head(c) || span_equal_cstr(body->code, "AccessDenied"));
+}
+
 // Returns true if the origin refuses the credentials of this request. If these are the configured
 // ones, all requests are affected, so this is a trouble of the origin.
 static bool refuses_credentials(struct origin_s3_call *c, const struct s3_error_body *body)
@@ -349,6 +356,9 @@ static bool refuses_credentials(struct origin_s3_call *c, const struct s3_error_
     }
     // mend_region() handles refusals that name a region
     if (trouble == ORIGIN_TROUBLE_NONE || body->region.len > 0) {
+        if (is_own && is_denied(c, body)) {
+            origin_failures_note_access(c->call.ow->origin, true);
+        }
         if (is_own && body->code.len > 0) {
             origin_trouble_answered(c->call.ow->origin, true, origin_s3_call_is_virtual(c),
                                     c->started_us);

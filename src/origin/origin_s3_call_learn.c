@@ -50,6 +50,9 @@ void origin_s3_call_learn_answer(struct origin_s3_call *c)
         return;
     }
     origin_failures_note(origin, ORIGIN_OUTCOME_GOOD);
+    if (takes_keys) {
+        origin_failures_note_access(origin, false);
+    }
     origin_trouble_answered(origin, takes_keys, origin_s3_call_is_virtual(c), c->started_us);
     if (origin_s3_call_is_safe(c)) {
         origin_pace_note(origin, clock_monotonic_us() - c->started_us);

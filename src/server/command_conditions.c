@@ -213,6 +213,29 @@ static void look_at_throttling(const struct command_origins *origins, struct con
                 conditions_row(CONDITION_origin_throttled).remedy);
 }
 
+static void look_at_denials(const struct command_origins *origins, struct conditions *conditions)
+{
+    char text[CONDITION_TEXT_MAX];
+    struct origin_failures denied, most = {0};
+    const struct origin *origin = NULL;
+    unsigned count = 0;
+    for (unsigned i = 0; i < origins->origin_count; i++) {
+        if (!origin_denies(origins->origins[i], &denied) || origin_rests(origins->origins[i])) {
+            continue;
+        }
+        count++;
+        if (denied.failed > most.failed) {
+            origin = origins->origins[i];
+            most = denied;
+        }
+    }
+    (void)snprintf(text, sizeof(text),
+                   "it refused %llu of the last %llu requests of Forebay with 403 AccessDenied",
+                   (unsigned long long)most.failed, (unsigned long long)most.requests);
+    tell_origin(conditions, CONDITION_access_denied, origin, count, text,
+                conditions_row(CONDITION_access_denied).remedy);
+}
+
 static void look_at_pace(const struct command_origins *origins, struct conditions *conditions)
 {
     char now[HUMAN_TIME_MAX], usual[HUMAN_TIME_MAX], text[CONDITION_TEXT_MAX];
@@ -326,6 +349,7 @@ static void look_at_origins(const struct command_origins *origins,
     tell_trouble(origins, doubted, conditions, CONDITION_origin_failing, ORIGIN_KIND_FAILS);
     tell_trouble(origins, doubted, conditions, CONDITION_credentials_refused, ORIGIN_KIND_REFUSES);
     look_at_throttling(origins, conditions);
+    look_at_denials(origins, conditions);
     look_at_pace(origins, conditions);
     for (unsigned i = 0; i < origins->origin_count; i++) {
         struct origin_times times;

@@ -138,6 +138,27 @@ def test_a_write_that_meets_refused_keys_gets_the_same_error_as_a_read(start, or
         assert client.get("k").status == 403
 
 
+def test_a_store_that_denies_nearly_everything_makes_a_condition_until_it_ends(start, origin):
+    """A role or policy that has lost its rights makes every request end with AccessDenied. The
+    conditions and the log say so until the store allows reads again. A few such answers are
+    normal."""
+    server = start(origin)
+    origin.fault(None, "error", (403, "AccessDenied", "No"), times=None)
+    with server.client() as client:
+        for i in range(20):
+            assert client.get(f"k{i}").status == 403
+            assert i > 10 or "access-denied" not in server.conditions(), i
+        server.wait_condition("access-denied")
+        row = server.condition_rows()["access-denied"]
+        assert row["severity"] == "warning" and "with 403 AccessDenied" in row["text"], row
+        assert "rights of Forebay's keys" in row["remedy"], row
+        server.wait_stderr("condition_begun.*access-denied")
+        origin.clear_faults()
+        for i in range(20):
+            assert client.get(f"gone{i}").status == 404
+        server.wait_condition("access-denied", holds=False)
+
+
 @pytest.mark.parametrize("size", [10000, 60000, 100000])
 def test_long_errors_are_bounded(start, origin, size):
     """An error with long details keeps its code. A detail that is too long is left out as a

@@ -263,6 +263,83 @@ Test(origin_trouble, one_good_answer_does_not_end_many_server_errors)
     rig_end(&rig);
 }
 
+static bool denies(const struct rig *rig)
+{
+    struct origin_failures denied;
+    return origin_denies(rig->h.origin, &denied);
+}
+
+// A revoked right makes nearly all requests end with AccessDenied. Single ones are normal.
+Test(origin_trouble, access_denied_to_nearly_all_requests_is_seen_until_it_ends)
+{
+    struct server_row rows[23], denial;
+    struct rig rig;
+    refuse(&denial, "403 Forbidden", "AccessDenied");
+    for (unsigned i = 0; i < ARRAY_LEN(rows); i++) {
+        bool is_good = i < 2 || i == 22;
+        rows[i] = (struct server_row){.answer = is_good ? OK_ANSWER : denial.answer};
+    }
+    rig_start(&rig, rows, ARRAY_LEN(rows));
+    cr_assert_eq(fetch(&rig, 0), ERR_OK);
+    cr_assert_eq(fetch(&rig, 0), ERR_OK);
+    for (unsigned i = 0; i < 20; i++) {
+        cr_assert(!denies(&rig), "%u of %u", i, i + 2);
+        cr_assert_eq(fetch(&rig, 0), ERR_ACCESS_DENIED);
+    }
+    cr_assert(denies(&rig), "20 of 22");
+    cr_assert_str_eq(why_of(&rig), "", "the origin is in no other trouble");
+    for (unsigned i = 0; i < 4; i++) {
+        origin_failures_note_access(rig.h.origin, false);
+    }
+    cr_assert(denies(&rig), "20 of 26");
+    cr_assert_eq(fetch(&rig, 0), ERR_OK);
+    cr_assert(!denies(&rig), "20 of 27");
+    rig_end(&rig);
+}
+
+Test(origin_trouble, access_denied_ends_a_minute_after_the_last_request)
+{
+    struct server_row rows[] = {{.answer = OK_ANSWER}};
+    struct rig rig;
+    rig_start(&rig, rows, 1);
+    for (unsigned i = 0; i < 20; i++) {
+        origin_failures_note_access(rig.h.origin, true);
+    }
+    clock_test_advance_us(59000000);
+    cr_assert(denies(&rig));
+    clock_test_advance_us(2000000);
+    cr_assert(!denies(&rig));
+    rig_end(&rig);
+}
+
+// A store also refuses requests that clients have signed, and objects in an archive.
+Test(origin_trouble, only_denials_of_the_keys_of_forebay_count)
+{
+    static const struct {
+        const char *code;
+        bool is_signed_by_client;
+        unsigned denied;
+    } cases[] = {{"AccessDenied", true, 0},
+                 {"InvalidObjectState", false, 0},
+                 {"InvalidAccessKeyId", false, 0},
+                 {"AccessDenied", false, 1}};
+    struct sigv4_credentials keys = {SPAN("OTHERKEY"), SPAN("other"), SPAN("")};
+    for (unsigned i = 0; i < ARRAY_LEN(cases); i++) {
+        struct server_row row = {0};
+        struct origin_failures denied;
+        struct rig rig;
+        refuse(&row, "403 Forbidden", cases[i].code);
+        rig_start(&rig, &row, 1);
+        struct fetch_run run = {.key = "k",
+                                .credentials = cases[i].is_signed_by_client ? &keys : NULL};
+        fetch_run(&rig.h, 0, &run);
+        fetch_run_done(&run);
+        (void)origin_denies(rig.h.origin, &denied);
+        cr_assert_eq(denied.failed, cases[i].denied, "case %u", i);
+        rig_end(&rig);
+    }
+}
+
 // A store that refuses nearly all requests with SlowDown fails. One that refuses some only
 // throttles.
 Test(origin_trouble, slow_down_to_nearly_all_requests_is_a_trouble)
