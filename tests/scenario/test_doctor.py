@@ -880,8 +880,21 @@ def test_an_origin_that_is_slow(doctor, origin):
     )
     assert sum(entry.sent for entry in origin.requests(since=mark)) < 49 << 20
     origin.fault("a", "drip", 1000, times=None, method="GET")
-    report = hurried(lambda timeout: doctor("bkt", timeout), lambda report: report.exit == 0)
-    assert "NAT gateway" in report.find("throughput", "yellow") and report.exit == 0, report.rows
+    for rate in ("0", "1GB/s"):  # a limit far above the measured rate explains nothing
+        report = hurried(
+            lambda timeout, rate=rate: doctor("bkt", timeout, origin__max_rate=rate),
+            lambda report: report.exit == 0,
+        )
+        assert "NAT gateway" in report.find("throughput", "yellow"), report.rows
+        assert "max_rate" not in report.find("throughput", "yellow") and report.exit == 0
+
+
+def test_a_limit_on_bandwidth_is_named_as_the_reason_of_a_slow_origin(doctor, origin):
+    """Reads as fast as `origin.max_rate` lets them be are green, and the setting is named."""
+    origin.put("a", 1 << 20)
+    report = doctor("bkt", origin__max_rate="1MiB/s")
+    told = report.find("throughput", "green")
+    assert "origin.max_rate (1.0 MiB/s) limits this" in told, report.rows
 
 
 def test_rights(doctor, origin):
