@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/human.h"
 
+#include <math.h>
 #include <stdio.h>
 
 #include "base/bytes.h"
@@ -28,6 +29,25 @@ const char *human_bytes_decimal(double bytes, char ret_text[HUMAN_BYTES_MAX])
 {
     static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB", "EB"};
     return render(bytes, 1000, units, ret_text);
+}
+
+static double round_up(double bytes, double factor)
+{
+    double step = 1, unit = factor; // step: what one more in the last digit shown means
+    for (; bytes >= unit; unit *= factor) {
+        step = unit / 10;
+    }
+    return ceil(bytes / step) * step;
+}
+
+double human_bytes_up(double bytes)
+{
+    return round_up(bytes, 1024);
+}
+
+double human_bytes_decimal_up(double bytes)
+{
+    return round_up(bytes, 1000);
 }
 
 const char *human_time(int64_t time_s, char ret_text[HUMAN_TIME_MAX])

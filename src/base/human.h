@@ -11,6 +11,10 @@
 const char *human_bytes(double bytes, char ret_text[HUMAN_BYTES_MAX]);
 // The same in powers of 1000, like "1.5 GB".
 const char *human_bytes_decimal(double bytes, char ret_text[HUMAN_BYTES_MAX]);
+// Return the least number of bytes that the functions above show exactly and that is not below
+// `bytes`.
+double human_bytes_up(double bytes);
+double human_bytes_decimal_up(double bytes);
 // Formats a wait like "850 us", "30 ms" or "5.1 s".
 const char *human_wait(uint64_t wait_us, char ret_text[HUMAN_TIME_MAX]);
 // Formats a time in whole days, hours or minutes, like "3 days", if it has at least two of them.

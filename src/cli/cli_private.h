@@ -30,4 +30,10 @@ bool command_help_setting(struct buf *out, const char *word);
 // Reports a word that is neither a command nor a setting. Returns EXIT_CODE_USAGE.
 int command_help_unknown(const char *word);
 
+// --- command_plan.c and command_profile.c --------------------------------------------------------
+
+// The cache that both assume if the user does not say otherwise.
+#define COMMAND_PLAN_HEADROOM_PERCENT 10u // the default of cache.headroom
+#define COMMAND_PLAN_WORKERS 8u
+
 #endif

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/human.h"
+#include "cli/cli_private.h"
 #include "cli/client/command_client.h"
 #include "config/config.h"
 #include "stats/stats.h"
@@ -19,9 +20,6 @@
 
 #define BLOCKS 6000u
 #define BLOCK_BYTES 65536u
-#define HEADROOM_PERCENT 10u // the default of cache.headroom
-#define WORKERS_DEFAULT 8u
-#define WORKERS_MAX 64u
 #define EPOCHS_MAX 1000u
 #define NODES_MAX 100000u
 #define ACCESSES_MAX 3000000u // maximum reads of one simulation; later epochs show nothing new
@@ -48,8 +46,8 @@ struct row {
 };
 
 struct plan {
-    uint64_t dataset_bytes, cache_bytes, nodes, epochs, workers;
-    uint64_t object_bytes;  // bytes of a mean object
+    uint64_t dataset_bytes, cache_bytes, nodes, epochs;
+    struct store_plan store;
     uint64_t request_bytes; // bytes of a mean request
     double price_gb, price_requests;
     bool has_prices;                           // the user gave prices
@@ -121,39 +119,20 @@ static const char *in_units(bool is_binary, double bytes)
     return is_binary ? human_bytes(bytes, text) : human_bytes_decimal(bytes, text);
 }
 
-// Returns the least number of bytes that in_units() shows exactly and that is not below `bytes`.
-static double rounded_up(bool is_binary, double bytes)
-{
-    double tenth = 0.1, base = is_binary ? 1024 : 1000; // a tenth of the unit
-    while (bytes >= 10 * tenth * base) {
-        tenth *= base;
-    }
-    return ceil(bytes / tenth) * tenth;
-}
-
 static double cost_of(const struct plan *p, double bytes)
 {
     return bytes / 1e9 * p->price_gb + bytes / (double)p->request_bytes / 1000 * p->price_requests;
 }
 
-static struct store_plan store_plan_of(const struct plan *p)
-{
-    return (struct store_plan){.workers = (unsigned)p->workers,
-                               .headroom_percent = HEADROOM_PERCENT,
-                               .object_bytes = p->object_bytes};
-}
-
 // Returns the bytes of the data set that a cache of this size has room for.
 static double room_of(const struct plan *p, double cache_bytes)
 {
-    struct store_plan plan = store_plan_of(p);
-    return (double)store_plan_holds(&plan, (uint64_t)cache_bytes);
+    return (double)store_plan_holds(&p->store, (uint64_t)cache_bytes);
 }
 
 static uint64_t holds_all(const struct plan *p)
 {
-    struct store_plan plan = store_plan_of(p);
-    return store_plan_size(&plan, p->dataset_bytes);
+    return store_plan_size(&p->store, p->dataset_bytes);
 }
 
 // Computes a row for a cache of `factor` times the size that the user gave.
@@ -221,16 +200,16 @@ static void render_table(struct plan *p, const struct row rows[ROWS], unsigned w
 static void render_end(struct plan *p)
 {
     char cost[MONEY_MAX];
-    double dataset = (double)p->dataset_bytes;
+    double dataset = (double)p->dataset_bytes, all = (double)holds_all(p);
+    all = p->has_binary_cache ? human_bytes_up(all) : human_bytes_decimal_up(all);
     buf_printf(&p->out,
-               "\n%s hold all of it, with %llu workers and objects of %s. A tenth is\n"
+               "\n%s hold all of it, with %u workers and objects of %s. A tenth is\n"
                "cache.headroom, and some segments are spare or being filled.\n"
                "Without a cache an epoch costs %s%s.\nPrices: %s%g a GB and %s%g for 1000 "
                "requests%s.\n`forebay profile` tells "
                "the same of an access log.\n",
-               in_units(p->has_binary_cache, rounded_up(p->has_binary_cache, (double)holds_all(p))),
-               (unsigned long long)p->workers,
-               in_units(p->has_binary_dataset, (double)p->object_bytes),
+               in_units(p->has_binary_cache, all), p->store.workers,
+               in_units(p->has_binary_dataset, (double)p->store.object_bytes),
                money(p, cost_of(p, (double)p->nodes * dataset), cost),
                p->nodes > 1 ? " where each node reads all" : "", p->has_prices ? "" : "$",
                p->price_gb, p->has_prices ? "" : "$", p->price_requests,
@@ -311,8 +290,9 @@ int command_plan(int argc, char **argv)
     check(p != NULL);
     p->nodes = 1;
     p->epochs = 10;
-    p->workers = WORKERS_DEFAULT;
-    p->object_bytes = REQUEST_BYTES_MAX;
+    p->store = (struct store_plan){.headroom_percent = COMMAND_PLAN_HEADROOM_PERCENT,
+                                   .object_bytes = REQUEST_BYTES_MAX};
+    uint64_t workers = COMMAND_PLAN_WORKERS;
     p->price_gb = STATS_PRICE_GB;
     p->price_requests = STATS_PRICE_REQUESTS;
     const char *dataset = commands_argument_take_value(&argc, argv, "--dataset");
@@ -329,13 +309,13 @@ int command_plan(int argc, char **argv)
             "plan", "--dataset and --cache are sizes such as 2TB and 1.5TiB, at least 64KiB");
     } else if (!bytes_of("--dataset", dataset, BLOCK_BYTES, &p->dataset_bytes, &why) ||
                !bytes_of("--cache", cache, BLOCK_BYTES, &p->cache_bytes, &why) ||
-               (object != NULL && !bytes_of("--object", object, 1, &p->object_bytes, &why))) {
+               (object != NULL && !bytes_of("--object", object, 1, &p->store.object_bytes, &why))) {
         (void)commands_usage_error("plan", buf_cstr(&why));
     } else if (!commands_argument_take_number(&argc, argv, "--nodes", 1, NODES_MAX, &p->nodes) ||
                !commands_argument_take_number(&argc, argv, "--epochs", 2, EPOCHS_MAX, &p->epochs)) {
         (void)commands_usage_error("plan", "--nodes is 1 to 100000, --epochs 2 to 1000");
-    } else if (!commands_argument_take_number(&argc, argv, "--node-workers", 1, WORKERS_MAX,
-                                              &p->workers)) {
+    } else if (!commands_argument_take_number(&argc, argv, "--node-workers", 1, CONFIG_WORKERS_MAX,
+                                              &workers)) {
         (void)commands_usage_error("plan", "--node-workers is 1 to 64");
     } else if (!price_of(p, price_gb, &p->price_gb) ||
                !price_of(p, price_requests, &p->price_requests)) {
@@ -343,7 +323,8 @@ int command_plan(int argc, char **argv)
     } else {
         p->has_binary_dataset = strchr(dataset, 'i') != NULL;
         p->has_binary_cache = strchr(cache, 'i') != NULL;
-        p->request_bytes = min_u64(p->object_bytes, REQUEST_BYTES_MAX);
+        p->store.workers = (unsigned)workers;
+        p->request_bytes = min_u64(p->store.object_bytes, REQUEST_BYTES_MAX);
         for (uint32_t i = 0; i < BLOCKS; i++) {
             p->lens[i] = BLOCK_BYTES;
         }

@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // `forebay profile FILE`: replays an access log (log.keys: full) with the store's own policy, for
-// caches of several sizes. To limit its memory, it leaves out blocks beyond BLOCKS_MAX and reads
-// beyond READS_MAX, and reports that.
+// caches of several sizes, which hold as much as `forebay plan` says of them. To limit its memory,
+// it leaves out blocks beyond BLOCKS_MAX and reads beyond READS_MAX, and reports that.
 #include "commands/commands.h"
 
 #include <errno.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/hash.h"
+#include "base/human.h"
+#include "cli/cli_private.h"
 #include "cli/client/command_client.h"
+#include "config/config.h"
 #include "store/offline/offline.h"
 #include "store/store.h"
 
@@ -27,7 +31,6 @@
 #define OUTPUT_MAX_BYTES (1u << 20)
 #define SPARES 2u
 #define BATCH 16u
-#define HEADROOM 0.9
 
 struct prefix {
     uint64_t hash, bytes, reads;
@@ -44,6 +47,8 @@ struct profile {
     // Bytes of all distinct blocks, of all reads, and of the reads that were not the first of a
     // block.
     uint64_t held_bytes, read_bytes, again_bytes;
+    double objects; // the objects of the distinct blocks; of one with n blocks, each is 1/n
+    struct store_plan plan;
     uint64_t lines, bad_lines, other_lines, left_out;
     struct prefix prefixes[PREFIXES_MAX];
     unsigned prefix_count;
@@ -52,8 +57,8 @@ struct profile {
 
 // --- Reading the log -----------------------------------------------------------------------------
 
-// Returns the number of a block; BLOCKS_MAX if there is no more room.
-static uint32_t find_block(struct profile *p, uint64_t hash, uint32_t len)
+// Returns the number of a block of an object of `size` bytes; BLOCKS_MAX if there is no more room.
+static uint32_t find_block(struct profile *p, uint64_t hash, uint32_t len, uint64_t size)
 {
     hash = hash != 0 ? hash : 1;
     uint64_t at = hash & (SLOTS - 1);
@@ -69,6 +74,7 @@ static uint32_t find_block(struct profile *p, uint64_t hash, uint32_t len)
         p->slots[at] = p->block_count;
         p->lens[p->block_count++] = len;
         p->held_bytes += len;
+        p->objects += 1 / ceil((double)size / BLOCK_BYTES);
     } else {
         p->again_count++;
         p->again_bytes += len;
@@ -148,7 +154,7 @@ static void take_read(struct profile *p, const json_t *line)
     for (; block < counted_end && p->read_count < READS_MAX; block++) {
         uint64_t len = min_u64(BLOCK_BYTES, size - block * BLOCK_BYTES);
         uint32_t number = find_block(p, hash64(&block, sizeof(block), object),
-                                     (uint32_t)max_u64(len, BLOCK_BYTES_MIN));
+                                     (uint32_t)max_u64(len, BLOCK_BYTES_MIN), size);
         if (number == BLOCKS_MAX) {
             p->left_out++;
         } else {
@@ -176,40 +182,70 @@ static void read_lines(struct profile *p, FILE *file)
 
 // --- Results -------------------------------------------------------------------------------------
 
-static void render_size(struct profile *p, double share)
+// Replays the log to a cache of this size. Returns the hits, and their bytes.
+static uint64_t replay(const struct profile *p, uint64_t cache_bytes, uint64_t *ret_hit_bytes)
 {
-    uint64_t capacity = (uint64_t)(share * (double)p->held_bytes), hits = 0, hit_bytes = 0;
     struct store_replay_options options = {.policy = STORE_POLICY_EPOCH,
-                                           .capacity_bytes = max_u64(capacity, BLOCK_BYTES),
+                                           .capacity_bytes =
+                                               store_plan_holds(&p->plan, cache_bytes),
                                            .lens = p->lens,
                                            .block_count = p->block_count,
                                            .mean_bytes = p->held_bytes / p->block_count,
                                            .segment_bytes_min = 2 * BLOCK_BYTES,
                                            .spares = SPARES,
                                            .batch = BATCH};
-    if (share < 1) {
-        struct store_replay *replay = store_replay_new(&options);
-        for (uint32_t i = 0; i < p->read_count; i++) {
-            bool is_hit = store_replay_access(replay, p->reads[i], false);
-            hits += is_hit;
-            hit_bytes += is_hit ? p->lens[p->reads[i]] : 0;
-        }
-        store_replay_free(replay);
-    } else { // the cache holds everything that was read before
-        hits = p->again_count;
-        hit_bytes = p->again_bytes;
+    struct store_replay *replay = store_replay_new(&options);
+    uint64_t hits = 0;
+    *ret_hit_bytes = 0;
+    for (uint32_t i = 0; i < p->read_count; i++) {
+        bool is_hit = store_replay_access(replay, p->reads[i], false);
+        hits += is_hit;
+        *ret_hit_bytes += is_hit ? p->lens[p->reads[i]] : 0;
     }
-    double cache = (double)capacity / HEADROOM, ratio = (double)hits / p->read_count;
+    store_replay_free(replay);
+    return hits;
+}
+
+static void render_size(struct profile *p, uint64_t cache_bytes, bool holds_all)
+{
+    uint64_t hits = p->again_count, hit_bytes = p->again_bytes;
+    if (!holds_all) {
+        hits = replay(p, cache_bytes, &hit_bytes);
+    }
+    double ratio = (double)hits / p->read_count;
     double byte_ratio = (double)hit_bytes / (double)p->read_bytes;
     if (commands_common()->is_json) {
-        commands_line("item", json_pack("{s:I, s:f, s:f, s:I}", "cache", (json_int_t)cache,
+        commands_line("item", json_pack("{s:I, s:f, s:f, s:I}", "cache", (json_int_t)cache_bytes,
                                         "hit_ratio", ratio, "byte_hit_ratio", byte_ratio,
                                         "origin_bytes", (json_int_t)(p->read_bytes - hit_bytes)));
         return;
     }
-    buf_printf(&p->out, "%12s   %5.1f %%   %5.1f %%   %12s%s\n", command_bytes(cache), 100 * ratio,
-               100 * byte_ratio, command_bytes((double)(p->read_bytes - hit_bytes)),
-               share >= 1 ? "   <- holds all that was read" : "");
+    buf_printf(&p->out, "%12s   %5.1f %%   %5.1f %%   %12s%s\n",
+               command_bytes(human_bytes_up((double)cache_bytes)), 100 * ratio, 100 * byte_ratio,
+               command_bytes((double)(p->read_bytes - hit_bytes)),
+               holds_all ? "   <- holds all that was read" : "");
+}
+
+// Shows caches that hold parts of the data, and the least one that holds all of it. The smallest
+// cache that Forebay allows may hold several of these parts, so such rows are left out.
+static void render_sizes(struct profile *p)
+{
+    static const double shares[] = {0.1, 0.25, 0.5, 0.75};
+    uint64_t all = store_plan_size(&p->plan, p->held_bytes), last = 0;
+    for (size_t i = 0; i < ARRAY_LEN(shares); i++) {
+        uint64_t size = store_plan_size(&p->plan, (uint64_t)(shares[i] * (double)p->held_bytes));
+        if (size > last && size < all) {
+            render_size(p, size, false);
+        }
+        last = size;
+    }
+    render_size(p, all, true);
+    if (!commands_common()->is_json) {
+        buf_printf(&p->out,
+                   "\nSizes are for %u workers and objects of %s. A tenth is cache.headroom, and "
+                   "some\nsegments are spare or being filled.\n",
+                   p->plan.workers, command_bytes((double)p->plan.object_bytes));
+    }
 }
 
 static int compare_prefixes(const void *a, const void *b)
@@ -240,7 +276,6 @@ static void render_prefixes(struct profile *p)
 
 static int render(struct profile *p)
 {
-    static const double shares[] = {0.1, 0.25, 0.5, 0.75, 1};
     int code = p->bad_lines > 0 || p->left_out > 0 ? EXIT_CODE_PARTLY : EXIT_CODE_OK;
     if (!commands_common()->is_json) {
         buf_printf(&p->out,
@@ -251,9 +286,8 @@ static int render(struct profile *p)
                    100.0 * p->again_count / p->read_count, "cache.size", "hits", "bytes",
                    "from origin");
     }
-    for (size_t i = 0; i < ARRAY_LEN(shares); i++) {
-        render_size(p, shares[i]);
-    }
+    p->plan.object_bytes = (uint64_t)fmax(1, round((double)p->held_bytes / p->objects));
+    render_sizes(p);
     render_prefixes(p);
     if (p->bad_lines > 0) {
         command_screen_tell(
@@ -304,6 +338,11 @@ static void profile_free(struct profile *p)
 
 int command_profile(int argc, char **argv)
 {
+    uint64_t workers = COMMAND_PLAN_WORKERS;
+    if (!commands_argument_take_number(&argc, argv, "--node-workers", 1, CONFIG_WORKERS_MAX,
+                                       &workers)) {
+        return commands_usage_error("profile", "--node-workers is 1 to 64");
+    }
     check(argc == 1);
     struct command_client to = {.name = "profile", .is_json = commands_common()->is_json};
     FILE *file = strcmp(argv[0], "-") == 0 ? stdin : fopen(argv[0], "re");
@@ -312,6 +351,8 @@ int command_profile(int argc, char **argv)
         return commands_result(EXIT_CODE_FAILED, NULL);
     }
     struct profile *p = profile_new();
+    p->plan.workers = (unsigned)workers;
+    p->plan.headroom_percent = COMMAND_PLAN_HEADROOM_PERCENT;
     read_lines(p, file);
     int failed = ferror(file) ? errno : 0; // the error of the last read
     if (file != stdin) {

@@ -702,6 +702,42 @@ def test_profile_of_a_real_log(start, origin, tmp_path):
     assert told.returncode == 1 and "Is a directory" in told.stderr
 
 
+@pytest.mark.parametrize(
+    "count, size, workers",
+    [(480, 984_064, 2), (120, 9_000_000, 8), (3000, 100_000, 1)],
+    ids=["objects", "large-objects", "small-objects"],
+)
+def test_profile_and_plan_name_the_same_size_for_the_same_data(tmp_path, count, size, workers):
+    """The size that holds all that was read is the one that `plan` names for that much data, in
+    objects of that size. Smaller caches hold less, so not each second read is a hit."""
+    log = tmp_path / "log"
+    lines = [
+        json.dumps(
+            {"op": "GetObject", "bucket": "b", "key": f"{i}", "object_size": size, "bytes": size}
+        )
+        for i in range(count)
+    ]
+    log.write_text("\n".join(2 * lines) + "\n")
+    node = f"--node-workers={workers}"
+    rows = rows_of(run_forebay("profile", log, node, "--json"))
+    words = ["--cache=1GB", f"--dataset={count * size}", f"--object={size}", node]
+    planned = rows_of(run_forebay("plan", *words, "--json"))[-1]["holds_all"]
+    caches = {row["cache"]: row["hit_ratio"] for row in rows if "cache" in row}
+    assert list(caches) == sorted(caches) and len(caches) == 5
+    assert list(caches)[-1] == planned and caches.pop(planned) == 0.5
+    assert all(ratio < 0.5 for ratio in caches.values())
+
+
+def test_profile_names_no_cache_smaller_than_forebay_allows(tmp_path):
+    """The smallest cache holds all of a short log, so it is the only row."""
+    log, line = tmp_path / "log", {"op": "GetObject", "bucket": "b", "key": "k", "bytes": 5000}
+    log.write_text(json.dumps(line) + "\n")
+    rows = rows_of(run_forebay("profile", log, "--json"))
+    caches = [row["cache"] for row in rows if "cache" in row]
+    assert len(caches) == 1 and 16 << 20 <= caches[0] < 32 << 20
+    assert run_forebay("profile", log, "--node-workers=0").returncode == 2
+
+
 def test_profile_counts_what_it_leaves_out_of_a_line(tmp_path):
     """A line that reads more than 64 GiB counts up to there. The rest counts as left out."""
     log, gib = tmp_path / "log", 1 << 30
