@@ -1044,6 +1044,7 @@ def test_evict_that_fails_says_of_nothing_that_it_was_evicted(start, origin, eng
     for key in ("p/1", "p/2"):
         origin.put(key, MIB)
     read(server, "p/1", "p/2")
+    server.wait_metric("forebay_cache_objects", lambda v: v == 2)  # on disk by now
     gate.write_text("")
     (server.cache / "format.new").mkdir()
     text = said(server, "evict", uri, code=1)
