@@ -10,7 +10,7 @@
 #include "loop/loop_private.h"
 
 // A turn runs at most this many events of sockets, or if more are ready, a part of them. Each turn
-// asks the kernel again for all sockets that are ready, so many short turns would cost more.
+// asks the kernel again for all sockets that are ready, so short turns would cost more.
 #define TURN_EVENTS_LEAST 64u
 #define TURN_EVENTS_PART 8u
 #define QUICK_LASTS_US 100000u // After a quick answer, more of them are likely for this long.
