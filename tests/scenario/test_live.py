@@ -328,12 +328,17 @@ def test_streams_lose_their_right_with_the_token(start, origin, tmp_path):
 
 
 def child_of(server):
-    """The id of a process that the server has started; 0: there is none."""
+    """The id of a doctor that the server has started and that runs its own program by now; 0: there
+    is none. Until then the server waits for it."""
     tasks, children = f"/proc/{server._pid()}/task", []
     for task in os.listdir(tasks):
         with contextlib.suppress(OSError):  # a thread that has ended since
             children += open(f"{tasks}/{task}/children").read().split()
-    return int(children[0]) if children else 0
+    for child in children:
+        with contextlib.suppress(OSError):  # a process that has ended since
+            if b"\0doctor\0" in open(f"/proc/{child}/cmdline", "rb").read():
+                return int(child)
+    return 0
 
 
 def state_of(pid):
