@@ -30,7 +30,7 @@
 #define HTTP_COLLECTED_RATE 16u
 #define HTTP_PASSED_AT_ONCE 32u // maximum connections in a message to http_server_take_over()
 #define HTTP_OUT_HIGH 262144    // the source is not asked while this many reply bytes are in memory
-#define HTTP_FILE_SLICE_MAX 2097152 // no shorter than the largest share of a turn
+#define HTTP_FILE_SLICE_MAX 524288
 
 // Memory of one request that waits or is being answered: its arena, its state and the run that it
 // waits for, without payload. Measured.

@@ -628,12 +628,12 @@ static enum reply_progress reply_write(struct http_exchange *x, uint64_t *budget
 }
 
 // Returns how many bytes the connection may send now: its share of the turn, or less if its socket
-// has small buffers. The head is free, so that a share ends where a slice of that length ends.
+// has small buffers.
 static uint64_t sendable(const struct http_connection *c)
 {
     unsigned piece = c->admission.room.piece;
     if (piece == 0) {
-        return c->share.left > 0 ? c->share.left + c->x.reply.head.len : 0;
+        return c->share.left;
     }
     struct pollfd poll_fd = {.fd = c->fd, .events = POLLOUT};
     return poll(&poll_fd, 1, 0) == 0 ? 0 : min_u64(c->share.left, piece);
@@ -650,7 +650,7 @@ enum reply_progress http_reply_write(struct http_exchange *x)
     do {
         given = left = sendable(c);
         progress = reply_write(x, &left);
-        c->share.left -= min_u64(c->share.left, given - left);
+        c->share.left -= given - left;
         // A small buffer may take the next piece at once.
     } while (progress == REPLY_BLOCKED && given > 0 && left == 0 && c->share.left > 0);
     if (progress == REPLY_DONE) {

@@ -30,6 +30,8 @@
 
 #define PIPE_BYTES (1u << 20)
 #define PIPE_BYTES_LEAST (64u << 10)
+// The most bytes per splice. Those that the socket does not accept are wasted.
+#define SPLICE_BYTES (512u << 10)
 
 void file_send_init(struct file_send *fs)
 {
@@ -106,8 +108,8 @@ static void throw_away(struct file_send *fs, uint64_t len)
     }
 }
 
-// Moves pages of [at, at + len) into the pipe, as many as it holds, and checks them. Returns the
-// number of bytes in the pipe, or 0 if none may be sent.
+// Moves pages of [at, at + len) into the pipe, and checks them. Returns the number of bytes in the
+// pipe, or 0 if none may be sent.
 static uint64_t take(struct file_send *fs, const struct file_range *range, int fd, uint64_t at,
                      uint64_t len)
 {
@@ -137,7 +139,8 @@ static int64_t send_from(struct file_send *fs, const struct file_range *range, i
 {
     uint64_t sent = 0;
     while (sent < len) {
-        uint64_t taken = take(fs, range, fd, range->offset + skip + sent, len - sent);
+        uint64_t taken =
+            take(fs, range, fd, range->offset + skip + sent, min_u64(len - sent, SPLICE_BYTES));
         if (taken == 0) {
             return sent > 0 ? (int64_t)sent : -ESTALE;
         }

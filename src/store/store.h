@@ -421,8 +421,8 @@ enum err store_read_small(struct worker *w, struct store *store, const struct st
                           struct chunk **ret_chunk, struct span *ret_payload) MUST_USE;
 
 // Avoids a read: returns true if the range (object bytes, inside the place) is verified and in
-// memory now. *ret_range has its own pin. It may be shorter than asked for, but not empty. False:
-// use store_read_start(). Always false with verify_always.
+// memory now. *ret_range has its own pin. False: use store_read_start(). Always false with
+// verify_always.
 bool store_range_ready(struct worker *w, struct store *store, const struct store_place *place,
                        uint64_t first_byte, uint64_t len, struct file_range *ret_range);
 

@@ -90,23 +90,6 @@ static inline struct store_worker *store_worker_of(struct worker *w)
     return mine;
 }
 
-// The checksum units that contain a given range of a payload.
-struct store_units {
-    uint32_t first, count;
-    uint64_t begin; // offset of the first unit in the payload
-};
-
-static inline struct store_units store_units_of(uint64_t begin, uint64_t len)
-{
-    uint32_t first = (uint32_t)(begin / STORE_CHECKSUM_UNIT);
-    uint32_t last = len > 0 ? (uint32_t)((begin + len - 1) / STORE_CHECKSUM_UNIT) : first;
-    return (struct store_units){first, len > 0 ? last - first + 1 : 0,
-                                (uint64_t)first * STORE_CHECKSUM_UNIT};
-}
-
-// Reads and verifies the place's header, unless the run cache has it. Does not block: ERR_AGAIN.
-enum err store_read_header(struct store_worker *sw, const struct store_place *place) MUST_USE;
-
 struct segment_file;
 // Removes content of the directory that exceeds cache.size; see store_fit.c. Called before any
 // segment or the index is open. Moves the segments that stay to the front of `files` and returns

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads runs for hits, in two of the three ways that store.h describes; store_range.c has the fast
-// way. Runs on the worker that asks.
+// Reads runs for hits, in the three ways that store.h describes. Runs on the worker that asks.
 //
 // No byte of a run is trusted before its header is verified. The header's magic, checksum,
 // position, salt, object hash and ETag must be those of the place. Each worker caches accepted
 // headers, with the checksums of their payload (run_cache.c). The payload is trusted if the
 // checksums of its units are right. store_read_small() and store_read_start() verify the checksums
-// at every read.
+// at every read. For the fast way, each unit is verified once per process; see segment_log.c.
 //
 // After a mismatch the bytes are read a second time. If they differ again, the run is dropped.
 //
@@ -127,12 +126,6 @@ static enum err info_get_nowait(struct store_worker *sw, const struct store_plac
     return err;
 }
 
-enum err store_read_header(struct store_worker *sw, const struct store_place *place)
-{
-    struct run_info *info;
-    return info_get_nowait(sw, place, false, &info);
-}
-
 enum err store_object_get(struct worker *w, struct store *store, const struct store_place *place,
                           struct hash128 hash, struct span realm, struct span bucket,
                           struct span key, struct store_object **ret_object)
@@ -225,6 +218,93 @@ enum err store_read_small(struct worker *w, struct store *store, const struct st
     return ERR_OK;
 }
 
+// --- the fast way
+
+static void on_range_released(void *ctx)
+{
+    segment_unpin(ctx);
+}
+
+static int range_borrow(void *ctx)
+{
+    return segment_borrow(ctx);
+}
+
+static void range_give_back(void *ctx)
+{
+    segment_return(ctx);
+}
+
+// The checksum units that contain a given range of a payload.
+struct read_units {
+    uint32_t first, count;
+    uint64_t begin; // offset of the first unit in the payload
+};
+
+static struct read_units units_of(uint64_t begin, uint64_t len)
+{
+    uint32_t first = (uint32_t)(begin / STORE_CHECKSUM_UNIT);
+    uint32_t last = len > 0 ? (uint32_t)((begin + len - 1) / STORE_CHECKSUM_UNIT) : first;
+    return (struct read_units){first, len > 0 ? last - first + 1 : 0,
+                               (uint64_t)first * STORE_CHECKSUM_UNIT};
+}
+
+static bool range_is_good(const struct file_range *range, uint64_t offset, uint64_t len)
+{
+    check(offset >= range->check_offset);
+    struct read_units units = units_of(offset - range->check_offset, len);
+    return segment_is_verified(range->release_ctx, range->verify_unit + units.first, units.count);
+}
+
+bool store_range_ready(struct worker *w, struct store *store, const struct store_place *place,
+                       uint64_t first_byte, uint64_t len, struct file_range *ret_range)
+{
+    check(place->segment != NULL);
+    uint64_t run_begin = place->first_block * place->block_size_bytes;
+    check(first_byte >= run_begin);
+    check(len > 0);
+    check(first_byte - run_begin + len <= place->payload_len);
+    if (store->verify_always || place->payload_len < RUN_PACKED_MAX) {
+        return false;
+    }
+    uint64_t begin = first_byte - run_begin;
+    struct read_units units = units_of(begin, len);
+    struct segment *segment = place->segment;
+    struct run_info *info;
+    // Without a header, this process is still writing the run.
+    bool has_header = place->header_len > 0;
+    if (!segment_is_verified(segment, place->first_unit + units.first, units.count) ||
+        (has_header && info_get_nowait(store_worker_of(w), place, false, &info) != ERR_OK)) {
+        return false;
+    }
+    int fd = segment_borrow(segment);
+    if (fd < 0) {
+        return false;
+    }
+    bool resident = disk_io_resident(fd, place->payload_offset + begin, len);
+    segment_return(segment);
+    if (!resident) {
+        // The next read loads these units from the device, so it must verify them again.
+        segment_set_verified(segment, place->first_unit + units.first, units.count, false);
+        return false;
+    }
+    segment_pin_again(segment);
+    *ret_range = (struct file_range){
+        .was_ready = true,
+        .fd = -1,
+        .borrow = range_borrow,
+        .give_back = range_give_back,
+        .offset = place->payload_offset + begin,
+        .len = len,
+        .release = on_range_released,
+        .release_ctx = segment,
+        .is_good = range_is_good,
+        .check_offset = place->payload_offset,
+        .verify_unit = place->first_unit,
+    };
+    return true;
+}
+
 // --- the general way
 
 struct read_state {
@@ -301,10 +381,10 @@ static void read_op_start(struct store_read *read, int fd, unsigned iov_count, u
     disk_io_start(read->worker, &read->op);
 }
 
-static struct store_units read_units_of(const struct store_read *read)
+static struct read_units read_units_of(const struct store_read *read)
 {
-    return store_units_of(read->first_byte - read->place.first_block * read->place.block_size_bytes,
-                          read->len);
+    return units_of(read->first_byte - read->place.first_block * read->place.block_size_bytes,
+                    read->len);
 }
 
 static uint32_t unit_len(const struct store_place *place, uint32_t unit)
@@ -318,7 +398,7 @@ static void on_header_read(struct disk_op *op);
 static void read_open(struct store_read *read);
 
 // Returns whether the page cache has the units.
-static bool read_is_resident(const struct store_read *read, const struct store_units *units)
+static bool read_is_resident(const struct store_read *read, const struct read_units *units)
 {
     uint64_t end = min_u64(units->begin + (uint64_t)units->count * STORE_CHECKSUM_UNIT,
                            read->place.payload_len);
@@ -336,7 +416,7 @@ static bool place_is_marked(const struct store_place *place)
 // that have one, but at least to the first one.
 static void read_take_chunks(struct store_read *read)
 {
-    struct store_units units = read_units_of(read);
+    struct read_units units = read_units_of(read);
     for (uint32_t i = 0; i < units.count && read->chunks[i] == NULL; i++) {
         read->chunks[i] = i == 0 ? chunk_for_read() : chunk_new();
         if (read->chunks[i] == NULL) {
@@ -354,7 +434,7 @@ static void read_take_chunks(struct store_read *read)
 static void read_units_start(struct store_read *read)
 {
     read_take_chunks(read);
-    struct store_units units = read_units_of(read);
+    struct read_units units = read_units_of(read);
     for (uint32_t i = 0; i < units.count; i++) {
         uint64_t len = unit_len(&read->place, units.first + i);
         read->iov[i] =
@@ -417,7 +497,7 @@ static bool read_past_page_cache(struct store_read *read)
 
 static void read_payload(struct store_read *read)
 {
-    struct store_units units = read_units_of(read);
+    struct read_units units = read_units_of(read);
     const struct store_place *place = &read->place;
     check(!read->header && units.count > 0 && units.count <= ARRAY_LEN(read->chunks));
     check(read_state_of(read)->info != NULL);
@@ -437,7 +517,7 @@ static void read_payload(struct store_read *read)
 }
 
 // Selects the requested bytes in the units that were read.
-static void read_cut_spans(struct store_read *read, const struct store_units *units)
+static void read_cut_spans(struct store_read *read, const struct read_units *units)
 {
     uint64_t begin = read->first_byte - read->place.first_block * read->place.block_size_bytes;
     uint64_t end = begin + read->len;
@@ -453,7 +533,7 @@ static void read_cut_spans(struct store_read *read, const struct store_units *un
     read->span_count = units->count;
 }
 
-static enum err read_verify(const struct store_read *read, const struct store_units *units,
+static enum err read_verify(const struct store_read *read, const struct read_units *units,
                             const struct run_info *info)
 {
     uint64_t wanted = 0;
@@ -483,7 +563,7 @@ static void on_payload_read(struct disk_op *op)
         read_finish(read, ERR_CANCELLED);
         return;
     }
-    struct store_units units = read_units_of(read);
+    struct read_units units = read_units_of(read);
     bool was_direct = read_is_direct(read);
     enum err err = op->err;
     if (err == ERR_OK) {
@@ -654,7 +734,7 @@ bool store_is_in_memory(struct worker *w, const struct store_place *place, uint6
 {
     uint64_t run_begin = place->first_block * place->block_size_bytes;
     check(place->segment != NULL && first_byte >= run_begin);
-    struct store_units units = store_units_of(first_byte - run_begin, len);
+    struct read_units units = units_of(first_byte - run_begin, len);
     uint64_t end =
         min_u64(units.begin + (uint64_t)units.count * STORE_CHECKSUM_UNIT, place->payload_len);
     int fd = segment_borrow(place->segment);

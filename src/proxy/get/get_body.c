@@ -213,7 +213,6 @@ static bool pull_range(struct request *r, const struct store_place *place,
     }
     ret_slice->kind = HTTP_SLICE_FILE;
     note_read(r, place);
-    len = ret_slice->range.len;
     g->slice_origin = count_sent(r, &r->bytes_memory, len);
     stats_add(COUNTER_hit_sendfile, 1);
     progress(r, len);
@@ -510,7 +509,7 @@ void get_body_recall(struct http_source *source, uint64_t unsent)
         g->awaited_first = g->pos - origin;
         g->awaited_end = max_u64(g->awaited_end, g->pos);
     }
-    g->buffer_until = g->pos - unsent + min_u64(unsent, GET_READ_BYTES);
+    g->buffer_until = g->pos;
     g->pos -= unsent;
     r->bytes_origin -= origin;
     r->bytes_memory -= unsent - origin;

@@ -456,7 +456,6 @@ Test(http_connection, readers_of_memory_are_cut_first_while_it_is_short)
         cr_assert_not_null(chunks[i]);
     }
     cr_assert(chunk_budget_is_short());
-    (void)disk_io_probe_residency("/tmp");
     struct front *f = front_new((struct http_options){.limits.min_rate_bytes = 1024,
                                                       .min_rate_grace_ms = 50,
                                                       .min_rate_patience_ms = 3600000},

@@ -388,46 +388,6 @@ Test(store, written_bytes_take_the_fast_path_while_they_are_resident)
     box_remove(&box);
 }
 
-static void do_long_range(struct worker *w, void *ctx)
-{
-    struct range_call *call = ctx;
-    call->ready = store_range_ready(w, call->box->store, call->place, 0, call->place->payload_len,
-                                    &call->range);
-    if (call->ready) {
-        call->range.release(call->range.release_ctx);
-    }
-}
-
-Test(store, a_long_range_is_shortened_where_later_pages_have_left_memory)
-{
-    struct box box;
-    box_init(&box, DISK_ENGINE_THREADS, 64 * MIB);
-    cr_assert(box_open(&box));
-    struct object object = small(&box, "k", 40 * BLOCK);
-    struct store_place place;
-    cr_assert(box_write(&box, 0, &object, 0, 40, 40, &place) == ERR_OK);
-    struct range_call call = {.box = &box, .place = &place};
-    box_on_worker(&box, 0, do_long_range, &call);
-    cr_assert(call.ready == (disk_io_residency_mode() != DISK_RESIDENCY_NONE));
-    int fd;
-    cr_assert(segment_borrow_wait(place.segment, &fd) == ERR_OK);
-    cr_assert(fdatasync(fd) == 0);
-    off_t second_half = (off_t)(place.payload_offset + place.payload_len / 2);
-    cr_assert(posix_fadvise(fd, second_half, 0, POSIX_FADV_DONTNEED) == 0);
-    bool first_part_stays = disk_io_resident(fd, place.payload_offset, MIB);
-    segment_return(place.segment);
-    if (call.ready && first_part_stays) {
-        cr_assert(call.range.len == place.payload_len);
-        box_on_worker(&box, 0, do_long_range, &call);
-        cr_assert(call.ready);
-        cr_assert(call.range.len > 0 && call.range.len < place.payload_len / 2);
-        cr_assert(segment_is_verified(place.segment, place.first_unit, 1));
-    }
-    box_let_go(&place);
-    box_close(&box);
-    box_remove(&box);
-}
-
 // The header of a run may be in the last page of the previous run. A reader that brings this page
 // from the device for one of them has not verified the other.
 // A reply that begins to read while there is memory may get it when there is none any more.
