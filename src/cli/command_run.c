@@ -165,21 +165,27 @@ static const char *client_endpoint(const struct run *run)
     return endpoint[0] != '\0' && is_default(run->config, "origin.endpoint") ? endpoint : NULL;
 }
 
+// Returns the endpoint of the origin, as the client's environment or the settings name it.
+static const char *origin_endpoint_of(const struct run *run)
+{
+    const char *endpoint = client_endpoint(run);
+    return endpoint != NULL ? endpoint : run->config->origin_endpoint;
+}
+
 // Returns the file of certificate authorities that the SDKs of this environment use, which the
 // server uses for its https origin, too. NULL: there is none, or the settings name one.
 static const char *client_ca_file(const struct run *run)
 {
-    const char *file = run->client.ca_file.text, *endpoint = client_endpoint(run);
-    endpoint = endpoint != NULL ? endpoint : run->config->origin_endpoint;
-    bool is_used = file[0] != '\0' && strncmp(endpoint, "https:", strlen("https:")) == 0;
+    const char *file = run->client.ca_file.text;
+    bool is_used =
+        file[0] != '\0' && strncmp(origin_endpoint_of(run), "https:", strlen("https:")) == 0;
     return is_used && is_default(run->config, "origin.ca_file") ? file : NULL;
 }
 
 // Returns the URL of the origin, which may be a constant, or is in ret_whole.
 static const char *origin_url(const struct run *run, char ret_whole[COMMAND_ORIGINS_URL_MAX])
 {
-    const char *url = client_endpoint(run);
-    url = url != NULL ? url : run->config->origin_endpoint;
+    const char *url = origin_endpoint_of(run);
     return command_origins_url(url, run->config->origin_region, ret_whole) ? ret_whole : url;
 }
 

@@ -105,7 +105,7 @@ bool object_key_realm_is_of(struct span realm, const struct origin *origin)
     realm.len = span_find(realm, BEFORE_EPOCH);
     realm.len = span_find(realm, BEFORE_NUMBER);
     return realm.len > name.len && realm.ptr[realm.len - name.len - 1] == '|' &&
-           memcmp(realm.ptr + realm.len - name.len, name.ptr, name.len) == 0;
+           span_ends_with(realm, name);
 }
 
 uint64_t object_key_realm_epoch(struct span realm)

@@ -66,15 +66,13 @@ static void append_text(struct buf *out, struct span text)
 // Appends " NAME VALUE". A size in bytes loses the unit of its name, and gets one of its own.
 static void append_field(struct buf *out, const struct field *field)
 {
-    static const char unit[] = "_bytes";
-    size_t len = field->name.len, unit_len = sizeof(unit) - 1;
+    const struct span unit = SPAN("_bytes");
+    struct span name = field->name;
     char bytes[HUMAN_BYTES_MAX];
     uint64_t value;
-    bool is_size =
-        len > unit_len &&
-        span_equal_cstr((struct span){field->name.ptr + len - unit_len, unit_len}, unit) &&
-        span_to_u64(field->value, &value);
-    append_name(out, (struct span){field->name.ptr, is_size ? len - unit_len : len});
+    bool is_size = span_ends_with(name, unit) && span_to_u64(field->value, &value);
+    name.len -= is_size ? unit.len : 0;
+    append_name(out, name);
     buf_append_char(out, ' ');
     if (is_size) {
         buf_append_cstr(out, human_bytes((double)value, bytes));

@@ -34,15 +34,18 @@
 
 enum { ANSWER_NONE, ANSWER_REFUSED, ANSWER_GRANTED };
 
-static const char *const names[] = {"size", "min_free", "inodes", "space"};
-static_assert(ARRAY_LEN(names) == DISK_ROOM_OF_COUNT_, "a name for each");
-static const char *const texts[] = {
-    [DISK_ROOM_OF_SIZE] = "the cache is larger than cache.size, so it evicts older data",
-    [DISK_ROOM_OF_MIN_FREE] = "less than cache.min_free is free, so the cache evicts older data",
-    [DISK_ROOM_OF_INODES] = "the file system of cache.dir has no inode for another segment",
-    [DISK_ROOM_OF_SPACE] = "the file system of cache.dir refuses space for another segment",
+static const struct {
+    const char *name, *text;
+} shortages[] = {
+    [DISK_ROOM_OF_SIZE] = {"size", "the cache is larger than cache.size, so it evicts older data"},
+    [DISK_ROOM_OF_MIN_FREE] = {"min_free",
+                               "less than cache.min_free is free, so the cache evicts older data"},
+    [DISK_ROOM_OF_INODES] = {"inodes",
+                             "the file system of cache.dir has no inode for another segment"},
+    [DISK_ROOM_OF_SPACE] = {"space",
+                            "the file system of cache.dir refuses space for another segment"},
 };
-static_assert(ARRAY_LEN(texts) == DISK_ROOM_OF_COUNT_, "a text for each");
+static_assert(ARRAY_LEN(shortages) == DISK_ROOM_OF_COUNT_, "a name and a text for each");
 
 bool disk_room_is_short(const struct store_disk *disk, enum disk_room_of of)
 {
@@ -54,10 +57,10 @@ const char *disk_room_short_of(const struct store_disk *disk)
 {
     for (unsigned of = DISK_ROOM_OF_SIZE + 1; of < DISK_ROOM_OF_COUNT_; of++) {
         if (atomic_load(&disk->room.is_short[of])) {
-            return names[of];
+            return shortages[of].name;
         }
     }
-    return atomic_load(&disk->room.is_cramped) ? names[DISK_ROOM_OF_SPACE] : NULL;
+    return atomic_load(&disk->room.is_cramped) ? shortages[DISK_ROOM_OF_SPACE].name : NULL;
 }
 
 static void show_free(struct disk_room *room, uint64_t bytes)
@@ -74,7 +77,7 @@ static void room_tell(struct store_disk *disk, enum disk_room_of of, bool is_sho
     if (is_short) {
         log_warn_condition("cache_short",
                            "of=%s text=\"%s\" missing=%llu used_bytes=%llu capacity_bytes=%llu",
-                           names[of], texts[of], (unsigned long long)missing,
+                           shortages[of].name, shortages[of].text, (unsigned long long)missing,
                            (unsigned long long)atomic_load(&disk->used_bytes),
                            (unsigned long long)atomic_load(&disk->capacity_bytes));
     }
