@@ -14,6 +14,7 @@ import pytest
 
 from forebay import KEYS, binary, run_forebay
 from origin import Origin
+from test_connections import certificate  # noqa: F401 (a fixture)
 from waiting import WAIT_S, wait_for
 
 ACCESS, SECRET = next(iter(KEYS.items()))
@@ -345,27 +346,26 @@ def test_run_names_another_profile_with_another_endpoint(run, tmp_path):
         assert told not in run("true", env={**env, name: value}).stderr
 
 
-def test_the_authorities_of_the_sdks_are_those_of_the_origin(run, tmp_path):
+def test_the_authorities_of_the_sdks_are_those_of_the_origin(
+    run,
+    tmp_path,
+    certificate,  # noqa: F811
+):
     """AWS_CA_BUNDLE names the authority of a store with a certificate of its own, as for the SDKs.
     origin.ca_file wins over it."""
-    files = [str(tmp_path / name) for name in ("ca.pem", "key.pem", "none.pem")]
-    made = (
-        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 "
-        "-subj /CN=x -addext subjectAltName=IP:127.0.0.1 -out {} -keyout {}"
-    )
-    subprocess.run(made.format(*files).split(), check=True, capture_output=True)
-    with Origin(credentials=KEYS, tls=tuple(files[:2])) as secret:
+    authority, none = certificate[0], str(tmp_path / "none.pem")
+    with Origin(credentials=KEYS, tls=certificate) as secret:
         secret.put("a", 1000)
         env = {"AWS_ENDPOINT_URL_S3": secret.endpoint}
         read = (sys.executable, "-c", BOTO3)
         got = run("sh", "-c", READ.replace("-sf", "-s").replace(" -o /dev/null", ""), env=env)
         assert "AWS_CA_BUNDLE" in got.stdout and not secret.requests("a"), got
-        env["AWS_CA_BUNDLE"] = files[0]
+        env["AWS_CA_BUNDLE"] = authority
         got = run(*read, env=env, flags=["-v"])
         assert got.stdout.split()[-1:] == ["1000"], got
-        assert f"authorities are those in {files[0]} (env AWS_CA_BUNDLE)" in got.stderr, got
-        got = run("true", env=env, flags=[f"--origin.ca_file={files[2]}"])
-        assert got.returncode == 125 and files[2] in got.stderr, got
+        assert f"authorities are those in {authority} (env AWS_CA_BUNDLE)" in got.stderr, got
+        got = run("true", env=env, flags=[f"--origin.ca_file={none}"])
+        assert got.returncode == 125 and none in got.stderr, got
 
 
 def test_ignored_endpoints_are_no_origin(run, tmp_path):

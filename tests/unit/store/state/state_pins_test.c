@@ -16,6 +16,8 @@
 #include "waiting.h"
 
 #define LEN 26000u // four to a segment
+#define RUNS 40u
+#define KEY_MAX 16u
 
 static const enum disk_engine engines[] = {DISK_ENGINE_THREADS, DISK_ENGINE_URING};
 
@@ -121,30 +123,40 @@ static uint64_t pinned_runs(struct box *box)
     return figures.in_review ? UINT64_MAX : figures.bytes / LEN;
 }
 
-static void put(struct box *box, unsigned first, unsigned end)
+static struct object object_of(unsigned number, char ret_key[KEY_MAX])
 {
-    for (unsigned i = first; i < end; i++) {
-        char key[16];
-        (void)snprintf(key, sizeof(key), "key-%u", i);
-        struct object object = {key, "\"e\"", LEN, BLOCK, 100 + i};
+    (void)snprintf(ret_key, KEY_MAX, "key-%u", number);
+    return (struct object){ret_key, "\"e\"", LEN, BLOCK, 100 + number};
+}
+
+// Opens a store of small segments and puts RUNS keys. Returns false if this machine refuses the
+// engine.
+static bool open_with_runs(struct box *box, enum disk_engine engine)
+{
+    cr_assert(setenv("FOREBAY_SEGMENT_SIZE", "131072", 1) == 0);
+    box_init(box, engine, 16 * MIB);
+    box->options.block_size_bytes_max = BLOCK;
+    box->options.policy = STORE_POLICY_EPOCH;
+    if (!box_open(box)) {
+        box_remove(box);
+        return false;
+    }
+    store_set_group_of(box->store, group_of, NULL);
+    for (unsigned i = 0; i < RUNS; i++) {
+        char key[KEY_MAX];
+        struct object object = object_of(i, key);
         cr_assert_eq(box_put(box, &object), ERR_OK);
     }
+    return true;
 }
 
 Test(store_pins, pinned_bytes_follow_the_pinned_names)
 {
     for (unsigned e = 0; e < ARRAY_LEN(engines); e++) {
         struct box box;
-        cr_assert(setenv("FOREBAY_SEGMENT_SIZE", "131072", 1) == 0);
-        box_init(&box, engines[e], 16 * MIB);
-        box.options.block_size_bytes_max = BLOCK;
-        box.options.policy = STORE_POLICY_EPOCH;
-        if (!box_open(&box)) {
-            box_remove(&box);
+        if (!open_with_runs(&box, engines[e])) {
             continue;
         }
-        store_set_group_of(box.store, group_of, NULL);
-        put(&box, 0, 40);
         atomic_store(&pinned_below, 30);
         store_review(box.store, STORE_REVIEW_OTHERS);
         wait_for(pinned_runs(&box) == 30);
@@ -173,23 +185,15 @@ Test(store_pins, a_review_removes_runs_whose_names_are_gone)
 {
     for (unsigned e = 0; e < ARRAY_LEN(engines); e++) {
         struct box box;
-        cr_assert(setenv("FOREBAY_SEGMENT_SIZE", "131072", 1) == 0);
-        box_init(&box, engines[e], 16 * MIB);
-        box.options.block_size_bytes_max = BLOCK;
-        box.options.policy = STORE_POLICY_EPOCH;
-        if (!box_open(&box)) {
-            box_remove(&box);
+        if (!open_with_runs(&box, engines[e])) {
             continue;
         }
-        store_set_group_of(box.store, group_of, NULL);
-        put(&box, 0, 40);
         atomic_store(&gone_from, 25);
         store_review(box.store, STORE_REVIEW_PINNED | STORE_REVIEW_OTHERS);
         wait_for(stats_sum(COUNTER_cache_objects) == 25);
-        for (unsigned i = 0; i < 40; i++) {
-            char key[16];
-            (void)snprintf(key, sizeof(key), "key-%u", i);
-            struct object object = {key, "\"e\"", LEN, BLOCK, 100 + i};
+        for (unsigned i = 0; i < RUNS; i++) {
+            char key[KEY_MAX];
+            struct object object = object_of(i, key);
             cr_assert_eq(box_read(&box, 0, &object), i < 25 ? LEN : 0);
         }
         atomic_store(&gone_from, UINT_MAX);
